@@ -1,0 +1,33 @@
+"""Random streams that depend on names and numbers, never on who ran first."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def derive_seed(*parts: object) -> int:
+    """A 63-bit seed from any sequence of names and numbers; the same on every machine."""
+    text = "/".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def generator(*parts: object) -> torch.Generator:
+    """A CPU generator of its own for the stream named by `parts`."""
+    return torch.Generator().manual_seed(derive_seed(*parts))
+
+
+@contextmanager
+def seeded(*parts: object) -> Iterator[None]:
+    """Run a block whose torch defaults (layer initialisation, dropout) draw from the named stream.
+
+    Layers take their first weights, and dropout its masks, from torch's default generator. Inside the
+    block that generator is ours; afterwards the caller's own state is back, untouched.
+    """
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(derive_seed(*parts))
+        yield
