@@ -1,0 +1,18 @@
+"""Client networks: a zoo by name, groups of it, and any module of the user's own."""
+
+from .groups import assign, count_parameters, groups, resolve_models, smallest
+from .registry import build_model, model_names, model_summary
+from .split import check_split, split
+
+__all__ = [
+    "assign",
+    "build_model",
+    "check_split",
+    "count_parameters",
+    "groups",
+    "model_names",
+    "model_summary",
+    "resolve_models",
+    "smallest",
+    "split",
+]

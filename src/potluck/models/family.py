@@ -1,0 +1,73 @@
+"""What a family of networks tells the registry about each of its members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from ..core.errors import PotluckError
+from ..core.model import ClientModel
+
+Kind = Literal["image", "series", "text", "any"]
+
+_FORMS: dict[Kind, str] = {
+    "image": "(channels, height, width)",
+    "series": "(channels, steps)",
+    "text": "(length,)",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """The task a network is built for: shape of one input, number of classes, words known to a text model."""
+
+    shape: tuple[int, ...]
+    classes: int
+    vocabulary: int = 0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One architecture: what it is in a line, how it is built, and the smallest input it accepts.
+
+    `pooled_head` makes the head when the features are pooled to a common size; networks whose published
+    setting uses something else than one linear layer there name it. `rated` families come in widths,
+    asked for as `NAME@RATE`; their builder takes the rate as second argument.
+    """
+
+    summary: str
+    build: Callable[[Request], ClientModel]
+    kind: Kind = "image"
+    min_side: int = 1
+    multiple: int = 1
+    pooled_head: Callable[[int, int], nn.Module] = nn.Linear
+    rated: Callable[[Request, float], ClientModel] | None = None
+
+    def check(self, name: str, request: Request) -> None:
+        """Refuse an input the network cannot take, naming model, shape and remedy."""
+        shape = request.shape
+        if self.kind != "any" and len(shape) != _FORMS[self.kind].count(",") + (self.kind != "text"):
+            raise PotluckError(
+                f"Model {name!r} takes {self.kind} input of shape {_FORMS[self.kind]}, not {shape}; "
+                f"choose a model for this data or reshape it."
+            )
+        sides = shape[1:] if self.kind in ("image", "series") else shape
+        if sides and min(sides) < self.min_side:
+            need = "×".join([str(self.min_side)] * len(sides))
+            raise PotluckError(
+                f"Model {name!r} needs inputs of at least {need}, but input_shape is {shape}; "
+                f"choose a smaller model such as those of the group 'small5', or larger inputs."
+            )
+        if any(side % self.multiple for side in sides):
+            raise PotluckError(
+                f"Model {name!r} cuts its input into patches of {self.multiple}×{self.multiple}, which do "
+                f"not fit input_shape {shape}; choose another model or resize the inputs."
+            )
+        if self.kind == "text" and request.vocabulary < 2:
+            raise PotluckError(
+                f"Model {name!r} reads word numbers and needs vocabulary=N, the number of different words "
+                f"including 0 for padding."
+            )

@@ -1,0 +1,63 @@
+"""Bringing features of different sizes to one common size."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.errors import PotluckError, unknown
+from ..core.model import ClientModel
+
+Projection = Literal["linear", "pool"]
+
+
+class Pool(nn.Module):
+    """Average neighbouring features, or repeat them when there are fewer, to a given number of features."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[batch, any]` to `[batch, size]`."""
+        return F.adaptive_avg_pool1d(x.unsqueeze(1), self.size).squeeze(1)
+
+
+def projection_layer(kind: str, inputs: int, outputs: int) -> nn.Module:
+    """A layer from `inputs` to `outputs` features: learned (`linear`) or by averaging (`pool`)."""
+    if outputs < 1:
+        raise PotluckError(f"feature_dim is {outputs}; it must be a positive number of features.")
+    if kind == "pool":
+        return Pool(outputs)
+    if kind == "linear":
+        return nn.Linear(inputs, outputs)
+    raise unknown("projection", kind, ("linear", "pool"))
+
+
+class Projected(ClientModel):
+    """A network whose features pass through a projection and whose head is built for the new size."""
+
+    def __init__(self, base: ClientModel, projection: nn.Module, head: nn.Module, feature_dim: int) -> None:
+        super().__init__()
+        base.head = nn.Identity()
+        self.base = base
+        self.projection = projection
+        self.head = head
+        self.feature_dim = feature_dim
+
+    def features(self, x: Tensor) -> Tensor:
+        """The base's features, projected."""
+        projected: Tensor = self.projection(self.base.features(x))
+        return projected
+
+    @property
+    def stages(self) -> tuple[nn.Module, ...]:
+        """The base's stages."""
+        return self.base.stages
+
+    def pool(self, x: Tensor) -> Tensor:
+        """The base's pooling, projected."""
+        projected: Tensor = self.projection(self.base.pool(x))
+        return projected

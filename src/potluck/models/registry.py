@@ -1,0 +1,119 @@
+"""Every architecture by name, and how a name becomes a network.
+
+A name is `FAMILY-MEMBER`, optionally followed by `@RATE` (the width of a nested family) and by `+SIZE`
+(features pooled to a common size): `cnn-1`, `slim-cnn@0.5`, `resnet50+512`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from ..core.errors import PotluckError, unknown
+from ..core.model import ClientModel
+from . import cnn, small
+from .family import Entry, Request
+from .project import Projected, projection_layer
+
+ENTRIES: dict[str, Entry] = {**cnn.MODELS, **small.MODELS}
+RATES = ("1", "0.5", "0.25", "0.125", "0.0625")
+
+
+@dataclass(frozen=True)
+class ModelName:
+    """A name taken apart."""
+
+    base: str
+    rate: float | None
+    pooled: int | None
+
+    @property
+    def entry(self) -> Entry:
+        """What the family says about the architecture."""
+        return ENTRIES[self.base]
+
+
+def model_names() -> list[str]:
+    """Every architecture, nested families at their usual widths."""
+    names: list[str] = []
+    for name, entry in ENTRIES.items():
+        names += [f"{name}@{rate}" for rate in RATES] if entry.rated else [name]
+    return names
+
+
+def parse_name(name: str) -> ModelName | None:
+    """The parts of a name, or nothing when no such architecture exists."""
+    rest, plus, size = name.partition("+")
+    base, at, rate = rest.partition("@")
+    if base not in ENTRIES or (plus and not (size.isdecimal() and int(size) > 0)):
+        return None
+    if at and not (ENTRIES[base].rated and _is_rate(rate)):
+        return None
+    return ModelName(base, float(rate) if at else None, int(size) if plus else None)
+
+
+def _is_rate(text: str) -> bool:
+    """Whether a text is a width rate, a number above 0 and at most 1."""
+    try:
+        return 0 < float(text) <= 1
+    except ValueError:
+        return False
+
+
+def require_name(name: str) -> ModelName:
+    """The parts of a name; the error for an unknown one offers the nearest that exists."""
+    parsed = parse_name(name)
+    if parsed is None:
+        raise unknown("model", name, model_names())
+    return parsed
+
+
+def model_summary(name: str) -> str:
+    """The architecture in one line."""
+    parsed = require_name(name)
+    text = parsed.entry.summary
+    if parsed.rate is not None:
+        text += f", at {parsed.rate:g} of the full width"
+    if parsed.pooled is not None:
+        text += f", features pooled to {parsed.pooled}"
+    return text
+
+
+def build_model(
+    name: str,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    feature_dim: int | None = None,
+    *,
+    projection: str = "linear",
+    vocabulary: int | None = None,
+) -> ClientModel:
+    """A freshly initialised network for inputs of one shape.
+
+    The weights come from torch's default generator, so wrap the call in `potluck.core.random.seeded` to
+    fix them. `feature_dim` adds a projection where the architecture's own feature size differs. Text models
+    need `vocabulary`, the number of different words including the padding.
+    """
+    parsed = require_name(name)
+    if num_classes < 1:
+        raise PotluckError(f"num_classes is {num_classes}; model {name!r} needs at least one class.")
+    request = Request(tuple(input_shape), num_classes, vocabulary or 0)
+    entry = parsed.entry
+    entry.check(name, request)
+    model = (
+        entry.build(request) if parsed.rate is None or not entry.rated else entry.rated(request, parsed.rate)
+    )
+    if parsed.pooled is not None and parsed.pooled != model.feature_dim:
+        model = _project(model, "pool", parsed.pooled, num_classes, entry.pooled_head)
+    if feature_dim is not None and feature_dim != model.feature_dim:
+        model = _project(model, projection, feature_dim, num_classes, nn.Linear)
+    return model
+
+
+def _project(
+    model: ClientModel, kind: str, size: int, classes: int, head: Callable[[int, int], nn.Module]
+) -> ClientModel:
+    layer = projection_layer(kind, model.feature_dim, size)
+    return Projected(model, layer, head(size, classes), size)
