@@ -1,0 +1,148 @@
+"""A whole data set as plain tensors: raw rows, labels, and how to turn raw rows into model input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from potluck.core.errors import PotluckError
+from potluck.core.random import derive_seed
+from potluck.core.samples import Samples, Transform
+from potluck.data.transforms import in_dtype
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Data:
+    """Labelled rows, kept raw (uint8 pixels stay uint8) so that many clients can share one array.
+
+    `transform` turns a batch of raw rows into model input of shape `[batch, *input_shape]`. `test_x` and
+    `test_y` are the publisher's test part where there is one. `groups` says who produced each training row
+    (a person, a writer); `test_groups` the same of the test part. For text, rows are word numbers below
+    `vocab_size`, padded with 0.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    num_classes: int
+    input_shape: tuple[int, ...]
+    test_x: Tensor | None = None
+    test_y: Tensor | None = None
+    groups: Tensor | None = None
+    test_groups: Tensor | None = None
+    transform: Transform | None = None
+    class_names: tuple[str, ...] = ()
+    vocab_size: int | None = None
+
+    def __len__(self) -> int:
+        """The number of training rows."""
+        return len(self.y)
+
+    @property
+    def train(self) -> Samples:
+        """All training rows as a labelled view."""
+        return self.view()
+
+    @property
+    def test(self) -> Samples | None:
+        """The publisher's test part as a labelled view, or nothing."""
+        if self.test_x is None or self.test_y is None:
+            return None
+        return Samples(self.test_x, self.test_y, None, self.transform)
+
+    def view(self, index: Tensor | np.ndarray | None = None) -> Samples:
+        """Some training rows (all of them without `index`) as a labelled view that copies nothing."""
+        rows = None if index is None else torch.as_tensor(index, dtype=torch.int64)
+        return Samples(self.x, self.y, rows, self.transform)
+
+    def test_view(self, index: Tensor | np.ndarray) -> Samples:
+        """Some rows of the publisher's test part as a labelled view."""
+        if self.test is None:
+            raise PotluckError(
+                f"Data {self.name!r} has no test part of its own; split the clients' rows instead."
+            )
+        return self.test.select(torch.as_tensor(index, dtype=torch.int64))
+
+    def to_dtype(self, dtype: torch.dtype) -> Data:
+        """The same data whose model input comes as `dtype` (integers, such as tokens, stay integers)."""
+        return replace(self, transform=in_dtype(self.transform, dtype))
+
+    def merged(self) -> Data:
+        """Training and test part pooled into one training part, for experiments that split per client."""
+        if self.test_x is None or self.test_y is None:
+            return self
+        groups = None
+        if self.groups is not None and self.test_groups is not None:
+            groups = join(self.groups, self.test_groups)
+        return replace(
+            self,
+            x=join(self.x, self.test_x),
+            y=join(self.y, self.test_y),
+            groups=groups,
+            test_x=None,
+            test_y=None,
+            test_groups=None,
+        )
+
+    def limit(self, n: int, seed: int = 0) -> Data:
+        """A class-balanced sample of `n` rows in all; training and test part shrink in proportion."""
+        total = len(self.y) + (0 if self.test_y is None else len(self.test_y))
+        if n < 1:
+            raise PotluckError(f"data.limit is {n}; it must be at least 1.")
+        if n >= total:
+            return self
+        keep_test = 0 if self.test_y is None else round(n * len(self.test_y) / total)
+        rows = balanced(self.y, n - keep_test, derive_seed("limit", seed, "train"))
+        small = replace(self, x=self.x[rows], y=self.y[rows], groups=_rows(self.groups, rows))
+        if self.test_x is None or self.test_y is None:
+            return small
+        rows = balanced(self.test_y, keep_test, derive_seed("limit", seed, "test"))
+        return replace(
+            small,
+            test_x=self.test_x[rows],
+            test_y=self.test_y[rows],
+            test_groups=_rows(self.test_groups, rows),
+        )
+
+    def __repr__(self) -> str:
+        parts = [f"{len(self.y):,} rows"]
+        if self.test_y is not None:
+            parts.append(f"{len(self.test_y):,} test rows")
+        parts.append(f"{self.num_classes} classes")
+        parts.append("input " + "×".join(map(str, self.input_shape)))
+        if self.vocab_size is not None:
+            parts.append(f"{self.vocab_size:,} words")
+        if self.groups is not None:
+            parts.append(f"{len(torch.unique(self.groups))} groups")
+        return (
+            f"Data({self.name!r}: {', '.join(parts)}, stored as {str(self.x.dtype).removeprefix('torch.')})"
+        )
+
+
+def join(first: Tensor, second: Tensor) -> Tensor:
+    """Rows of both, without a copy when `second` follows `first` in the same memory (as in our caches)."""
+    same = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    follows = first.storage_offset() + first.numel() == second.storage_offset()
+    if same and follows and first.is_contiguous() and second.is_contiguous() and first.dtype == second.dtype:
+        return first.as_strided((len(first) + len(second), *first.shape[1:]), first.stride())
+    return torch.cat([first, second])
+
+
+def balanced(labels: Tensor, n: int, seed: int) -> Tensor:
+    """`n` rows, as equal in number per class as the classes' sizes allow, in file order."""
+    values = labels.numpy()
+    rng = np.random.default_rng(seed)
+    rank = np.empty(len(values), dtype=np.int64)  # the place of each row in its class's random order
+    for label in np.unique(values):
+        rows = np.flatnonzero(values == label)
+        rank[rng.permutation(rows)] = np.arange(len(rows))
+    # Taking first every class's first row, then every second one, … fills small classes up and stops evenly.
+    order = np.lexsort((rng.permutation(len(values)), rank))
+    return torch.from_numpy(np.sort(order[:n]))
+
+
+def _rows(values: Tensor | None, rows: Tensor) -> Tensor | None:
+    return None if values is None else values[rows]

@@ -1,0 +1,119 @@
+"""Data that are already in memory: tensors, arrays, or a torch `Dataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from potluck.core.errors import PotluckError
+from potluck.data.dataset import Data
+from potluck.data.transforms import Cast, Normalise
+
+
+def as_data(
+    source: Any,
+    *,
+    name: str = "memory",
+    test: Any = None,
+    groups: Any = None,
+    class_names: Sequence[str] = (),
+    num_classes: int | None = None,
+    vocab_size: int | None = None,
+) -> Data:
+    """Make `Data` of a pair `(x, y)` of tensors or arrays, a map-style torch `Dataset`, or `Data` itself.
+
+    uint8 rows are read as pixels and scaled to [0, 1] on the fly; floats are taken as they are. `test` is a
+    test part in the same form; `groups` says who produced each row, for the natural partition. Integer rows
+    are word numbers (text) when `vocab_size` is given.
+    """
+    if isinstance(source, Data):
+        return source
+    x, y = _pair(source, name)
+    test_x, test_y = (None, None) if test is None else _pair(test, f"{name} (test)")
+    if test_x is not None and test_x.shape[1:] != x.shape[1:]:
+        raise PotluckError(
+            f"The test rows of data {name!r} have shape {tuple(test_x.shape[1:])}, the training rows "
+            f"{tuple(x.shape[1:])}; give both the same shape."
+        )
+    who = None if groups is None else _tensor(groups).to(torch.int64)
+    if who is not None and len(who) != len(y):
+        raise PotluckError(f"Data {name!r} has {len(y)} rows but {len(who)} groups; give one group per row.")
+    present = int(max(y.max(), y.max() if test_y is None else test_y.max())) + 1
+    classes = num_classes or max(present, len(class_names))
+    if present > classes:
+        raise PotluckError(
+            f"Data {name!r} has label {present - 1} but num_classes is {classes}; raise num_classes."
+        )
+    return Data(
+        name,
+        x,
+        y,
+        classes,
+        tuple(x.shape[1:]),
+        test_x,
+        test_y,
+        groups=who,
+        transform=_transform(x, vocab_size),
+        class_names=tuple(class_names),
+        vocab_size=vocab_size,
+    )
+
+
+def _transform(x: Tensor, vocab_size: int | None) -> Normalise | Cast | None:
+    if vocab_size is not None:
+        return None
+    return Normalise() if x.dtype == torch.uint8 else Cast(torch.float32)
+
+
+def _pair(source: Any, name: str) -> tuple[Tensor, Tensor]:
+    if isinstance(source, Dataset):
+        x, y = _stack(source, name)
+    elif isinstance(source, tuple | list) and len(source) == 2:
+        x, y = _tensor(source[0]), _tensor(source[1])
+    else:
+        raise PotluckError(
+            f"Data {name!r} is a {type(source).__name__}; give a pair (x, y) of tensors or arrays, "
+            "or a torch Dataset with a length."
+        )
+    if len(x) != len(y) or len(y) == 0 or x.dim() < 2 or y.dim() != 1:
+        raise PotluckError(
+            f"Data {name!r} has rows of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)}; "
+            "give [n, …] rows and n labels."
+        )
+    if y.is_floating_point() or bool((y < 0).any()):
+        raise PotluckError(
+            f"The labels of data {name!r} must be whole numbers from 0; map them to 0, 1, 2, … first."
+        )
+    return x, y.to(torch.int64)
+
+
+def _tensor(values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach().cpu().contiguous()
+    array = np.ascontiguousarray(values)
+    if array.dtype == object:
+        raise PotluckError("Rows of different shapes cannot become one tensor; pad or resize them first.")
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _stack(dataset: Dataset[Any], name: str) -> tuple[Tensor, Tensor]:
+    """Read a map-style data set once, row by row; its own transform runs then and never again."""
+    if not hasattr(dataset, "__len__"):
+        raise PotluckError(
+            f"Data {name!r} is an iterable Dataset without a length; give a map-style Dataset."
+        )
+    xs, ys = [], []
+    for row in range(len(dataset)):
+        x, y = dataset[row][:2]
+        xs.append(torch.as_tensor(np.asarray(x)) if not isinstance(x, Tensor) else x)
+        ys.append(int(y))
+    if len({tuple(x.shape) for x in xs}) > 1:
+        raise PotluckError(
+            f"The rows of data {name!r} have different shapes; resize or pad them to one shape."
+        )
+    return torch.stack(xs) if xs else torch.empty(0, 1), torch.tensor(ys, dtype=torch.int64)

@@ -1,0 +1,38 @@
+"""Rules that deal the rows of one data set to many clients."""
+
+from potluck.data.partitions.base import Partition
+from potluck.data.partitions.dirichlet import Dirichlet
+from potluck.data.partitions.from_file import FromFile
+from potluck.data.partitions.names import (
+    contiguous,
+    dirichlet,
+    from_file,
+    iid,
+    natural,
+    parse_partition,
+    pathological,
+)
+from potluck.data.partitions.pathological import Pathological
+from potluck.data.partitions.result import Partitioning, match_shares, partition
+from potluck.data.partitions.simple import Contiguous, Iid, Natural, number_of_groups
+
+__all__ = [
+    "Contiguous",
+    "Dirichlet",
+    "FromFile",
+    "Iid",
+    "Natural",
+    "Partition",
+    "Partitioning",
+    "Pathological",
+    "contiguous",
+    "dirichlet",
+    "from_file",
+    "iid",
+    "match_shares",
+    "natural",
+    "number_of_groups",
+    "parse_partition",
+    "partition",
+    "pathological",
+]

@@ -1,0 +1,85 @@
+"""A partition carried out: who got which rows, as an object that is pleasant in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from potluck.core.random import derive_seed
+from potluck.data.dataset import Data
+from potluck.data.partitions.base import Partition, Rows, apportion
+from potluck.data.partitions.names import parse_partition
+from potluck.data.show import counts as count
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Partitioning:
+    """The rows of every client (`parts`) and their number per client and class (`counts`)."""
+
+    rule: Partition
+    parts: list[Rows]
+    counts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """The number of clients."""
+        return len(self.parts)
+
+    def __getitem__(self, client: int) -> Rows:
+        """The rows of one client."""
+        return self.parts[client]
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of rows of each client."""
+        sizes: NDArray[np.int64] = self.counts.sum(axis=1)
+        return sizes
+
+    def __repr__(self) -> str:
+        present = (self.counts > 0).sum(axis=1)
+        return (
+            f"Partitioning({str(self.rule)!r}: {len(self)} clients, {self.sizes.sum():,} rows, "
+            f"{self.sizes.min():,} to {self.sizes.max():,} per client, "
+            f"{present.min()} to {present.max()} classes per client)"
+        )
+
+
+def partition(data: Data | ArrayLike, rule: str | Partition, clients: int, seed: int = 0) -> Partitioning:
+    """Deal the training rows of `data` (or plain labels) to `clients` by a rule such as `"dirichlet:0.1"`."""
+    labels = data.y.numpy() if isinstance(data, Data) else np.asarray(data)
+    groups = data.groups if isinstance(data, Data) else None
+    chosen = parse_partition(rule)
+    parts = chosen.assign(labels, clients, seed, groups)
+    num_classes = data.num_classes if isinstance(data, Data) else int(labels.max()) + 1
+    return Partitioning(chosen, parts, count(labels, parts, num_classes))
+
+
+def match_shares(
+    parts: Sequence[Rows], labels: ArrayLike, test_labels: ArrayLike, seed: int = 0
+) -> list[Rows]:
+    """Deal a test part so that each client has the same share of each class as of the training part.
+
+    A client that rounding would leave without a test row takes one, of a class it trains on, from the client
+    that has most of them; test rows of classes nobody trains on stay unused.
+    """
+    known, tested = np.asarray(labels), np.asarray(test_labels)
+    num_classes = int(max(known.max(), tested.max(initial=0))) + 1
+    trained = count(known, parts, num_classes)
+    dealt = np.zeros_like(trained)
+    for label in np.flatnonzero(trained.any(axis=0)):
+        dealt[:, label] = apportion(trained[:, label].astype(np.float64), int((tested == label).sum()))
+    for needy in np.flatnonzero(dealt.sum(axis=1) == 0):
+        spare = np.where(trained[needy] > 0, dealt, 0) * (dealt.sum(axis=1, keepdims=True) > 1)
+        giver, wanted = np.unravel_index(np.argmax(spare), spare.shape)
+        if spare[giver, wanted] > 0:
+            dealt[giver, wanted] -= 1
+            dealt[needy, wanted] += 1
+    rng = np.random.default_rng(derive_seed("match_shares", seed))
+    taken: list[list[Rows]] = [[np.empty(0, dtype=np.int64)] for _ in parts]
+    for label in np.flatnonzero(dealt.any(axis=0)):
+        rows = rng.permutation(np.flatnonzero(tested == label))
+        for client, piece in enumerate(np.split(rows, np.cumsum(dealt[:, label]))[:-1]):
+            taken[client].append(piece)
+    return [np.sort(np.concatenate(pieces)) for pieces in taken]

@@ -1,0 +1,1 @@
+"""Where data come from: one small file per publisher's format."""
