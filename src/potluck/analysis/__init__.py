@@ -1,0 +1,36 @@
+"""Questions asked of finished runs: comparison, cost to a target, fairness, significance, curves, similarity."""
+
+from potluck.analysis.comparison import Comparison, Row, compare
+from potluck.analysis.curves import band, client_curve, client_mean_curve, loss_increase, smooth
+from potluck.analysis.fairness import Fairness, fairness
+from potluck.analysis.groups import Group, group_runs
+from potluck.analysis.significance import PairedTest, paired_over_clients, paired_over_seeds, paired_test
+from potluck.analysis.tables import print_comparison, rich_table, to_csv, to_latex, to_markdown
+from potluck.analysis.targets import TargetCost, cost_to_target, speed_up
+
+__all__ = [
+    "Comparison",
+    "Fairness",
+    "Group",
+    "PairedTest",
+    "Row",
+    "TargetCost",
+    "band",
+    "client_curve",
+    "client_mean_curve",
+    "compare",
+    "cost_to_target",
+    "fairness",
+    "group_runs",
+    "loss_increase",
+    "paired_over_clients",
+    "paired_over_seeds",
+    "paired_test",
+    "print_comparison",
+    "rich_table",
+    "smooth",
+    "speed_up",
+    "to_csv",
+    "to_latex",
+    "to_markdown",
+]

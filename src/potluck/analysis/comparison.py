@@ -1,0 +1,162 @@
+"""Methods side by side: accuracy, fairness, cost to a target, traffic, a paired test against the first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from potluck.analysis.fairness import fairness
+from potluck.analysis.groups import Group, group_runs
+from potluck.analysis.significance import PairedTest, paired_test, same_clients
+from potluck.analysis.targets import TargetCost, check_target, cost_to_target
+from potluck.core.errors import unknown
+from potluck.runs.read import RunData
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method (and setting) of a comparison. Accuracies are fractions, means over its seeds."""
+
+    label: str
+    method: str
+    seeds: tuple[int, ...]
+    unfinished: int
+    accuracy: float  # all clients after the last round
+    accuracy_std: float  # over seeds when there are several, else over clients
+    spread_over: str  # "seeds" or "clients"
+    best: float
+    best_round: float
+    last: float
+    worst: float  # mean of the worst tenth of the clients
+    client_std: float
+    client_gap: float
+    reached: int  # how many seeds reached the target
+    to_target: TargetCost | None  # mean over those seeds
+    speed_up: float  # rounds of the first method ÷ rounds of this one
+    floats_up: float  # per client and round
+    floats_down: float
+    bytes_total: float
+    seconds: float
+    test: PairedTest | None  # against the first method; None for the first itself
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The rows of a comparison, the target they were held to, and what a fair reader should know."""
+
+    rows: tuple[Row, ...]
+    groups: tuple[Group, ...]
+    target: float | None
+    notes: tuple[str, ...]
+
+
+def compare(runs: Iterable[RunData], target: float | None = None, reference: str | None = None) -> Comparison:
+    """Compare runs grouped by method over seeds; `reference` names the method that others are tested against.
+
+    The reference comes first in the result; without one it is the method given first.
+    """
+    groups = _reference_first(group_runs(runs), reference)
+    if target is not None:
+        check_target(target)
+    first = groups[0]
+    rows = [_row(group, first, target) for group in groups]
+    return Comparison(tuple(rows), tuple(groups), target, tuple(_notes(groups)))
+
+
+def _reference_first(groups: list[Group], reference: str | None) -> list[Group]:
+    if reference is None:
+        return groups
+    chosen = [group for group in groups if reference in (group.label, group.method)]
+    if not chosen:
+        raise unknown("reference method", reference, [group.label for group in groups])
+    return [chosen[0], *(group for group in groups if group is not chosen[0])]
+
+
+def _row(group: Group, first: Group, target: float | None) -> Row:
+    runs = group.counted
+    spread = [fairness(run.client_accuracy.values()) for run in runs]
+    several = len(runs) > 1
+    finals = [run.final_accuracy for run in runs]
+    reached, cost = _mean_cost(runs, target)
+    reference_cost = _mean_cost(first.counted, target)[1]
+    return Row(
+        label=group.label,
+        method=group.method,
+        seeds=group.seeds,
+        unfinished=sum(not run.finished for run in group.runs),
+        accuracy=_mean(finals),
+        accuracy_std=float(np.std(finals, ddof=1)) if several else spread[0].std,
+        spread_over="seeds" if several else "clients",
+        best=_mean([run.best_accuracy for run in runs]),
+        best_round=_mean([math.nan if run.best_round is None else run.best_round for run in runs]),
+        last=_mean([run.last_accuracy for run in runs]),
+        worst=_mean([each.worst for each in spread]),
+        client_std=_mean([each.std for each in spread]),
+        client_gap=_mean([each.gap for each in spread]),
+        reached=reached,
+        to_target=cost,
+        speed_up=reference_cost.rounds / cost.rounds if cost and reference_cost else math.nan,
+        floats_up=_mean([run.per_client_round("floats_up") for run in runs]),
+        floats_down=_mean([run.per_client_round("floats_down") for run in runs]),
+        bytes_total=_mean([run.total("bytes_up") + run.total("bytes_down") for run in runs]),
+        seconds=_mean([run.total("seconds") for run in runs]),
+        test=None if group is first else paired_test(group.counted, first.counted),
+    )
+
+
+def _mean_cost(runs: Sequence[RunData], target: float | None) -> tuple[int, TargetCost | None]:
+    """How many runs reached the target, and their mean cost of it."""
+    if target is None:
+        return 0, None
+    costs = [cost for cost in (cost_to_target(run, target) for run in runs) if cost.reached]
+
+    def mean(cost_of: Callable[[TargetCost], float]) -> float:
+        return _mean([cost_of(cost) for cost in costs])
+
+    return len(costs), TargetCost(
+        target,
+        rounds=mean(lambda cost: cost.rounds),
+        bytes=mean(lambda cost: cost.bytes),
+        floats=mean(lambda cost: cost.floats),
+        seconds=mean(lambda cost: cost.seconds),
+        virtual_seconds=mean(lambda cost: cost.virtual_seconds),
+        flops=mean(lambda cost: cost.flops),
+    )
+
+
+def _notes(groups: list[Group]) -> list[str]:
+    """What makes the comparison less than fair, in sentences."""
+    notes = []
+    datasets = dict.fromkeys(group.runs[0].dataset for group in groups)
+    if len(datasets) > 1:
+        notes.append(f"The runs are of different data: {', '.join(map(str, datasets))}.")
+    rounds = {run.num_rounds for group in groups for run in group.counted}
+    if len(rounds) > 1:
+        notes.append(f"The runs did different numbers of rounds: {', '.join(map(str, sorted(rounds)))}.")
+    seeds = {group.seeds for group in groups}
+    if len(seeds) > 1:
+        notes.append("The methods were not run with the same seeds.")
+    protocols = {run.protocol for group in groups for run in group.runs if run.protocol}
+    if len(protocols) > 1:
+        notes.append(f"The runs were evaluated by different protocols: {', '.join(sorted(protocols))}.")
+    if _partitions_differ(groups):
+        notes.append("Runs of the same seed gave their clients different samples.")
+    unfinished = [run.name for group in groups for run in group.runs if not run.finished]
+    if unfinished:
+        notes.append(f"Unfinished: {', '.join(unfinished)}.")
+    return notes
+
+
+def _partitions_differ(groups: list[Group]) -> bool:
+    first: dict[int, RunData] = {}
+    runs = [run for group in groups for run in group.runs if run.class_counts is not None]
+    return any(not same_clients(first.setdefault(run.seed, run), run) for run in runs)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of the known values; nan when there is none."""
+    known = [value for value in values if math.isfinite(value)]
+    return float(np.mean(known)) if known else math.nan

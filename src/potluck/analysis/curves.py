@@ -1,0 +1,102 @@
+"""Curves: smoothing, a band over seeds, the loss-increase curve, and curves of the clients themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from potluck.core.errors import PotluckError
+from potluck.runs.read import Curve, RunData
+from potluck.runs.run_data import Numbers, number_of
+
+
+@dataclass(frozen=True)
+class Band:
+    """Mean and standard deviation over seeds, at the rounds every run measured; a single run has std 0."""
+
+    round: Numbers
+    x: Numbers
+    mean: Numbers
+    std: Numbers
+    runs: int
+
+
+def smooth(y: ArrayLike, window: int) -> Numbers:
+    """A centred moving average over `window` values (an odd number; 1 changes nothing).
+
+    Near the ends the window shrinks on both sides alike, so that the smoothed curve never lags the raw one.
+    """
+    values = np.asarray(y, dtype=np.float64)
+    if window < 1 or window % 2 == 0:
+        raise PotluckError(f"smooth={window} is not an odd number from 1 on: a centred window has a middle.")
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    position = np.arange(len(values))
+    half = np.minimum(np.minimum(position, len(values) - 1 - position), window // 2)
+    return np.asarray((sums[position + half + 1] - sums[position - half]) / (2 * half + 1))
+
+
+def band(runs: Sequence[RunData], key: str = "accuracy", x: str = "rounds") -> Band:
+    """The metric's mean and spread over runs that differ in seed.
+
+    Runs are lined up by round: against bytes or time, a point lies at the mean of what they had spent.
+    """
+    curves = [curve for curve in (run.curve(key, x) for run in runs) if len(curve)]
+    if not curves:
+        nothing = np.empty(0)
+        return Band(nothing, nothing, nothing, nothing, 0)
+    curves = [_one_per_round(curve) for curve in curves]
+    common = curves[0].round
+    for curve in curves[1:]:
+        common = np.intersect1d(common, curve.round)
+    at = [np.isin(curve.round, common) for curve in curves]
+    y = np.stack([curve.y[keep] for curve, keep in zip(curves, at, strict=True)])
+    places = np.stack([curve.x[keep] for curve, keep in zip(curves, at, strict=True)])
+    std = y.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(common))
+    return Band(common, places.mean(axis=0), y.mean(axis=0), std, len(curves))
+
+
+def loss_increase(loss: Curve) -> Curve:
+    """How far the loss lies above the best before it: L_t − min_{s<t} L_s, from the second measurement on.
+
+    Negative while training still improves; what stays above zero was learnt and lost again.
+    """
+    if len(loss) < 2:
+        return Curve(loss.round[:0], loss.x[:0], loss.y[:0])
+    best_before = np.minimum.accumulate(loss.y)[:-1]
+    return Curve(loss.round[1:], loss.x[1:], loss.y[1:] - best_before)
+
+
+def client_curve(run: RunData, client: int, key: str = "accuracy") -> Curve:
+    """One client's metric over the rounds in which it was evaluated."""
+    rows = [row for row in run.client_rows() if row["client"] == client]
+    by_round = {number_of(row.get("round")): number_of(row.get(key)) for row in rows}
+    known = {number: value for number, value in by_round.items() if math.isfinite(value)}
+    rounds, values = np.asarray(list(known)), np.asarray(list(known.values()))
+    return Curve(rounds, rounds, values)
+
+
+def client_mean_curve(run: RunData, key: str = "accuracy", weight: str | None = None) -> Curve:
+    """The clients' mean of a metric over rounds, each client weighted by a field of its own.
+
+    `weight="samples"` gives the accuracy over all test samples together (micro accuracy);
+    `weight="train_samples"` the loss that federated training is said to minimise.
+    """
+    totals: dict[float, tuple[float, float]] = {}
+    for row in run.client_rows():
+        value = number_of(row.get(key))
+        share = 1.0 if weight is None else number_of(row.get(weight))
+        if math.isfinite(value) and math.isfinite(share):
+            total, count = totals.get(number_of(row.get("round")), (0.0, 0.0))
+            totals[number_of(row.get("round"))] = (total + share * value, count + share)
+    known = {number: total / count for number, (total, count) in sorted(totals.items()) if count}
+    rounds = np.asarray(list(known), dtype=np.float64)
+    return Curve(rounds, rounds, np.asarray(list(known.values()), dtype=np.float64))
+
+
+def _one_per_round(curve: Curve) -> Curve:
+    last = sorted({number: position for position, number in enumerate(curve.round)}.values())
+    return Curve(curve.round[last], curve.x[last], curve.y[last])

@@ -1,0 +1,172 @@
+"""A comparison as a table: for the terminal, CSV, Markdown and LaTeX.
+
+CSV has plain numbers (fractions, bytes, seconds) for other programs; the others are rounded for people.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from potluck.analysis.columns import Column, all_columns, best_rows
+from potluck.analysis.comparison import Comparison, Row
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print the comparison, in as many tables below each other as the width of the terminal asks for."""
+    from rich.text import Text
+
+    block: list[Column] = []
+    for column in all_columns(comparison):
+        if block and not _fits(comparison, [*block, column], console):
+            console.print(rich_table(comparison, block))
+            block = []
+        block.append(column)
+    console.print(rich_table(comparison, block))
+    for sentence in (*legend(comparison), *comparison.notes):
+        console.print(Text(sentence, style="dim"))
+
+
+def _fits(comparison: Comparison, columns: Sequence[Column], console: Console) -> bool:
+    unlimited = console.options.update_width(10_000)
+    return console.measure(rich_table(comparison, columns), options=unlimited).maximum <= console.width
+
+
+def rich_table(
+    comparison: Comparison, columns: Sequence[Column] | None = None, title: str | None = None
+) -> Table:
+    """The comparison for the terminal; the best value of each column is bold."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = all_columns(comparison) if columns is None else columns
+    table = Table(title=title, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    table.add_column("method", overflow="fold")
+    for column in columns:
+        table.add_column(column.title.replace(" ", "\n", 1), justify="right", no_wrap=True, vertical="bottom")
+    bests = [best_rows(comparison, column) for column in columns]
+    for position, row in enumerate(comparison.rows):
+        cells = [
+            Text(column.cell(row), style="bold" if position in best else "")
+            for column, best in zip(columns, bests, strict=True)
+        ]
+        table.add_row(Text(row.label), *cells)
+    return table
+
+
+def to_csv(comparison: Comparison) -> str:
+    """All numbers of the comparison, unrounded, one line per method; an unknown number is an empty cell."""
+    lines = [_csv_cells(row) for row in comparison.rows]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def to_markdown(comparison: Comparison) -> str:
+    """The comparison as a Markdown table, with its notes below."""
+    columns = all_columns(comparison)
+    lines = [
+        "| method | " + " | ".join(column.title for column in columns) + " |",
+        "|---|" + "---:|" * len(columns),
+    ]
+    bests = [best_rows(comparison, column) for column in columns]
+    for position, row in enumerate(comparison.rows):
+        cells = [
+            f"**{column.cell(row)}**" if position in best else column.cell(row)
+            for column, best in zip(columns, bests, strict=True)
+        ]
+        lines.append("| " + " | ".join([_markdown_escape(row.label), *cells]) + " |")
+    return "\n".join([*lines, "", *legend(comparison), *comparison.notes]) + "\n"
+
+
+def to_latex(comparison: Comparison) -> str:
+    """The comparison as a LaTeX tabular (needs the booktabs package)."""
+    columns = all_columns(comparison)
+    head = " & ".join(["method", *(_latex_escape(column.title) for column in columns)])
+    bests = [best_rows(comparison, column) for column in columns]
+    lines = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule", head + r" \\", r"\midrule"]
+    for position, row in enumerate(comparison.rows):
+        cells = [
+            rf"\textbf{{{_latex_escape(column.cell(row))}}}"
+            if position in best
+            else _latex_escape(column.cell(row))
+            for column, best in zip(columns, bests, strict=True)
+        ]
+        lines.append(" & ".join([_latex_escape(row.label), *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def legend(comparison: Comparison) -> list[str]:
+    """Sentences that say what the columns mean for these rows."""
+    over = " and ".join(dict.fromkeys(row.spread_over for row in comparison.rows))
+    sentences = [
+        f"Accuracies in %; ± is the standard deviation over {over}; floats are per client and round."
+    ]
+    tests = dict.fromkeys(
+        f"{row.test.test} ({row.test.pairs} pairs)"
+        for row in comparison.rows
+        if row.test and row.test.p is not None
+    )
+    if tests:
+        sentences.append(
+            f"p against {comparison.rows[0].label}: {', '.join(tests)}, two-sided, not corrected."
+        )
+    sentences += [
+        f"{row.label}: {row.test.note}."
+        for row in comparison.rows
+        if row.test and row.test.note and row.test.p is None
+    ]
+    return sentences
+
+
+def _csv_cells(row: Row) -> dict[str, object]:
+    cost, test = row.to_target, row.test
+    numbers: dict[str, float | None] = {
+        "accuracy": row.accuracy,
+        "accuracy_std": row.accuracy_std,
+        "best_accuracy": row.best,
+        "best_round": row.best_round,
+        "last_accuracy": row.last,
+        "worst_tenth": row.worst,
+        "client_std": row.client_std,
+        "client_gap": row.client_gap,
+        "rounds_to_target": cost.rounds if cost else None,
+        "bytes_to_target": cost.bytes if cost else None,
+        "seconds_to_target": cost.seconds if cost else None,
+        "virtual_seconds_to_target": cost.virtual_seconds if cost else None,
+        "flops_to_target": cost.flops if cost else None,
+        "speed_up": row.speed_up,
+        "floats_up_per_client_round": row.floats_up,
+        "floats_down_per_client_round": row.floats_down,
+        "bytes_total": row.bytes_total,
+        "seconds": row.seconds,
+        "p_value": test.p if test else None,
+    }
+    shown = {
+        key: "" if value is None or not math.isfinite(value) else value for key, value in numbers.items()
+    }
+    about = {"method": row.label, "seeds": " ".join(map(str, row.seeds)), "std_over": row.spread_over}
+    return {**about, **shown, "test": test.test if test else "", "test_note": test.note if test else ""}
+
+
+def _markdown_escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {character: "\\" + character for character in "&%$#_{}"}
+_LATEX |= {"±": r"$\pm$", "×": r"$\times$", "–": "--", "<": "$<$", ">": "$>$"}
+
+
+def _latex_escape(value: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in value)
