@@ -1,4 +1,4 @@
-"""Questions asked of finished runs: comparison, cost to a target, fairness, significance, curves, similarity."""
+"""Questions asked of finished runs: comparison, cost to a target, fairness, significance, curves."""
 
 from potluck.analysis.comparison import Comparison, Row, compare
 from potluck.analysis.curves import band, client_curve, client_mean_curve, loss_increase, smooth
