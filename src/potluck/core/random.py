@@ -27,7 +27,7 @@ def seeded(*parts: object) -> Iterator[None]:
     Layers take their first weights, and dropout its masks, from torch's default generator. Inside the
     block that generator is ours; afterwards the caller's own state is back, untouched.
     """
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(derive_seed(*parts))
         yield

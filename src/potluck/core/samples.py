@@ -45,4 +45,5 @@ class Samples:
 
     def classes(self) -> Tensor:
         """The distinct labels present, ascending."""
-        return torch.unique(self.labels)
+        classes: Tensor = torch.unique(self.labels)
+        return classes

@@ -1,0 +1,1 @@
+"""Federated learning where everyone brings their own model."""

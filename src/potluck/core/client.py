@@ -1,0 +1,275 @@
+"""One participant: its model, its data, its private tensors, its random streams."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim import Optimizer
+
+from potluck.core import toolkit, tree
+from potluck.core.model import ClientModel, has_batch_norm
+from potluck.core.payload import Tensors
+from potluck.core.random import generator, seeded
+from potluck.core.samples import Samples
+from potluck.core.task import ClientInfo, Task
+from potluck.core.training import Training
+
+Loss = Callable[..., Tensor]
+"""`loss(model, x, y, *given)`: pure, so that an engine may run many clients of one architecture at once."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What local training did: optimiser steps taken and the mean loss over them."""
+
+    steps: int
+    loss: float
+
+
+class Client:
+    """A participant as `Method.client` sees it. It lives on one engine worker for the whole run."""
+
+    def __init__(
+        self,
+        info: ClientInfo,
+        model: ClientModel,
+        train: Samples,
+        test: Samples,
+        task: Task,
+        training: Training,
+        *,
+        shared_test: Samples | None = None,
+        augment: Callable[[Tensor, torch.Generator], Tensor] | None = None,
+    ) -> None:
+        self.info = info
+        self.model = model
+        self.train = train
+        self.test = test
+        self.task = task
+        self.training = training
+        self.shared_test = shared_test
+        self.augment = augment
+        self.private: dict[str, Any] = {}
+        self.job = 0
+        self.round = 1
+        self.rounds = 1
+        self.trained_samples = 0
+        self.train_loss: float | None = None
+        self._phase = "train"
+        self._streams: Counter[str] = Counter()
+        self._modules: dict[str, nn.Module] = {}
+        self._saved_modules: dict[str, Tensors] = {}
+        self._optimizers: dict[str, Optimizer] = {}
+        self._saved_optimizers: dict[str, Any] = {}
+
+    # -- the job at hand ------------------------------------------------------------------------------
+
+    def begin(self, phase: str, job: int, round_number: int, rounds: int) -> None:
+        """Set the stage for one job; random streams start anew from its number."""
+        self._phase, self.job, self.round, self.rounds = phase, job, round_number, rounds
+        self._streams.clear()
+        self.trained_samples = 0
+        self.train_loss = None
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """A random stream of this client, job and purpose; a second call in one job gives a second stream."""
+        self._streams[purpose] += 1
+        return generator(*self._stream(purpose), self._streams[purpose])
+
+    def _stream(self, purpose: str) -> tuple[object, ...]:
+        return (self.task.seed, "client", self.info.name, self._phase, self.job, purpose)
+
+    # -- local training -------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        loss: Loss = toolkit.cross_entropy_loss,
+        *given: Any,
+        model: nn.Module | None = None,
+        epochs: int | None = None,
+        samples: Samples | None = None,
+        name: str = "model",
+    ) -> Fit:
+        """Train a model (this client's own unless told) on a loss over `(model, x, y, *given)`.
+
+        Whatever else the loss reads is handed over as `given`. Batching, optimiser, learning rate, clipping
+        and the single-sample rule of BatchNorm are the experiment's.
+        """
+        model = self.model if model is None else model
+        optimizer = self.optimizer(model, name=name)
+        total, steps = torch.zeros((), device=self.task.device, dtype=self.task.dtype), 0
+        with self.training_mode(model):
+            for x, y in self.batches(epochs, samples, models=(model,)):
+                value = loss(model, x, y, *given)
+                self.step(optimizer, value)
+                total += value.detach()
+                steps += 1
+        return self.report(steps, float(total) / steps if steps else float("nan"))
+
+    def report(self, steps: int, loss: float) -> Fit:
+        """Note the training loss of this job; methods with steps of their own call it themselves."""
+        if steps:
+            self.train_loss = loss
+        return Fit(steps, loss)
+
+    def batches(
+        self,
+        epochs: int | None = None,
+        samples: Samples | None = None,
+        *,
+        models: Iterable[nn.Module] = (),
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Shuffled minibatches of the training data, epoch after epoch.
+
+        A trailing batch of one is left out where this client's model, or one of `models`, has BatchNorm.
+        """
+        samples = self.train if samples is None else samples
+        count, size = len(samples), self.batch_size(samples)
+        # BatchNorm cannot normalise a batch of one; where every batch is single it runs in eval mode instead.
+        smallest = 2 if size > 1 and any(map(has_batch_norm, (self.model, *models))) else 1
+        if self.training.drop_last and count >= size:
+            smallest = size
+        order_rng = self.rng("batches")
+        augment_rng = self.rng("augment") if self.augment else None
+        for _ in range(self.training.epochs if epochs is None else epochs):
+            order = torch.randperm(count, generator=order_rng)
+            for rows in torch.split(order, size):
+                if len(rows) >= smallest:
+                    x, y = self.prepare(*samples.take(rows))
+                    if self.augment is not None and augment_rng is not None:
+                        x = self.augment(x, augment_rng)
+                    self.trained_samples += len(rows)
+                    yield x, y
+
+    def batch_size(self, samples: Samples | None = None) -> int:
+        """The real size of a full batch: the setting, or all samples where they are fewer."""
+        count = max(1, len(self.train if samples is None else samples))
+        return min(self.training.batch_size or count, count)
+
+    def prepare(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """A batch on the task's device, its real numbers in the task's precision."""
+        return toolkit.prepare(x, y, self.task)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the present round."""
+        return self.training.rate(self.round)
+
+    def optimizer(
+        self, *parts: nn.Module | Iterable[Tensor], name: str = "model", lr: float | None = None
+    ) -> Optimizer:
+        """An optimiser over modules or tensors, as the experiment says; kept over jobs if it says so."""
+        parameters = [
+            tensor
+            for part in parts
+            for tensor in (part.parameters() if isinstance(part, nn.Module) else part)
+        ]
+        rate = self.lr if lr is None else lr
+        if not self.training.keep_optimizer:
+            return self.training.make_optimizer(parameters, rate)
+        if name not in self._optimizers:
+            self._optimizers[name] = self.training.make_optimizer(parameters, rate)
+            if name in self._saved_optimizers:
+                self._optimizers[name].load_state_dict(self._saved_optimizers.pop(name))
+        for group in self._optimizers[name].param_groups:
+            group["lr"] = rate
+        return self._optimizers[name]
+
+    def step(self, optimizer: Optimizer, loss: Tensor) -> None:
+        """One optimiser step on a loss, gradients clipped as the experiment says."""
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.apply(optimizer)
+
+    def apply(self, optimizer: Optimizer) -> None:
+        """Step on gradients that are there already (clipped as the experiment says)."""
+        if self.training.clip_norm is not None:
+            parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+            nn.utils.clip_grad_norm_(parameters, self.training.clip_norm)
+        optimizer.step()
+
+    @contextmanager
+    def training_mode(self, *models: nn.Module) -> Iterator[None]:
+        """Models in train mode, then in eval mode; BatchNorm does not train on batches of one sample."""
+        single = self.batch_size() == 1
+        for model in models:
+            model.train()
+            if single:
+                for layer in model.modules():
+                    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                        layer.eval()
+        yield
+        for model in models:
+            model.eval()
+
+    # -- looking at data without learning -------------------------------------------------------------
+
+    def outputs(
+        self, function: Callable[[Tensor], Tensor], samples: Samples | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """`function` over all samples in large batches, no gradient; yields (outputs, labels)."""
+        return toolkit.outputs(function, self.train if samples is None else samples, self.task)
+
+    def class_means(
+        self, function: Callable[[Tensor], Tensor], samples: Samples | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean output per class present in the training data: (means, labels, counts), eval mode."""
+        self.model.eval()
+        means = toolkit.ClassMean(self.task.num_classes)
+        for output, y in self.outputs(function, samples):
+            means.add(output, y)
+        return means.result()
+
+    def predictor(self, tensors: Tensors) -> Callable[[Tensor], Tensor]:
+        """This client's model as it would predict with some of its tensors replaced; nothing is changed."""
+        self.model.eval()
+
+        def predict(x: Tensor) -> Tensor:
+            scores: Tensor = functional_call(self.model, tensors, (x,))
+            return scores
+
+        return predict
+
+    # -- private state --------------------------------------------------------------------------------
+
+    def module(self, name: str, build: Callable[[], nn.Module]) -> nn.Module:
+        """A private module that persists over jobs, built on first use from this client's own stream."""
+        if name not in self._modules:
+            with seeded(self.task.seed, "client", self.info.name, "module", name):
+                module = build().to(device=self.task.device, dtype=self.task.dtype)
+            if name in self._saved_modules:
+                module.load_state_dict(self._saved_modules.pop(name))
+            self._modules[name] = module
+        return self._modules[name]
+
+    def state(self) -> tree.Flat:
+        """Everything of this client that a later job depends on."""
+        return tree.flatten(
+            {
+                "model": dict(self.model.state_dict()),
+                "private": self.private,
+                "modules": {
+                    **self._saved_modules,
+                    **{name: dict(module.state_dict()) for name, module in self._modules.items()},
+                },
+                "optimizers": {
+                    **self._saved_optimizers,
+                    **{name: optimizer.state_dict() for name, optimizer in self._optimizers.items()},
+                },
+            }
+        )
+
+    def restore(self, flat: tree.Flat) -> None:
+        """Become the client that `state` described."""
+        state = tree.unflatten(flat)
+        self.model.load_state_dict(state["model"])
+        self.private = state["private"]
+        self._modules, self._saved_modules = {}, state["modules"]
+        self._optimizers, self._saved_optimizers = {}, state["optimizers"]

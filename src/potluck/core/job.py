@@ -1,0 +1,94 @@
+"""What an engine carries: jobs to clients, answers and failures back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from potluck.core.payload import Payload
+from potluck.core.tree import Flat
+
+Kind = Literal["train", "evaluate", "fetch", "restore"]
+Test = Literal["own", "shared"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work for one client. `number` counts the client's own training jobs from 0."""
+
+    id: int
+    kind: Kind
+    client: int
+    number: int
+    round: int
+    rounds: int
+    message: Payload | None = None
+    tests: tuple[Test, ...] = ()
+    state: Flat | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """The outcome of one test: how many right, of how many, and the summed cross-entropy."""
+
+    correct: int
+    samples: int
+    loss_sum: float
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers."""
+        return self.correct / self.samples
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy."""
+        return self.loss_sum / self.samples
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back for a job. `numbers_*` and `bytes_*` are counted from the real messages."""
+
+    job: int
+    client: int
+    payload: Payload | None = None
+    scores: dict[Test, Score] = field(default_factory=dict)
+    train_loss: float | None = None
+    trained_samples: int = 0
+    seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    state: Flat | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job without a usable answer: `error` (the client raised), `lost`, `late`, `invalid` or `dropped`."""
+
+    job: int
+    client: int
+    reason: str
+    kind: Literal["error", "lost", "late", "invalid", "dropped"] = "error"
+    trace: str = ""
+
+
+class Engine(Protocol):
+    """Carries jobs to clients and answers back; knows nothing of what they mean.
+
+    Jobs of one client are done in the order submitted. `realtime` engines deliver in the order in which
+    answers really arrive; on others the loop goes by its virtual clock, so results never depend on timing.
+    """
+
+    name: str
+    realtime: bool
+
+    def submit(self, job: Job) -> None:
+        """Take a job; returns without waiting for it."""
+
+    def results(self) -> Iterator[Answer | Failure]:
+        """Answers as they come, until nothing submitted is outstanding. May be left and entered again."""
+
+    def close(self) -> None:
+        """Stop all work and free what the engine holds."""

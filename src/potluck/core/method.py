@@ -1,0 +1,117 @@
+"""The contract of an algorithm: a few functions over explicit state."""
+
+from __future__ import annotations
+
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from torch import Tensor
+
+from potluck.core.payload import Payload
+from potluck.core.task import ClientInfo, Context
+
+if TYPE_CHECKING:
+    from potluck.core.client import Client
+
+State = TypeVar("State")
+Down = TypeVar("Down", bound=Payload)
+Up = TypeVar("Up", bound=Payload)
+
+Predictor = Callable[[Tensor], Tensor]
+"""Maps a batch of inputs to class scores; the largest score is the prediction."""
+
+
+class Need(StrEnum):
+    """What a method asks of the clients' models or of the task."""
+
+    LOGITS = "logits"
+    FEATURES = "features and head"
+    EQUAL_FEATURES = "equal feature size"
+    EQUAL_HEADS = "identical heads"
+    LINEAR_HEADS = "linear heads"
+    STAGES = "stages"
+    SAME_ARCHITECTURE = "same architecture"
+    NESTED_DEPTH = "nested depth"
+    NESTED_WIDTH = "nested width"
+    SHARED_MODEL = "shared small model"
+    PUBLIC_DATA = "public data"
+
+
+@dataclass(frozen=True)
+class Update(Generic[Up]):
+    """One client's answer as the server sees it; `staleness` counts server steps since it was asked."""
+
+    client: ClientInfo
+    payload: Up
+    staleness: int = 0
+
+
+@dataclass(frozen=True)
+class PaperAccounting:
+    """How a paper counted its traffic, where that differs from what really travels."""
+
+    up: int
+    down: int
+    note: str
+
+
+class Method(ABC, Generic[State, Down, Up]):
+    """A federated algorithm. Hyper-parameters are dataclass fields of the subclass.
+
+    A method sees no disk, socket, clock or global random state: randomness comes from `me.rng(purpose)` on a
+    client and `ctx.rng(purpose)` on the server, so a result depends on experiment and seed alone.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS})
+    asynchronous: ClassVar[bool] = False
+    """Whether the method's own mode is one server step per answer."""
+    own_steps: ClassVar[bool] = False
+    """Whether local training is more than `me.fit(loss)`, so that clients cannot be trained stacked."""
+
+    def requires(self) -> frozenset[Need]:
+        """The needs under the present options; override where an option changes them."""
+        return self.needs
+
+    @abstractmethod
+    def init_server(self, ctx: Context) -> State:
+        """The server's state before the first step."""
+
+    @abstractmethod
+    def broadcast(self, state: State, client: ClientInfo, ctx: Context) -> Down:
+        """What this client needs to start its work."""
+
+    @abstractmethod
+    def client(self, me: Client, message: Down) -> Up:
+        """Train `me` in place and return what it shares."""
+
+    @abstractmethod
+    def server(self, state: State, updates: Sequence[Update[Up]], ctx: Context) -> State:
+        """Fold one or more answers into the state."""
+
+    def predict(self, me: Client, message: Down | None) -> Predictor:
+        """What is tested on this client; `message` is given where the protocol says it was just received."""
+        return me.model
+
+    def predict_server(self, state: State, ctx: Context) -> Predictor | None:
+        """The global model, where there is one."""
+        return None
+
+    def paper_accounting(self, down: Down, up: Up) -> PaperAccounting | None:
+        """The count of the paper's own table for one exchange, where it leaves something out."""
+        return None
+
+
+def payload_types(method: Method[Any, Any, Any]) -> tuple[type[Payload], type[Payload]]:
+    """The declared (down, up) message types of a method, read from its `Method[State, Down, Up]` base."""
+    for cls in type(method).__mro__:
+        for base in getattr(cls, "__orig_bases__", ()):
+            if typing.get_origin(base) is Method:
+                _, down, up = typing.get_args(base)
+                return down, up
+    raise TypeError(f"{type(method).__name__} must be declared as Method[State, Down, Up]")

@@ -1,0 +1,154 @@
+"""What a payload field promises beyond its type, and the check that it holds.
+
+Annotate a field: `means: Annotated[Tensor, Shape("rows", "features")]`. Sizes named `features` and
+`classes` come from the task, `rows` (or any other name) must be the same wherever it stands in one payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from potluck.core.payload import Payload, PayloadError, Scalar, Tensors, field_kinds
+
+if TYPE_CHECKING:
+    from potluck.core.task import ClientInfo, Task
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tensor of these sizes; a number is exact, a name is looked up or bound."""
+
+    sizes: tuple[int | str, ...]
+
+    def __init__(self, *sizes: int | str) -> None:
+        object.__setattr__(self, "sizes", sizes)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A vector of distinct class ids within the task's classes, as long as `rows` elsewhere."""
+
+    rows: str = "rows"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers (a scalar, or every entry of a tensor) between `low` and `high`."""
+
+    low: float
+    high: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Like:
+    """A dict of tensors with names and shapes of a known thing: `model`, `head` or `shared`.
+
+    `model` is the architecture of the client that answers; with `subset` some names may be left out.
+    """
+
+    what: str
+    subset: bool = False
+
+
+def check_payload(
+    payload: Payload,
+    declared: type[Payload],
+    task: Task,
+    client: ClientInfo,
+    *,
+    max_numbers: int | None = None,
+) -> None:
+    """Refuse, with the reason, a payload that is not what `declared` promises. Nothing is changed."""
+    name = declared.__name__
+    if type(payload) is not declared:
+        raise PayloadError(f"Expected a {name}, got a {type(payload).__name__}.")
+    tensors, scalars = payload.flatten()
+    if max_numbers is not None and payload.numbers() > max_numbers:
+        raise PayloadError(f"{name} holds {payload.numbers()} numbers, the limit is {max_numbers}.")
+    declared.unflatten(tensors, scalars)
+    for key, value in {**tensors, **scalars}.items():
+        if not _is_finite(value):
+            raise PayloadError(f"{name}.{key} holds a value that is not finite.")
+    sizes = {"classes": task.num_classes}
+    if task.feature_dim is not None:
+        sizes["features"] = task.feature_dim
+    for field, kind in field_kinds(declared).items():
+        value = getattr(payload, field)
+        if value is None:
+            continue
+        for rule in kind.rules:
+            _check_rule(f"{name}.{field}", rule, value, sizes, task, client)
+        if kind.base is not dict:
+            _check_dtype(f"{name}.{field}", value, kind.rules, task)
+
+
+def _is_finite(value: Tensor | Scalar) -> bool:
+    return bool(torch.isfinite(torch.as_tensor(value)).all())
+
+
+def _check_dtype(name: str, value: object, rules: tuple[object, ...], task: Task) -> None:
+    if not isinstance(value, Tensor):
+        return
+    if any(isinstance(rule, Labels) for rule in rules):
+        if value.dtype != torch.int64:
+            raise PayloadError(f"{name} must hold int64 class ids, not {value.dtype}.")
+    elif value.is_floating_point() and value.dtype != task.dtype:
+        raise PayloadError(f"{name} must be {task.dtype}, not {value.dtype}.")
+
+
+def _check_rule(
+    name: str, rule: object, value: object, sizes: dict[str, int], task: Task, client: ClientInfo
+) -> None:
+    if isinstance(rule, Shape) and isinstance(value, Tensor):
+        _check_shape(name, value, rule.sizes, sizes)
+    elif isinstance(rule, Labels) and isinstance(value, Tensor):
+        _check_shape(name, value, (rule.rows,), sizes)
+        if len(value) and (value.min() < 0 or value.max() >= task.num_classes):
+            raise PayloadError(f"{name} holds a class id outside 0…{task.num_classes - 1}.")
+        if len(torch.unique(value)) != len(value):
+            raise PayloadError(f"{name} names a class twice.")
+    elif isinstance(rule, Range) and isinstance(value, Tensor | int | float):
+        numbers = torch.as_tensor(value)
+        if bool(((numbers < rule.low) | (numbers > rule.high)).any()):
+            raise PayloadError(f"{name} must lie between {rule.low:g} and {rule.high:g}.")
+    elif isinstance(rule, Like) and isinstance(value, Mapping):
+        _check_like(name, dict(value), _SHAPES[rule.what](task, client), rule.subset, task)
+
+
+def _check_shape(name: str, value: Tensor, wanted: tuple[int | str, ...], sizes: dict[str, int]) -> None:
+    text = " × ".join(str(size) for size in wanted)
+    if value.dim() != len(wanted):
+        raise PayloadError(f"{name} has shape {tuple(value.shape)}, expected {text}.")
+    for size, want in zip(value.shape, wanted, strict=True):
+        expected = want if isinstance(want, int) else sizes.setdefault(want, size)
+        if size != expected:
+            raise PayloadError(
+                f"{name} has shape {tuple(value.shape)}, expected {text} with {want} = {expected}."
+            )
+
+
+def _check_like(
+    name: str, value: Tensors, wanted: Mapping[str, tuple[int, ...]], subset: bool, task: Task
+) -> None:
+    if surplus := sorted(set(value) - set(wanted)):
+        raise PayloadError(f"{name} has an unknown tensor {surplus[0]!r}.")
+    if not subset and (missing := sorted(set(wanted) - set(value))):
+        raise PayloadError(f"{name} lacks the tensor {missing[0]!r}.")
+    for key, tensor in value.items():
+        if tuple(tensor.shape) != wanted[key]:
+            raise PayloadError(f"{name}.{key} has shape {tuple(tensor.shape)}, expected {wanted[key]}.")
+        if tensor.is_floating_point() and tensor.dtype != task.dtype:
+            raise PayloadError(f"{name}.{key} must be {task.dtype}, not {tensor.dtype}.")
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+_SHAPES: dict[str, Callable[[Task, ClientInfo], Shapes]] = {
+    "model": lambda task, client: task.architectures[client.architecture].shapes,
+    "head": lambda task, client: task.architectures[client.architecture].head,
+    "shared": lambda task, client: task.shared_shapes(),
+}

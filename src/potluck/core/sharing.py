@@ -1,0 +1,82 @@
+"""Whole-model weights shared among clients: all alike, within architecture groups, or tensor by tensor.
+
+FedAvg and everything built on it keep their server weights this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from potluck.core.method import Need, Update
+from potluck.core.payload import Payload, Tensors
+from potluck.core.schema import Like
+from potluck.core.task import Architecture, ClientInfo, Task, travels
+from potluck.core.toolkit import layerwise_average, sample_weights
+
+Sharing = Literal["full", "same_arch", "layerwise"]
+Weighting = Literal["samples", "uniform"]
+Groups = dict[str, Tensors]
+"""Server weights per architecture group; one group called `all` where tensors are shared by name."""
+
+ALL = "all"
+
+SHARING_NEEDS: dict[Sharing, frozenset[Need]] = {
+    "full": frozenset({Need.SAME_ARCHITECTURE}),
+    "same_arch": frozenset({Need.LOGITS}),
+    "layerwise": frozenset({Need.NESTED_DEPTH}),
+}
+
+
+@dataclass(frozen=True)
+class Weights(Payload):
+    """A model's tensors, as one architecture holds them."""
+
+    tensors: Annotated[Tensors, Like("model", subset=True)]
+
+
+def initial_groups(task: Task, sharing: Sharing, *, buffers: bool) -> Groups:
+    """Common first weights: one set per architecture, or one for all names together."""
+    if sharing == "same_arch":
+        return {name: _travelling(a, buffers=buffers) for name, a in task.architectures.items()}
+    union: Tensors = {}
+    for architecture in sorted(task.architectures.values(), key=lambda a: -len(a.initial)):
+        for name, tensor in _travelling(architecture, buffers=buffers).items():
+            union.setdefault(name, tensor)
+    return {ALL: union}
+
+
+def _travelling(architecture: Architecture, *, buffers: bool) -> Tensors:
+    return {
+        name: tensor.clone()
+        for name, tensor in architecture.initial.items()
+        if name in architecture.parameters or (buffers and travels(name))
+    }
+
+
+def group_of(groups: Groups, client: ClientInfo) -> str:
+    """The name of the group that a client's weights belong to."""
+    return ALL if ALL in groups else client.architecture
+
+
+def slice_for(groups: Groups, client: ClientInfo, task: Task) -> Tensors:
+    """The tensors of a client's own architecture, out of its group's."""
+    group = groups[group_of(groups, client)]
+    return {name: group[name] for name in task.architectures[client.architecture].initial if name in group}
+
+
+def average_groups(
+    groups: Groups, updates: Sequence[Update[Any]], tensors: Sequence[Tensors], weighting: Weighting
+) -> Groups:
+    """Per group and name, the mean over the participants that own it; what nobody owns keeps its value."""
+    result: Groups = {}
+    for key, old in groups.items():
+        members = [n for n, update in enumerate(updates) if group_of(groups, update.client) == key]
+        if not members:
+            result[key] = old
+            continue
+        chosen = [updates[n] for n in members]
+        weights = sample_weights(chosen) if weighting == "samples" else [1.0 / len(chosen)] * len(chosen)
+        result[key] = layerwise_average([tensors[n] for n in members], old, weights)
+    return result

@@ -1,0 +1,119 @@
+"""What all parties agree on before training, and what a server function may know."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from potluck.core.model import ClientModel
+from potluck.core.payload import Tensors
+from potluck.core.random import generator, seeded
+from potluck.core.samples import Samples
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class ClientInfo:
+    """What the server learns of a client at registration, and nothing more."""
+
+    index: int
+    name: str
+    samples: int
+    architecture: str
+    device: str = "default"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The shape of one kind of client model, and the weights such a model starts from.
+
+    `initial` holds parameters and buffers; `stage_shapes` the output shape of each stage for one sample;
+    `build` makes such a model on the server, where the server can.
+    """
+
+    name: str
+    feature_dim: int
+    initial: Tensors
+    parameters: frozenset[str]
+    head: Mapping[str, tuple[int, ...]]
+    stage_shapes: tuple[tuple[int, ...], ...] = ()
+    width_rate: float | None = None
+    build: Callable[[], ClientModel] | None = None
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every tensor that may travel (batch counters never do)."""
+        return {name: tuple(tensor.shape) for name, tensor in self.initial.items() if travels(name)}
+
+
+def travels(name: str) -> bool:
+    """Whether a state entry may be sent and averaged; a count of batches seen has no mean."""
+    return not name.endswith("num_batches_tracked")
+
+
+@dataclass(frozen=True)
+class Task:
+    """The agreed facts: classes, sizes, who takes part with what, and what is shared from the start."""
+
+    num_classes: int
+    input_shape: tuple[int, ...]
+    clients: tuple[ClientInfo, ...]
+    architectures: Mapping[str, Architecture]
+    seed: int = 0
+    shared_builder: Callable[[], ClientModel] | None = None
+    public: Samples | None = None
+    dtype: torch.dtype = torch.float32
+    device: torch.device = CPU
+
+    @property
+    def feature_dim(self) -> int | None:
+        """The feature size common to all architectures, or None where they differ."""
+        sizes = {architecture.feature_dim for architecture in self.architectures.values()}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def shared_model(self) -> ClientModel:
+        """A fresh shared small model, with the same first weights wherever it is built."""
+        if self.shared_builder is None:
+            raise RuntimeError("this task has no shared model; the method must declare that it needs one")
+        with seeded(self.seed, "shared model"):
+            return self.shared_builder().to(device=self.device, dtype=self.dtype)
+
+    @functools.cache  # noqa: B019 - a task lives as long as its run
+    def shared_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the shared small model's tensors that may travel."""
+        state = self.shared_model().state_dict()
+        return {name: tuple(tensor.shape) for name, tensor in state.items() if travels(name)}
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a server function may know beyond its own state. `round` counts from 1."""
+
+    task: Task
+    round: int
+    rounds: int
+    seed: int
+    step: int = 0
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """A random stream for one purpose of this server step."""
+        return generator(self.seed, "server", self.step, purpose)
+
+    def linear(self, inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
+        """A linear layer in the task's precision whose first weights come from this step's stream."""
+        with seeded(self.seed, "server", self.step, "linear", inputs, outputs):
+            return nn.Linear(inputs, outputs, bias, device=self.task.device, dtype=self.task.dtype)
+
+    def header(self) -> nn.Linear:
+        """A fresh linear header from the common feature size to the classes, shaped as the clients' own."""
+        architecture = next(iter(self.task.architectures.values()))
+        bias = "bias" in architecture.head
+        return self.linear(architecture.feature_dim, self.task.num_classes, bias=bias)

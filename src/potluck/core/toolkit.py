@@ -1,0 +1,159 @@
+"""What several methods share, written once: losses, class means, averages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from potluck.core.method import Update
+from potluck.core.payload import Payload, Tensors
+from potluck.core.samples import Samples
+from potluck.core.task import Task, travels
+
+Up = TypeVar("Up", bound=Payload)
+
+EVALUATION_BATCH = 256
+
+
+def prepare(x: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
+    """A batch on the task's device, its real numbers in the task's precision."""
+    dtype = task.dtype if x.is_floating_point() else x.dtype
+    return x.to(device=task.device, dtype=dtype), y.to(task.device)
+
+
+def outputs(
+    function: Callable[[Tensor], Tensor], samples: Samples, task: Task
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """`function` over all samples in large batches, no gradient; yields (outputs, labels)."""
+    with torch.no_grad():
+        for rows in torch.split(torch.arange(len(samples)), EVALUATION_BATCH):
+            x, y = prepare(*samples.take(rows), task)
+            yield function(x), y
+
+
+def cross_entropy_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The plain local objective."""
+    return F.cross_entropy(model(x), y)
+
+
+def distillation(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(softmax(teacher) ‖ softmax(student)), averaged over the batch; the teacher gets no gradient."""
+    target = F.log_softmax(teacher.detach(), dim=1)
+    return F.kl_div(F.log_softmax(student, dim=1), target, reduction="batchmean", log_target=True)
+
+
+def by_client(updates: Iterable[Update[Up]]) -> list[Update[Up]]:
+    """Updates in the order of client ids, so that sums do not depend on who finished first."""
+    return sorted(updates, key=lambda update: update.client.index)
+
+
+def sample_weights(updates: Sequence[Update[Any]]) -> list[float]:
+    """n_k over the sum of the participants' n: the weights of these answers, summing to one."""
+    total = sum(update.client.samples for update in updates)
+    return [update.client.samples / total for update in updates]
+
+
+def weighted_average(parts: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+    """Σ w_k · tensors_k per name. All parts must have the same names."""
+    return {
+        name: sum_tensors([weight * part[name] for part, weight in zip(parts, weights, strict=True)])
+        for name in parts[0]
+    }
+
+
+def sum_tensors(tensors: Sequence[Tensor]) -> Tensor:
+    """Sum in the given order, without changing any of them."""
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total += tensor
+    return total
+
+
+def layerwise_average(
+    parts: Sequence[Tensors], old: Mapping[str, Tensor], weights: Sequence[float] | None = None
+) -> Tensors:
+    """Per tensor name, the mean over the parts that own it; a name nobody owns keeps its old value."""
+    weights = [1.0] * len(parts) if weights is None else weights
+    result = dict(old)
+    for name in old:
+        owners = [(part[name], weight) for part, weight in zip(parts, weights, strict=True) if name in part]
+        if owners:
+            total = sum(weight for _, weight in owners)
+            result[name] = sum_tensors([(weight / total) * tensor for tensor, weight in owners])
+    return result
+
+
+def tensors_of(module: nn.Module, *, buffers: bool = True) -> Tensors:
+    """Copies of a module's parameters, and of its buffers that have a mean, under their names."""
+    parameters = {name for name, _ in module.named_parameters()}
+    return {
+        name: tensor.detach().clone()
+        for name, tensor in module.state_dict().items()
+        if name in parameters or (buffers and travels(name))
+    }
+
+
+def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Overwrite the named entries of a module; the others stay. An unknown name is an error."""
+    surplus = module.load_state_dict(dict(tensors), strict=False).unexpected_keys
+    if surplus:
+        raise KeyError(f"the model has no tensor {surplus[0]!r}")
+
+
+class ClassMean:
+    """Accumulates vectors per class and gives the exact mean of each class seen."""
+
+    def __init__(self, num_classes: int) -> None:
+        self.num_classes = num_classes
+        self.total: Tensor | None = None
+        self.count: Tensor | None = None
+
+    def add(self, vectors: Tensor, labels: Tensor) -> None:
+        """Add a batch of vectors with their labels."""
+        vectors = vectors.detach()
+        if self.total is None or self.count is None:
+            self.total = vectors.new_zeros(self.num_classes, vectors.shape[1])
+            self.count = labels.new_zeros(self.num_classes)
+        self.total.index_add_(0, labels, vectors)
+        self.count += torch.bincount(labels, minlength=self.num_classes)
+
+    def result(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(means [k, d], labels [k], counts [k]) of the classes seen, ascending."""
+        if self.total is None or self.count is None:
+            raise ValueError("no vectors were added")
+        labels = torch.nonzero(self.count).flatten()
+        counts = self.count[labels]
+        return self.total[labels] / counts[:, None].to(self.total.dtype), labels, counts
+
+
+def scatter_rows(rows: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Rows laid out by class id: a full table [C, d] (zeros where absent) and a mask of present classes."""
+    table = rows.new_zeros(num_classes, rows.shape[1])
+    table[labels] = rows
+    present = torch.zeros(num_classes, dtype=torch.bool, device=rows.device)
+    present[labels] = True
+    return table, present
+
+
+def mean_rows(updates: Sequence[tuple[Tensor, Tensor]], num_classes: int) -> tuple[Tensor, Tensor]:
+    """Unweighted mean per class over the (rows, labels) that hold it: table [C, d], senders per class [C]."""
+    width = updates[0][0].shape[1]
+    total = updates[0][0].new_zeros(num_classes, width)
+    senders = torch.zeros(num_classes, dtype=torch.int64, device=total.device)
+    for rows, labels in updates:
+        total.index_add_(0, labels, rows)
+        senders += torch.bincount(labels, minlength=num_classes)
+    return total / senders.clamp(min=1)[:, None].to(total.dtype), senders
+
+
+def sgd_step(module: nn.Module, loss: Tensor, lr: float) -> None:
+    """One plain gradient step on a module's parameters."""
+    parameters = list(module.parameters())
+    gradients = torch.autograd.grad(loss, parameters)
+    with torch.no_grad():
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.sub_(lr * gradient)

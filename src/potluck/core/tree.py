@@ -1,0 +1,83 @@
+"""Nested state (tensors, modules, dicts, lists, dataclasses, numbers) to flat tensors plus JSON, and back.
+
+Server states and client states are saved this way: nothing a reader would have to execute.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Tensors under plain names, and a JSON-ready layout that says where each belongs."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    layout: Any = None
+
+
+def flatten(value: Any) -> Flat:
+    """Take a state apart. Tensors are detached copies, so the result never changes under the reader."""
+    tensors: dict[str, Tensor] = {}
+    return Flat(tensors, _describe(value, "", tensors))
+
+
+def _describe(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    if isinstance(value, Tensor):
+        name = path or "tensor"
+        tensors[name] = value.detach().clone()
+        return {"tensor": name}
+    if isinstance(value, nn.Module):
+        return {"module": _describe(dict(value.state_dict()), path, tensors)}
+    if isinstance(value, Mapping):
+        items = [[key, _describe(entry, f"{path}/{key}", tensors)] for key, entry in value.items()]
+        return {"dict": items}
+    if isinstance(value, list | tuple):
+        items = [_describe(entry, f"{path}/{number}", tensors) for number, entry in enumerate(value)]
+        return {"list" if isinstance(value, list) else "tuple": items}
+    if dataclasses.is_dataclass(value):
+        return {
+            "fields": {
+                entry.name: _describe(getattr(value, entry.name), f"{path}/{entry.name}", tensors)
+                for entry in dataclasses.fields(value)
+            }
+        }
+    raise TypeError(f"state at {path or 'the top'!r} is a {type(value).__name__}, which cannot be saved")
+
+
+def unflatten(flat: Flat, like: Any = None) -> Any:
+    """Rebuild a state. Modules and dataclasses are taken from `like`, a fresh state of the same making."""
+    return _build(flat.layout, flat.tensors, like)
+
+
+def _build(layout: Any, tensors: Mapping[str, Tensor], like: Any) -> Any:
+    ((kind, content),) = layout.items()
+    if kind == "value":
+        return content
+    if kind == "tensor":
+        return tensors[content].clone()
+    if kind == "dict":
+        known = like if isinstance(like, Mapping) else {}
+        return {key: _build(entry, tensors, known.get(key)) for key, entry in content}
+    if kind in ("list", "tuple"):
+        peers = like if isinstance(like, list | tuple) else ()
+        entries = [
+            _build(entry, tensors, peers[number] if number < len(peers) else None)
+            for number, entry in enumerate(content)
+        ]
+        return entries if kind == "list" else tuple(entries)
+    if kind == "module":
+        state = _build(content, tensors, None)
+        if isinstance(like, nn.Module):
+            like.load_state_dict(state)
+            return like
+        return state
+    values = {name: _build(entry, tensors, getattr(like, name, None)) for name, entry in content.items()}
+    return type(like)(**values)

@@ -1,0 +1,88 @@
+"""Does a job on a client: the same few lines on every engine."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from potluck.core.client import Client
+from potluck.core.evaluation import score_outputs
+from potluck.core.job import Answer, Failure, Job, Score, Test
+from potluck.core.method import Method
+from potluck.core.payload import Payload
+from potluck.core.random import seeded
+from potluck.core.samples import Samples
+from potluck.core.task import CPU
+
+Measure = Callable[[Payload], int]
+
+
+class Worker:
+    """Holds the clients that live here and runs jobs on them; clients are made on first use."""
+
+    def __init__(
+        self, method: Method[Any, Any, Any], clients: Callable[[int], Client], measure: Measure
+    ) -> None:
+        self.method = method
+        self.measure = measure
+        self._make = clients
+        self._clients: dict[int, Client] = {}
+
+    def client(self, index: int) -> Client:
+        """The client of this index, made if it was not needed before."""
+        if index not in self._clients:
+            self._clients[index] = self._make(index)
+        return self._clients[index]
+
+    def run(self, job: Job) -> Answer | Failure:
+        """Do the job. A client that raises gives a `Failure` with the phase; the worker lives on."""
+        started = time.perf_counter()
+        phase = "set-up"
+        try:
+            me = self.client(job.client)
+            phase = job.kind
+            with seeded(me.task.seed, "torch", me.info.name, job.kind, job.number):
+                answer = self._do(me, job)
+            return replace(answer, seconds=time.perf_counter() - started)
+        except Exception as error:
+            reason = f"{phase} in round {job.round}: {type(error).__name__}: {error}"
+            return Failure(job.id, job.client, reason, "error", traceback.format_exc())
+
+    def _do(self, me: Client, job: Job) -> Answer:
+        if job.kind == "fetch":
+            return Answer(job.id, job.client, state=me.state())
+        if job.kind == "restore":
+            assert job.state is not None
+            me.restore(job.state)
+            return Answer(job.id, job.client)
+        message = None if job.message is None else job.message.to(me.task.device)
+        me.begin(job.kind, job.number, job.round, job.rounds)
+        if job.kind == "evaluate":
+            return Answer(job.id, job.client, scores=self._test(me, job, message))
+        assert job.message is not None
+        payload = self.method.client(me, message).copy()
+        loss, samples = me.train_loss, me.trained_samples
+        # "local" scores are those of the client as training left it, without a new download.
+        me.begin("evaluate", job.number, job.round, job.rounds)
+        return Answer(
+            job.id,
+            job.client,
+            payload.to(CPU),
+            scores=self._test(me, job, None),
+            train_loss=loss,
+            trained_samples=samples,
+            bytes_down=self.measure(job.message),
+            bytes_up=self.measure(payload),
+        )
+
+    def _test(self, me: Client, job: Job, message: Payload | None) -> dict[Test, Score]:
+        sets: dict[Test, Samples | None] = {"own": me.test, "shared": me.shared_test}
+        wanted = {test: samples for test in job.tests if (samples := sets[test]) is not None and len(samples)}
+        if not wanted:
+            return {}
+        me.model.eval()
+        predictor = self.method.predict(me, message)
+        return {test: score_outputs(me.outputs(predictor, samples)) for test, samples in wanted.items()}

@@ -1,0 +1,39 @@
+"""The methods by name; each is one file that reads like its paper's pseudo-code."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from potluck.core.errors import PotluckError, unknown
+from potluck.core.method import Method
+
+METHODS: dict[str, tuple[str, str]] = {
+    "standalone": ("standalone", "Standalone"),
+    "fedavg": ("fedavg", "FedAvg"),
+    "fedgh": ("fedgh", "FedGH"),
+}
+
+
+def method_class(name: str) -> type[Method[Any, Any, Any]]:
+    """The class of a built-in method, or of a user's own named as `module:Class`."""
+    if ":" in name:
+        return _own_class(name)
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    module, cls = METHODS[name]
+    found: type[Method[Any, Any, Any]] = getattr(importlib.import_module(f"potluck.methods.{module}"), cls)
+    return found
+
+
+def _own_class(name: str) -> type[Method[Any, Any, Any]]:
+    module, _, cls = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), cls)
+    except (ImportError, AttributeError) as error:
+        raise PotluckError(
+            f"method.name {name!r} could not be imported ({error}); write module:Class."
+        ) from None
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise PotluckError(f"method.name {name!r} is not a subclass of potluck.Method.")
+    return found

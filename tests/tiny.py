@@ -1,0 +1,118 @@
+"""Small federations for tests: made by hand, float64, no data set needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from potluck.codec import encoded_size
+from potluck.core.callback import Callback
+from potluck.core.evaluation import Evaluation
+from potluck.core.loop import Loop
+from potluck.core.method import Method
+from potluck.core.model import ClientModel
+from potluck.core.needs import check_needs
+from potluck.core.random import seeded
+from potluck.core.schedule import Schedule
+from potluck.core.training import Training
+from potluck.core.worker import Worker
+from potluck.engines.serial import SerialEngine
+from potluck.federation import Federation, Member, federation
+
+
+class Net(ClientModel):
+    """Linear body of any width to `features` sizes, linear head."""
+
+    def __init__(
+        self, inputs: int = 4, features: int = 3, classes: int = 3, hidden: int = 5, norm: bool = False
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Linear(inputs, hidden)]
+        if norm:
+            layers.append(nn.BatchNorm1d(hidden))
+        self.body = nn.Sequential(*layers, nn.ReLU(), nn.Linear(hidden, features), nn.ReLU())
+        self.head = nn.Linear(features, classes)
+        self.feature_dim = features
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+
+def points(
+    count: int, seed: int, inputs: int = 4, classes: int = 3, only: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Separable blobs, one per class; `only` restricts the classes."""
+    rng = torch.Generator().manual_seed(seed)
+    kinds = torch.tensor(list(only) if only is not None else list(range(classes)))
+    y = kinds[torch.arange(count) % len(kinds)]
+    centres = 3 * torch.eye(max(classes, inputs), dtype=torch.float64)[:classes, :inputs]
+    return centres[y] + 0.5 * torch.randn(count, inputs, generator=rng, dtype=torch.float64), y
+
+
+def tiny(
+    clients: int = 4,
+    *,
+    hidden: Sequence[int] = (5, 7),
+    norm: bool = False,
+    classes_of: Sequence[Sequence[int] | None] = (),
+    sizes: Sequence[int] = (12,),
+    training: Training | None = None,
+    seed: int = 0,
+    **more: Any,
+) -> Federation:
+    """Clients with networks of cycling widths, and blobs as data."""
+    members = []
+    for index in range(clients):
+        with seeded(seed, "net", index):
+            net = Net(hidden=hidden[index % len(hidden)], norm=norm).double()
+        only = classes_of[index % len(classes_of)] if classes_of else None
+        size = sizes[index % len(sizes)]
+        members.append(Member(net, points(size, 10 + index, only=only), points(9, 90 + index, only=only)))
+    with seeded(seed, "shared"):
+        shared = Net(hidden=2).double()
+    settings = training or Training(epochs=1, batch_size=4, lr=0.1)
+    more.setdefault("shared_model", shared)
+    more.setdefault("shared_test", points(9, 1000))
+    more.setdefault("public", points(10, 2000))
+    return federation(members, training=settings, num_classes=3, seed=seed, **more)
+
+
+def make_loop(
+    method: Method[Any, Any, Any],
+    fed: Federation | None = None,
+    *,
+    rounds: int = 2,
+    evaluation: Evaluation | None = None,
+    callbacks: Sequence[Callback] = (),
+    **schedule: Any,
+) -> Loop:
+    """A loop on the serial engine."""
+    fed = fed or tiny()
+    check_needs(method, fed.task)
+    engine = SerialEngine(Worker(method, fed.client, encoded_size))
+    return Loop(method, fed.task, engine, Schedule(rounds, **schedule), evaluation or Evaluation(), callbacks)
+
+
+class Recorder(Callback):
+    """Keeps everything it sees."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.updates: list[Any] = []
+        self.steps: list[Any] = []
+        self.end: Any = None
+
+    def on_send(self, client: Any, message: Any, round_number: int) -> None:
+        self.sent.append((round_number, client.index, message))
+
+    def on_update(self, update: Any, round_number: int) -> None:
+        self.updates.append((round_number, update))
+
+    def on_step(self, step: Any) -> None:
+        self.steps.append(step)
+
+    def on_end(self, end: Any) -> None:
+        self.end = end
