@@ -39,7 +39,7 @@ def test_model_input_comes_in_the_float_type_asked_for():
     floats = as_data((np.zeros((2, 3)), [0, 1]))
     assert floats.train.take(slice(None))[0].dtype == torch.float32
     assert floats.to_dtype(torch.float64).train.take(slice(None))[0].dtype == torch.float64
-    words = as_data((np.ones((2, 3), np.int64), [0, 1]), vocab_size=5)
+    words = as_data((np.ones((2, 3), np.int64), [0, 1]), vocabulary=5)
     assert words.to_dtype(torch.float64).train.take(slice(None))[0].dtype == torch.int64
 
 
@@ -67,6 +67,21 @@ def test_mean_image_is_subtracted_after_scaling():
 def test_statistics_are_per_channel_and_never_zero():
     x = torch.tensor([[[1.0, 3.0], [5.0, 5.0]]])
     assert statistics(x) == ((2.0, 5.0), (1.0, 1.0))
+
+
+def test_papers_differ_in_normalisation():
+    x = torch.tensor([[[[0, 255]]], [[[51, 255]]]], dtype=torch.uint8)
+    data = Data("n", x, torch.tensor([0, 1]), 2, (1, 1, 2), transform=Normalise((0.3,), (0.2,)))
+    row = {how: data.normalised(how).train.take(slice(0, 1))[0].flatten() for how in ("unit", "half", "none")}
+    assert row["unit"].tolist() == [0, 1]
+    assert row["half"].tolist() == [-1, 1]
+    assert row["none"].tolist() == [0, 255]
+    centred = data.to_dtype(torch.float64).normalised("mean-image").train.take(slice(0, 1))[0]
+    assert centred.dtype == torch.float64
+    torch.testing.assert_close(centred.flatten(), torch.tensor([-0.1, 0.0], dtype=torch.float64), atol=1e-7, rtol=0)
+    assert load_data("digits").normalised("half").train.take(slice(None))[0].max() == 1  # sixteen levels of grey
+    with pytest.raises(PotluckError, match="Unknown normalisation 'hlf'"):
+        data.normalised("hlf")
 
 
 def test_merging_pools_both_parts_without_a_copy_when_they_are_neighbours():

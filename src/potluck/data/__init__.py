@@ -1,7 +1,8 @@
 """Data sets, and how their rows are dealt to clients."""
 
+from potluck.data.augment import augmentation
 from potluck.data.dataset import Data
-from potluck.data.load import load_data
+from potluck.data.load import list_data, load_data, prepare
 from potluck.data.memory import as_data
 from potluck.data.partitions import (
     Partition,
@@ -17,7 +18,8 @@ from potluck.data.partitions import (
     partition,
     pathological,
 )
-from potluck.data.show import counts
+from potluck.data.public import public_samples
+from potluck.data.show import bubble_plot, counts, sizes_table
 from potluck.data.split import parse_split, split_client
 
 __all__ = [
@@ -25,11 +27,14 @@ __all__ = [
     "Partition",
     "Partitioning",
     "as_data",
+    "augmentation",
+    "bubble_plot",
     "contiguous",
     "counts",
     "dirichlet",
     "from_file",
     "iid",
+    "list_data",
     "load_data",
     "match_shares",
     "natural",
@@ -38,5 +43,8 @@ __all__ = [
     "parse_split",
     "partition",
     "pathological",
+    "prepare",
+    "public_samples",
+    "sizes_table",
     "split_client",
 ]

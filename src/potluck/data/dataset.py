@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from potluck.core.errors import PotluckError
+from potluck.core.errors import PotluckError, unknown
 from potluck.core.random import derive_seed
 from potluck.core.samples import Samples, Transform
-from potluck.data.transforms import in_dtype
+from potluck.data.transforms import MeanImage, Normalise, in_dtype
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -21,7 +21,7 @@ class Data:
     `transform` turns a batch of raw rows into model input of shape `[batch, *input_shape]`. `test_x` and
     `test_y` are the publisher's test part where there is one. `groups` says who produced each training row
     (a person, a writer); `test_groups` the same of the test part. For text, rows are word numbers below
-    `vocab_size`, padded with 0.
+    `vocabulary`, padded with 0.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Data:
     test_groups: Tensor | None = None
     transform: Transform | None = None
     class_names: tuple[str, ...] = ()
-    vocab_size: int | None = None
+    vocabulary: int | None = None
 
     def __len__(self) -> int:
         """The number of training rows."""
@@ -69,6 +69,26 @@ class Data:
     def to_dtype(self, dtype: torch.dtype) -> Data:
         """The same data whose model input comes as `dtype` (integers, such as tokens, stay integers)."""
         return replace(self, transform=in_dtype(self.transform, dtype))
+
+    def normalised(self, how: str) -> Data:
+        """The same rows with another normalisation, for papers that differ in it.
+
+        `"unit"` scales to [0, 1], `"half"` to [-1, 1], `"mean-image"` to [0, 1] minus the mean training row,
+        `"none"` changes nothing and gives floats.
+        """
+        dtype = getattr(self.transform, "dtype", torch.float32)
+        scale = getattr(self.transform, "scale", 1 / 255 if self.x.dtype == torch.uint8 else 1.0)
+        if how == "mean-image":
+            mean = self.x.mean(dim=0, dtype=torch.float32) * scale
+            return replace(self, transform=MeanImage(mean, scale, dtype))
+        choices = {
+            "unit": Normalise(scale=scale, dtype=dtype),
+            "half": Normalise((0.5,), (0.5,), scale, dtype),
+            "none": Normalise(scale=1.0, dtype=dtype),
+        }
+        if how not in choices:
+            raise unknown("normalisation", how, [*choices, "mean-image"])
+        return replace(self, transform=choices[how])
 
     def merged(self) -> Data:
         """Training and test part pooled into one training part, for experiments that split per client."""
@@ -113,8 +133,8 @@ class Data:
             parts.append(f"{len(self.test_y):,} test rows")
         parts.append(f"{self.num_classes} classes")
         parts.append("input " + "×".join(map(str, self.input_shape)))
-        if self.vocab_size is not None:
-            parts.append(f"{self.vocab_size:,} words")
+        if self.vocabulary is not None:
+            parts.append(f"{self.vocabulary:,} words")
         if self.groups is not None:
             parts.append(f"{len(torch.unique(self.groups))} groups")
         return (

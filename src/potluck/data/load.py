@@ -1,18 +1,88 @@
-"""Data by name."""
+"""Data by name: the list of sources, loading, and preparing (fetching what can be fetched)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from pathlib import Path
 
-from potluck.core.errors import unknown
+from potluck.core.errors import PotluckError, unknown
 from potluck.data.dataset import Data
-from potluck.data.sources import digits
+from potluck.data.fetch import Download
+from potluck.data.files import data_root
+from potluck.data.sources import (
+    cifar,
+    digits,
+    flowers,
+    folder,
+    har,
+    hf,
+    idx,
+    npz,
+    svhn,
+    table,
+    text,
+    tiny_imagenet,
+)
+from potluck.data.sources.base import Request, Source
 
-SOURCES: dict[str, Callable[[], Data]] = {"digits": digits.load}
+_MODULES = (digits, idx, cifar, svhn, flowers, tiny_imagenet, har, text, folder, npz, table, hf)
+SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}
+WITH_REST = ("folder", "npz", "csv", "hf")
 
 
-def load_data(name: str) -> Data:
-    """The data set called `name`."""
-    if name not in SOURCES:
-        raise unknown("data set", name, SOURCES)
-    return SOURCES[name]()
+def load_data(
+    name: str,
+    root: str | os.PathLike[str] | None = None,
+    *,
+    label: str | None = None,
+    groups: str | None = None,
+    image_size: int | None = None,
+) -> Data:
+    """The data set called `name`: one of the list, or `folder:PATH`, `npz:PATH`, `csv:PATH`, `hf:NAME`.
+
+    Files are looked for below `root`, else `POTLUCK_DATA`, else the user's cache folder. `label` and `groups`
+    name columns of a table (what to predict; who produced the row). `image_size` resizes pictures that come as
+    files of many sizes.
+    """
+    source, rest = _source(name)
+    if image_size is not None and image_size < 1:
+        raise PotluckError(f"image_size is {image_size}; it must be at least 1.")
+    return source.load(Request(data_root(root), rest, label, groups, image_size))
+
+
+def list_data() -> list[Source]:
+    """Every source, in the order of the documentation."""
+    return list(SOURCES.values())
+
+
+def prepare(name: str, root: str | os.PathLike[str] | None = None) -> str:
+    """Fetch and verify what `name` needs, or say exactly which files to put where; returns what to print."""
+    source, _ = _source(name)
+    place = data_root(root)
+    if not _complete(source, name, place):
+        for download in source.downloads:
+            if not (place / download.makes).exists():
+                _fetch(download, source, place)
+    return f"{load_data(name, place)!r} is ready in {str(place)!r}."
+
+
+def _fetch(download: Download, source: Source, place: Path) -> None:
+    try:
+        download.fetch(place)
+    except (PotluckError, OSError) as problem:
+        by_hand = f"By hand: below {str(place)!r}, put {source.layout}."
+        raise PotluckError(f"{str(problem).rstrip('.')}. {by_hand}") from problem
+
+
+def _complete(source: Source, name: str, place: Path) -> bool:
+    try:
+        return len(load_data(name, place).merged()) >= source.rows
+    except PotluckError:
+        return False
+
+
+def _source(name: str) -> tuple[Source, str]:
+    kind, colon, rest = name.partition(":")
+    if kind not in SOURCES or bool(colon) != (kind in WITH_REST):
+        raise unknown("data set", name, [f"{kind}:…" if kind in WITH_REST else kind for kind in SOURCES])
+    return SOURCES[kind], rest

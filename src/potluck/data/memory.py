@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -23,13 +24,14 @@ def as_data(
     groups: Any = None,
     class_names: Sequence[str] = (),
     num_classes: int | None = None,
-    vocab_size: int | None = None,
+    vocabulary: int | None = None,
 ) -> Data:
     """Make `Data` of a pair `(x, y)` of tensors or arrays, a map-style torch `Dataset`, or `Data` itself.
 
-    uint8 rows are read as pixels and scaled to [0, 1] on the fly; floats are taken as they are. `test` is a
+    uint8 rows are read as images and scaled to [0, 1] on the fly (`[n, h, w]` and `[n, h, w, 3]` become
+    `[n, c, h, w]`); floats are taken as they are. `test` is a
     test part in the same form; `groups` says who produced each row, for the natural partition. Integer rows
-    are word numbers (text) when `vocab_size` is given.
+    are word numbers (text) when `vocabulary` is given.
     """
     if isinstance(source, Data):
         return source
@@ -58,23 +60,45 @@ def as_data(
         test_x,
         test_y,
         groups=who,
-        transform=_transform(x, vocab_size),
+        transform=default_transform(x, vocabulary),
         class_names=tuple(class_names),
-        vocab_size=vocab_size,
+        vocabulary=vocabulary,
     )
 
 
-def _transform(x: Tensor, vocab_size: int | None) -> Normalise | Cast | None:
-    if vocab_size is not None:
+def default_transform(x: Tensor, vocabulary: int | None) -> Normalise | Cast | None:
+    """Pixels to [0, 1], other numbers to float32, word numbers as they are."""
+    if vocabulary is not None:
         return None
     return Normalise() if x.dtype == torch.uint8 else Cast(torch.float32)
+
+
+def channels_first(x: NDArray[Any]) -> NDArray[Any]:
+    """uint8 images as `[n, channels, height, width]`: a grey set gets its channel, `[n, h, w, 3]` is turned."""
+    if x.dtype != np.uint8:
+        return x
+    if x.ndim == 3:
+        return x[:, None]
+    if x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
+        return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    return x
+
+
+def checked_labels(y: NDArray[Any], name: str) -> NDArray[np.int64]:
+    """Labels as int64, or an error when they are not whole numbers from 0."""
+    flat = y.reshape(-1) if y.ndim == 2 and y.shape[1] == 1 else y
+    if flat.ndim != 1 or not np.issubdtype(flat.dtype, np.integer) or (len(flat) and flat.min() < 0):
+        raise PotluckError(
+            f"The labels of data {name!r} must be whole numbers from 0; map them to 0, 1, 2, … first."
+        )
+    return flat.astype(np.int64)
 
 
 def _pair(source: Any, name: str) -> tuple[Tensor, Tensor]:
     if isinstance(source, Dataset):
         x, y = _stack(source, name)
     elif isinstance(source, tuple | list) and len(source) == 2:
-        x, y = _tensor(source[0]), _tensor(source[1])
+        x, y = _tensor(source[0]), torch.from_numpy(checked_labels(_tensor(source[1]).numpy(), name))
     else:
         raise PotluckError(
             f"Data {name!r} is a {type(source).__name__}; give a pair (x, y) of tensors or arrays, "
@@ -85,11 +109,9 @@ def _pair(source: Any, name: str) -> tuple[Tensor, Tensor]:
             f"Data {name!r} has rows of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)}; "
             "give [n, …] rows and n labels."
         )
-    if y.is_floating_point() or bool((y < 0).any()):
-        raise PotluckError(
-            f"The labels of data {name!r} must be whole numbers from 0; map them to 0, 1, 2, … first."
-        )
-    return x, y.to(torch.int64)
+    if x.dtype == torch.uint8:
+        x = torch.from_numpy(channels_first(x.numpy()))
+    return x, y
 
 
 def _tensor(values: Any) -> Tensor:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+COLOUR = "#0072B2"  # the blue of Okabe and Ito, told apart from white and grey by everybody
 
 
 def counts(labels: ArrayLike, parts: Sequence[NDArray[np.int64]], num_classes: int) -> NDArray[np.int64]:
@@ -13,3 +17,66 @@ def counts(labels: ArrayLike, parts: Sequence[NDArray[np.int64]], num_classes: i
     values = np.asarray(labels)
     rows = [np.bincount(values[part], minlength=num_classes) for part in parts]
     return np.stack(rows).astype(np.int64)
+
+
+def sizes_table(counts: NDArray[np.int64], class_names: Sequence[str] = (), names: Sequence[str] = ()) -> str:
+    """A line per client: its rows, its classes, and the class it has most of."""
+    lines = [f"{'client':>10} {'rows':>8} {'classes':>8}  most of"]
+    for client, row in enumerate(counts):
+        top = int(np.argmax(row))
+        name = class_names[top] if class_names else f"class {top}"
+        share = row[top] / max(row.sum(), 1)
+        who = names[client] if names else str(client)
+        lines.append(f"{who:>10} {row.sum():>8,} {(row > 0).sum():>8}  {name} ({share:.0%})")
+    sizes = counts.sum(axis=1)
+    lines.append(f"{'all':>10} {sizes.sum():>8,} {(counts.sum(axis=0) > 0).sum():>8}  ")
+    lines[-1] += f"rows per client {sizes.min():,} to {sizes.max():,}, mean {sizes.mean():,.1f}"
+    return "\n".join(lines)
+
+
+def bubble_plot(
+    counts: NDArray[np.int64],
+    path: str | os.PathLike[str] | None = None,
+    title: str = "",
+    class_names: Sequence[str] = (),
+) -> Any:
+    """A bubble per client (across) and class (up) whose area is the number of samples; saved as PNG or SVG by name.
+
+    Returns the matplotlib figure, which a notebook shows by itself.
+    """
+    from matplotlib.figure import Figure
+
+    clients, classes = counts.shape
+    width, height = min(max(4.5, 2.2 + 0.28 * clients), 18), min(max(3.2, 1.4 + 0.26 * classes), 16)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    # The largest bubble just fills its cell: a cell is this many points wide, and sizes are areas in points².
+    cell = 72 * min((width - 2.0) / clients, (height - 1.0) / classes)
+    scale = cell**2 / max(int(counts.max()), 1)
+    client, label = np.nonzero(counts)
+    areas = counts[client, label] * scale
+    axes.scatter(client, label, s=areas, color=COLOUR, alpha=0.75, linewidths=0)
+    axes.set(
+        xlabel="client", ylabel="class", xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3), title=title
+    )
+    axes.set_xticks(range(0, clients, -(-clients // 25)))
+    step = -(-classes // 25)
+    axes.set_yticks(range(0, classes, step), list(class_names)[::step] or None)
+    axes.grid(color="#dddddd", linewidth=0.5)
+    axes.set_axisbelow(True)
+    for number in _legend_sizes(int(counts.max())):
+        axes.scatter([], [], s=number * scale, color=COLOUR, alpha=0.75, linewidths=0, label=f"{number:,}")
+    axes.legend(title="samples", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelspacing=1.2)
+    if path is not None:
+        figure.savefig(path, dpi=160)
+    return figure
+
+
+def _legend_sizes(largest: int) -> list[int]:
+    """Up to three round numbers below the largest count."""
+    found: list[int] = []
+    for share in (0.1, 0.4, 1.0):
+        value = share * largest
+        unit = 10 ** max(len(str(int(value))) - 1, 0)
+        found.append(max(int(value // unit * unit), 1))
+    return sorted(set(found))

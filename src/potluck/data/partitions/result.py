@@ -46,13 +46,23 @@ class Partitioning:
         )
 
 
-def partition(data: Data | ArrayLike, rule: str | Partition, clients: int, seed: int = 0) -> Partitioning:
-    """Deal the training rows of `data` (or plain labels) to `clients` by a rule such as `"dirichlet:0.1"`."""
+def partition(
+    data: Data | ArrayLike, rule: str | Partition, clients: int, seed: int = 0, rows: ArrayLike | None = None
+) -> Partitioning:
+    """Deal the training rows of `data` (or plain labels) to `clients` by a rule such as `"dirichlet:0.1"`.
+
+    With `rows`, only those are dealt; the others (held out as public data, say) go to nobody.
+    """
     labels = data.y.numpy() if isinstance(data, Data) else np.asarray(data)
-    groups = data.groups if isinstance(data, Data) else None
-    chosen = parse_partition(rule)
-    parts = chosen.assign(labels, clients, seed, groups)
+    groups = data.groups.numpy() if isinstance(data, Data) and data.groups is not None else None
     num_classes = data.num_classes if isinstance(data, Data) else int(labels.max()) + 1
+    chosen = parse_partition(rule)
+    if rows is None:
+        parts = chosen.assign(labels, clients, seed, groups)
+    else:
+        dealt = np.sort(np.asarray(rows, dtype=np.int64))
+        who = None if groups is None else groups[dealt]
+        parts = [dealt[part] for part in chosen.assign(labels[dealt], clients, seed, who)]
     return Partitioning(chosen, parts, count(labels, parts, num_classes))
 
 

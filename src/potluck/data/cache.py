@@ -1,0 +1,125 @@
+"""Read a data set once, then share it between processes as memory-mapped .npy files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from potluck.core.samples import Transform
+from potluck.data.dataset import Data
+
+FORMAT = 1  # raise it when the meaning of the files below changes
+
+
+@dataclass(frozen=True)
+class Raw:
+    """What a reader gives: all rows in one array, the training rows first, the test rows after them."""
+
+    x: NDArray[np.generic]
+    y: NDArray[np.generic]
+    train: int
+    groups: NDArray[np.generic] | None = None
+    class_names: tuple[str, ...] = ()
+    vocabulary: int | None = None
+
+    def data(self, name: str, transform: Transform | None, num_classes: int | None = None) -> Data:
+        """The data set as tensors over the same memory."""
+        x, y = _tensor(self.x), _tensor(self.y)
+        groups = None if self.groups is None else _tensor(self.groups)
+        split = self.train < len(y)
+        return Data(
+            name,
+            x[: self.train],
+            y[: self.train],
+            num_classes or len(self.class_names) or int(y.max()) + 1,
+            tuple(x.shape[1:]),
+            x[self.train :] if split else None,
+            y[self.train :] if split else None,
+            None if groups is None else groups[: self.train],
+            groups[self.train :] if split and groups is not None else None,
+            transform,
+            self.class_names,
+            self.vocabulary,
+        )
+
+
+def cached(root: Path, name: str, sources: Iterable[Path], read: Callable[[], Raw], *choices: object) -> Raw:
+    """`read()` the first time; afterwards its arrays, mapped from `<root>/.potluck` and shared by all processes.
+
+    The copy is used as long as the source files keep their names, sizes and times and the `choices` (an image
+    size, say) are the same. Where the root cannot be written, the arrays simply stay in memory.
+    """
+    folder = root / ".potluck" / f"{name}-{_stamp(sources, choices)}"
+    kept = _open(folder)
+    if kept is not None:
+        return kept
+    raw = read()
+    raw = Raw(raw.x, raw.y.astype(np.int64), raw.train, raw.groups, raw.class_names, raw.vocabulary)
+    try:
+        _write(folder, raw)
+    except OSError:
+        return raw
+    return _open(folder) or raw
+
+
+def _stamp(sources: Iterable[Path], choices: tuple[object, ...]) -> str:
+    lines = [f"{FORMAT} {choices!r}"]
+    for path in sources:
+        found = path.stat()
+        lines.append(f"{path.resolve()} {found.st_size} {found.st_mtime_ns}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _write(folder: Path, raw: Raw) -> None:
+    """Write beside the target and rename, so that nobody ever sees half a copy."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
+    temporary.mkdir()
+    try:
+        arrays = {"x": raw.x, "y": raw.y} | ({} if raw.groups is None else {"groups": raw.groups})
+        for key, array in arrays.items():
+            np.save(temporary / f"{key}.npy", np.ascontiguousarray(array), allow_pickle=False)
+        meta = {"train": raw.train, "class_names": raw.class_names, "vocabulary": raw.vocabulary}
+        (temporary / "meta.json").write_text(json.dumps(meta))
+        os.replace(temporary, folder)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not folder.is_dir():  # otherwise another process was faster, and its copy is as good
+            raise
+
+
+def _open(folder: Path) -> Raw | None:
+    """The kept arrays, or nothing when there are none; a copy that cannot be opened is thrown away."""
+    if not folder.is_dir():
+        return None
+    try:
+        meta = json.loads((folder / "meta.json").read_text())
+        x, y = _map(folder / "x.npy"), _map(folder / "y.npy")
+        groups = _map(folder / "groups.npy") if (folder / "groups.npy").exists() else None
+        if len(x) != len(y):
+            raise ValueError("rows and labels differ in number")
+    except (OSError, ValueError, KeyError):
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+    return Raw(x, y, int(meta["train"]), groups, tuple(meta["class_names"]), meta["vocabulary"])
+
+
+def _map(path: Path) -> NDArray[np.generic]:
+    # Copy-on-write: pages are shared while they are only read, and torch gets the writable memory it asks for.
+    found: NDArray[np.generic] = np.load(path, mmap_mode="c", allow_pickle=False)
+    return found
+
+
+def _tensor(array: NDArray[np.generic]) -> Tensor:
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

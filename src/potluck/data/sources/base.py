@@ -1,0 +1,33 @@
+"""What a source is: a name, one line about it, where its files come from and how to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from potluck.data.dataset import Data
+from potluck.data.fetch import Download
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for: the data root, what follows `name:`, and the options of `load_data`."""
+
+    root: Path
+    rest: str = ""
+    label: str | None = None
+    groups: str | None = None
+    image_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """One entry of the list of data sets."""
+
+    name: str
+    about: str
+    load: Callable[[Request], Data]
+    layout: str = ""  # which files belong where below the data root
+    rows: int = 0  # training and test rows of the complete set, to tell it from a part of it
+    downloads: tuple[Download, ...] = ()

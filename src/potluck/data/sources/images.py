@@ -1,0 +1,60 @@
+"""Image files to one uint8 array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potluck.core.errors import PotluckError
+from potluck.data.files import damaged
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
+
+
+def list_images(folder: Path) -> list[Path]:
+    """The image files directly inside a folder, by name."""
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+
+
+def read_images(paths: Sequence[Path], size: int | None, grey: bool = False) -> NDArray[np.uint8]:
+    """All images as `[n, channels, height, width]`, resized to `size`×`size` when a size is given."""
+    first = read_image(paths[0], size, grey)
+    images = np.empty((len(paths), *first.shape), np.uint8)
+    for row, path in enumerate(paths):
+        image = read_image(path, size, grey)
+        if image.shape != first.shape:
+            raise PotluckError(
+                f"Image {str(path)!r} is {image.shape[2]}×{image.shape[1]} and {paths[0].name!r} is "
+                f"{first.shape[2]}×{first.shape[1]}; pass image_size to bring all to one size."
+            )
+        images[row] = image
+    return images
+
+
+def read_image(path: Path, size: int | None, grey: bool = False) -> NDArray[np.uint8]:
+    """One image as `[channels, height, width]`."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as file:
+            image = file.convert("L" if grey else "RGB")
+            if size is not None and image.size != (size, size):
+                image = image.resize((size, size), Image.Resampling.BILINEAR)
+            pixels = np.asarray(image, dtype=np.uint8)
+    except (OSError, SyntaxError, ValueError) as problem:
+        raise damaged(path, str(problem)) from problem
+    return pixels[None] if grey else pixels.transpose(2, 0, 1)
+
+
+def is_grey(path: Path) -> bool:
+    """Whether an image file holds grey levels only by its own declaration."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return image.mode in ("1", "L", "I", "I;16", "F")
+    except OSError as problem:
+        raise damaged(path, str(problem)) from problem

@@ -1,0 +1,65 @@
+"""Arrays saved with numpy: `npz:PATH`."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potluck.core.errors import PotluckError
+from potluck.data.cache import Raw, cached
+from potluck.data.dataset import Data
+from potluck.data.files import damaged
+from potluck.data.memory import channels_first, checked_labels, default_transform
+from potluck.data.sources.base import Request, Source
+
+NAMES = (("x", "y", "test_x", "test_y"), ("x_train", "y_train", "x_test", "y_test"))
+
+
+def load(request: Request) -> Data:
+    """Arrays `x`, `y` and perhaps `test_x`, `test_y` (or `x_train`, `y_train`, `x_test`, `y_test`).
+
+    `groups` (who produced each row of `x`) makes a natural partition possible, `class_names` a readable plot.
+    """
+    path = Path(request.rest).expanduser()
+    if not request.rest or not path.is_file():
+        raise PotluckError(f"Data 'npz:{request.rest}' need an existing .npz file; check the path.")
+    raw = cached(request.root, f"npz-{path.stem}", [path], lambda: _read(path))
+    x = raw.data(f"npz:{path.stem}", None)
+    return raw.data(f"npz:{path.stem}", default_transform(x.x, None))
+
+
+def _read(path: Path) -> Raw:
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            arrays: dict[str, NDArray[np.generic]] = {name: found[name] for name in found.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
+        raise damaged(path, str(problem)) from problem
+    names = next((names for names in NAMES if names[0] in arrays and names[1] in arrays), None)
+    if names is None:
+        raise PotluckError(
+            f"File {str(path)!r} has the arrays {', '.join(sorted(arrays)) or '(none)'}; "
+            "name them x and y (and test_x, test_y), or x_train and y_train (and x_test, y_test)."
+        )
+    x, y = channels_first(arrays[names[0]]), checked_labels(arrays[names[1]], path.name)
+    train = len(y)
+    if names[2] in arrays and names[3] in arrays:
+        x = np.concatenate([x, channels_first(arrays[names[2]])])
+        y = np.concatenate([y, checked_labels(arrays[names[3]], path.name)])
+    if x.ndim < 2 or len(x) != len(y):
+        raise PotluckError(
+            f"File {str(path)!r} has {len(x)} rows and {len(y)} labels; give one label per row."
+        )
+    groups = arrays.get("groups")
+    if groups is not None and len(groups) != train:
+        raise PotluckError(
+            f"File {str(path)!r} has {train} rows and {len(groups)} groups; give one group per row."
+        )
+    class_names = tuple(str(name) for name in arrays.get("class_names", np.array([])))
+    who = None if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return Raw(x, y, train, who, class_names)
+
+
+SOURCES = (Source("npz", "npz:PATH — your arrays x and y, saved with numpy", load),)

@@ -1,0 +1,99 @@
+"""A table with a header line: `csv:PATH`, with the label column named."""
+
+from __future__ import annotations
+
+import csv
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potluck.core.errors import PotluckError, unknown
+from potluck.data.cache import Raw, cached
+from potluck.data.dataset import Data
+from potluck.data.files import damaged
+from potluck.data.sources.base import Request, Source
+from potluck.data.transforms import Normalise, statistics
+
+MOST_CATEGORIES = 100
+
+
+def load(request: Request) -> Data:
+    """Numbers are standardised over all rows; words become one column per word; labels may be anything."""
+    path = Path(request.rest).expanduser()
+    if not request.rest or not path.is_file():
+        raise PotluckError(f"Data 'csv:{request.rest}' need an existing file; check the path.")
+    choices = (request.label, request.groups)
+    raw = cached(request.root, f"csv-{path.stem}", [path], lambda: _read(path, *choices), *choices)
+    data = raw.data(f"csv:{path.stem}", None)
+    mean, std = statistics(data.x)
+    return raw.data(f"csv:{path.stem}", Normalise(mean, std, scale=1.0))
+
+
+def _read(path: Path, label: str | None, groups: str | None) -> Raw:
+    columns = read_columns(path)
+    label = label or ("label" if "label" in columns else None)
+    if label is None:
+        raise PotluckError(f"Data 'csv:{path.name}' need label=COLUMN; the columns are {', '.join(columns)}.")
+    for named in (label, groups):
+        if named is not None and named not in columns:
+            raise unknown(f"column of {path.name}", named, columns)
+    names, y = number(columns.pop(label))
+    who = None if groups is None else number(columns.pop(groups))[1]
+    if not columns:
+        raise PotluckError(
+            f"Data 'csv:{path.name}' have no column besides {label!r}; give some to learn from."
+        )
+    x = np.concatenate([_encode(path, name, values) for name, values in columns.items()], axis=1)
+    return Raw(x, y, len(y), who, names)
+
+
+def read_columns(path: Path) -> dict[str, list[str]]:
+    """The columns by name; a line with too few or too many values, or an empty one, is named."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header, *rows = [[value.strip() for value in row] for row in csv.reader(file) if row] or [[]]
+    except (UnicodeDecodeError, csv.Error) as problem:
+        raise damaged(path, str(problem)) from problem
+    if not header or not rows:
+        raise damaged(path, "a header line and at least one row are needed")
+    for line, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise damaged(path, f"row {line} has {len(row)} values where the header has {len(header)}")
+        if "" in row:
+            empty = header[row.index("")]
+            raise PotluckError(
+                f"Column {empty!r} of {str(path)!r} is empty in row {line}; fill it in or drop the row."
+            )
+    return {name: [row[place] for row in rows] for place, name in enumerate(header)}
+
+
+def number(values: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The distinct values in order (by size when all are numbers) and the place of each value among them."""
+    names = sorted(set(values))
+    with suppress(ValueError):
+        names.sort(key=float)
+    place = {name: index for index, name in enumerate(names)}
+    return tuple(names), np.array([place[value] for value in values], dtype=np.int64)
+
+
+def _encode(path: Path, name: str, values: list[str]) -> NDArray[np.float32]:
+    try:
+        column = np.array(values, dtype=np.float32)[:, None]
+    except ValueError:
+        words, places = number(values)
+        if len(words) > MOST_CATEGORIES:
+            raise PotluckError(
+                f"Column {name!r} of {str(path)!r} has {len(words)} different words (more than {MOST_CATEGORIES}); "
+                "drop it or turn it into numbers."
+            ) from None
+        return np.eye(len(words), dtype=np.float32)[places]
+    if not np.isfinite(column).all():
+        raise PotluckError(
+            f"Column {name!r} of {str(path)!r} holds a value that is not finite; mend or drop the row."
+        )
+    return column
+
+
+SOURCES = (Source("csv", "csv:PATH — your table; label=COLUMN names what to predict", load),)

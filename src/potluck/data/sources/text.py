@@ -1,0 +1,130 @@
+"""AG News and SMS Spam: short texts as word numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from potluck.data.cache import Raw, cached
+from potluck.data.dataset import Data
+from potluck.data.fetch import Download
+from potluck.data.files import damaged, find, read_bytes
+from potluck.data.sources.base import Request, Source
+from potluck.data.sources.words import build_vocabulary, encode, every_fifth
+
+TOPICS = ("World", "Sports", "Business", "Sci/Tech")
+NEWS = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
+Rows = list[tuple[int, str]]
+
+
+def _decode(path: Path) -> str:
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as problem:
+        raise damaged(path, str(problem)) from problem
+
+
+def read_news(path: Path) -> Rows:
+    """Lines of `"class 1-4","title","text"`."""
+    rows = []
+    for line, row in enumerate(csv.reader(io.StringIO(_decode(path))), start=1):
+        if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
+            raise damaged(path, f"entry {line} is not a class from 1 to 4, a title and a text")
+        rows.append((int(row[0]) - 1, f"{row[1]} {row[2]}"))
+    return rows
+
+
+def read_messages(path: Path) -> Rows:
+    """Lines of `ham` or `spam`, a tab, the message."""
+    rows = []
+    for line, text in enumerate(_decode(path).removesuffix("\n").split("\n"), start=1):
+        kind, tab, message = text.partition("\t")
+        if kind not in ("ham", "spam") or not tab:
+            raise damaged(path, f"line {line} is not ham or spam, a tab and a message")
+        rows.append((int(kind == "spam"), message))
+    return rows
+
+
+def to_raw(train: Rows, test: Rows, names: Sequence[str], words: int, length: int) -> Raw:
+    """Number the words by a vocabulary of the training texts alone."""
+    vocabulary = build_vocabulary((text for _, text in train), words)
+    x = encode([text for _, text in train + test], vocabulary, length)
+    y = np.array([label for label, _ in train + test])
+    return Raw(x, y, len(train), class_names=tuple(names), vocabulary=len(vocabulary) + 2)
+
+
+def hold_out(rows: Rows) -> tuple[Rows, Rows]:
+    """Every fifth row as a test part, where the publisher has none."""
+    held = every_fifth(len(rows))
+    return [row for row, out in zip(rows, held, strict=True) if not out], [
+        row for row, out in zip(rows, held, strict=True) if out
+    ]
+
+
+def load_news(request: Request) -> Data:
+    """120,000 + 7,600 headlines with their first lines; 64 words each, 10,000 different ones.
+
+    With only `test.csv` at hand, its 7,600 texts are the whole data set and every fifth is the test part.
+    """
+    folder = request.root / "ag-news"
+    test = find("ag-news", (folder,), "test.csv")
+    complete = any((folder / file).is_file() for file in ("train.csv", "train.csv.gz"))
+    paths = [find("ag-news", (folder,), "train.csv"), test] if complete else [test]
+
+    def read() -> Raw:
+        parts = (read_news(paths[0]), read_news(paths[1])) if complete else hold_out(read_news(test))
+        return to_raw(*parts, TOPICS, words=10_000, length=64)
+
+    return cached(request.root, "ag-news", paths, read).data("ag-news", None)
+
+
+def load_messages(request: Request) -> Data:
+    """5,574 text messages, 32 words each; every fifth is the test part, as the publisher has none."""
+    folder = request.root / "sms-spam"
+    name = "SMSSpamCollection"
+    tsv = [folder / f"{name}.tsv", folder / f"{name}.tsv.gz"]
+    path = next((file for file in tsv if file.is_file()), None) or find("sms-spam", (folder,), name)
+
+    def read() -> Raw:
+        return to_raw(*hold_out(read_messages(path)), ("ham", "spam"), words=5_000, length=32)
+
+    return cached(request.root, "sms-spam", [path], read).data("sms-spam", None)
+
+
+def _news_file(file: str, md5: str) -> Download:
+    return Download(f"{NEWS}/{file}", f"md5:{md5}", f"ag-news/{file}", f"ag-news/{file}")
+
+
+SOURCES = (
+    Source(
+        "ag-news",
+        "news headlines in four topics, 120,000 + 7,600 texts of 64 words",
+        load_news,
+        "ag-news/ with train.csv, test.csv (or .csv.gz)",
+        127_600,
+        (
+            _news_file("train.csv", "b1a00f826fdfbd249f79597b59e1dc12"),
+            _news_file("test.csv", "d52ea96a97a2d943681189a97654912d"),
+        ),
+    ),
+    Source(
+        "sms-spam",
+        "wanted and unwanted text messages, 4,460 + 1,114 texts of 32 words",
+        load_messages,
+        "sms-spam/ with SMSSpamCollection (or SMSSpamCollection.tsv, or .gz of either)",
+        5_574,
+        (
+            Download(
+                "https://archive.ics.uci.edu/static/public/228/sms+spam+collection.zip",
+                "sha256:1587ea43e58e82b14ff1f5425c88e17f8496bfcdb67a583dbff9eefaf9963ce3",
+                "sms-spam",
+                "sms-spam/SMSSpamCollection",
+                archive=True,
+            ),
+        ),
+    ),
+)
