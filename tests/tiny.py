@@ -20,7 +20,8 @@ from potluck.core.schedule import Schedule
 from potluck.core.training import Training
 from potluck.core.worker import Worker
 from potluck.engines.serial import SerialEngine
-from potluck.federation import Federation, Member, federation
+from potluck.federation import Federation
+from potluck.members import Member, federate
 
 
 class Net(ClientModel):
@@ -77,7 +78,7 @@ def tiny(
     more.setdefault("shared_model", shared)
     more.setdefault("shared_test", points(9, 1000))
     more.setdefault("public", points(10, 2000))
-    return federation(members, training=settings, num_classes=3, seed=seed, **more)
+    return federate(members, training=settings, num_classes=3, seed=seed, **more)
 
 
 def make_loop(

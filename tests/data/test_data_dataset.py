@@ -78,8 +78,12 @@ def test_papers_differ_in_normalisation():
     assert row["none"].tolist() == [0, 255]
     centred = data.to_dtype(torch.float64).normalised("mean-image").train.take(slice(0, 1))[0]
     assert centred.dtype == torch.float64
-    torch.testing.assert_close(centred.flatten(), torch.tensor([-0.1, 0.0], dtype=torch.float64), atol=1e-7, rtol=0)
-    assert load_data("digits").normalised("half").train.take(slice(None))[0].max() == 1  # sixteen levels of grey
+    torch.testing.assert_close(
+        centred.flatten(), torch.tensor([-0.1, 0.0], dtype=torch.float64), atol=1e-7, rtol=0
+    )
+    assert (
+        load_data("digits").normalised("half").train.take(slice(None))[0].max() == 1
+    )  # sixteen levels of grey
     with pytest.raises(PotluckError, match="Unknown normalisation 'hlf'"):
         data.normalised("hlf")
 

@@ -1,5 +1,7 @@
 """FedGH: the numbers of its paper, worked out by hand."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -70,9 +72,7 @@ def test_the_header_moves():
     seen = Recorder()
     make_loop(FedGH(), callbacks=[seen], rounds=3).run()
     headers = [message.weights["weight"] for number, client, message in seen.sent if client == 0]
-    assert all(
-        float((after - before).norm()) > 0 for before, after in zip(headers, headers[1:], strict=False)
-    )
+    assert all(float((after - before).norm()) > 0 for before, after in pairwise(headers))
 
 
 def test_no_passes_freeze_the_first_header():

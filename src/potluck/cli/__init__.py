@@ -1,0 +1,48 @@
+"""The `potluck` command. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from potluck.cli import compare, lists, results, run
+from potluck.cli import data as data_commands
+
+app = typer.Typer(
+    help="Federated learning where everyone brings their own model.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run.run)
+app.command("compare")(compare.compare)
+app.command("report")(results.report)
+app.command("plot")(results.plot)
+app.command("methods")(lists.methods)
+app.command("models")(lists.models)
+app.command("datasets")(lists.datasets)
+app.add_typer(data_commands.app, name="data")
+
+
+def main() -> None:
+    """Run the command; what a user can mend is one sentence and exit code 2."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        print("Stopped. Nothing that was written is lost.", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if not _is_for_users(error):
+            raise
+        print(f"Error: {error}", file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):
+            print(note, file=sys.stderr)
+        sys.exit(2)
+
+
+def _is_for_users(error: Exception) -> bool:
+    from potluck.core.errors import PotluckError
+
+    return isinstance(error, PotluckError)

@@ -1,0 +1,120 @@
+"""`potluck compare`: one table, one picture, one significance test."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from potluck.cli import options
+
+Target = Annotated[
+    float | None, typer.Option("--target", help="accuracy in (0, 1]: rounds, traffic, time to it")
+]
+Reference = Annotated[
+    str | None, typer.Option("--reference", help="the method that others are tested against")
+]
+
+
+def compare(
+    what: Annotated[
+        list[str], typer.Argument(metavar="METHOD…|RUN…", help="methods (or all), or run folders")
+    ],
+    data: options.Data = None,
+    data_root: options.DataRoot = None,
+    partition: options.Partition = None,
+    models: options.Models = None,
+    clients: options.Clients = None,
+    rounds: options.Rounds = None,
+    participation: options.Participation = None,
+    engine: options.Engine = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="comma list: each method runs once per seed")] = "0",
+    target: Target = None,
+    reference: Reference = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder for the runs, the tables and the report")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="keep finished runs in --out, do the rest")
+    ] = False,
+    settings: options.Settings = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Compare methods on the same data and clients, or runs that are finished already."""
+    from potluck.cli.display import show_runs
+
+    runs = [Path(name) for name in what if (Path(name) / "rounds.jsonl").exists()]
+    if runs and len(runs) < len(what):
+        from potluck.core.errors import PotluckError
+
+        other = next(name for name in what if Path(name) not in runs)
+        raise PotluckError(f"{other!r} is no run folder; compare either methods or finished runs.")
+    if not runs:
+        flags = {
+            "data.name": data,
+            "data.root": data_root,
+            "partition.rule": partition,
+            "partition.clients": clients,
+            "models.names": options.split_models(models),
+            "schedule.rounds": rounds,
+            "schedule.participation": participation,
+            "engine.name": engine,
+            "engine.workers": workers,
+            "engine.device": device,
+        }
+        out = _folder(out)
+        runs = _run_all(what, flags, settings, _seeds(seeds), out, resume=resume, quiet=quiet)
+    show_runs(runs, report=out, tables=out, target=target, reference=reference)
+
+
+def _folder(out: Path | None) -> Path:
+    from potluck.runs.folder import new_folder
+
+    return out or new_folder(Path("runs"), "compare")
+
+
+def _seeds(text: str) -> list[int]:
+    from potluck.core.errors import PotluckError
+
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise PotluckError(f"--seeds {text!r} is not a comma list of whole numbers, such as 0,1,2.") from None
+
+
+def _run_all(
+    what: list[str],
+    flags: dict[str, Any],
+    settings: list[str] | None,
+    seeds: list[int],
+    out: Path,
+    *,
+    resume: bool,
+    quiet: bool,
+) -> list[Path]:
+    from potluck.cli.display import progress
+    from potluck.session import comparable, execute
+
+    def values(name: str, seed: int) -> dict[str, Any]:
+        return options.collect(options.base_values(name), {**flags, "seed": seed}, settings)
+
+    experiments = comparable([values(name, seed) for seed in seeds for name in _names(what)])
+    command = shlex.join(["potluck", *sys.argv[1:]])
+    paths = []
+    for experiment in experiments:
+        path = out / f"{experiment.method.name.split(':')[-1]}-seed{experiment.seed}"
+        with progress(experiment.method.name, quiet=quiet) as callbacks:
+            execute(experiment, out=path, resume=resume, callbacks=callbacks, command=command)
+        paths.append(path)
+    return paths
+
+
+def _names(what: list[str]) -> list[str]:
+    from potluck.methods import METHODS
+
+    return list(METHODS) if what == ["all"] else what

@@ -1,0 +1,66 @@
+"""Flags shared by commands that run experiments. Every flag is a field of the experiment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Data = Annotated[
+    str | None, typer.Option("--data", help="digits, cifar10, folder:PATH, … (see potluck datasets)")
+]
+DataRoot = Annotated[str | None, typer.Option("--data-root", help="where data files lie; else POTLUCK_DATA")]
+Partition = Annotated[
+    str | None,
+    typer.Option(
+        "--partition", help="iid | dirichlet:0.1 | pathological:2 | contiguous | natural | file:PATH"
+    ),
+]
+Models = Annotated[str | None, typer.Option("--models", help="a group (small5) or a list (cnn-1,resnet18)")]
+Clients = Annotated[int | None, typer.Option("--clients", help="number of clients")]
+Rounds = Annotated[int | None, typer.Option("--rounds", help="number of rounds")]
+Participation = Annotated[
+    float | None, typer.Option("--participation", help="share of clients per round, in (0, 1]")
+]
+Engine = Annotated[str | None, typer.Option("--engine", help="serial | pool")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", help="worker processes of the pool; 0: one per core")
+]
+Device = Annotated[str | None, typer.Option("--device", help="cpu | cuda | mps")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="any setting: --set training.lr=0.1 (repeat for more)")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, only the result")]
+
+
+def collect(base: dict[str, Any], flags: dict[str, Any], settings: list[str] | None) -> dict[str, Any]:
+    """Experiment values from a file's content, then flags (`section.key`: value), then `--set`."""
+    from potluck.experiment import apply_setting
+
+    values = base
+    for key, value in flags.items():
+        if value is None:
+            continue
+        section, _, name = key.rpartition(".")
+        if section:
+            values[section] = {**values.get(section, {}), name: value}
+        else:
+            values[name] = value
+    for text in settings or ():
+        apply_setting(values, text)
+    return values
+
+
+def base_values(target: str) -> dict[str, Any]:
+    """The start of an experiment: a file's content, or just a method's name."""
+    if target.endswith(".toml"):
+        from potluck.experiment import read_experiment
+
+        return read_experiment(Path(target))
+    return {"method": {"name": target}}
+
+
+def split_models(models: str | None) -> list[str] | None:
+    """A comma list as the experiment holds it."""
+    return None if models is None else [part.strip() for part in models.split(",")]

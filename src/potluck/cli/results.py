@@ -1,0 +1,40 @@
+"""`potluck report` and `potluck plot`: looking at finished (or unfinished) runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="run folders")],
+    out: Annotated[Path, typer.Option("--out", help="the HTML file")] = Path("report.html"),
+    reference: Annotated[
+        str | None, typer.Option("--reference", help="method to compare clients with")
+    ] = None,
+) -> None:
+    """Write one self-contained HTML file about one or more runs."""
+    from potluck.report.html import write_report
+    from potluck.runs.read import read_run
+
+    path = write_report([read_run(run) for run in runs], out, reference=reference)
+    typer.echo(f"Report: {path}")
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="run folders")],
+    out: Annotated[Path, typer.Option("--out", help="the figure: .pdf, .png or .svg")] = Path("figure.pdf"),
+    kind: Annotated[
+        str, typer.Option("--kind", help="accuracy, loss, clients, difference, traffic, …")
+    ] = "accuracy",
+    x: Annotated[str, typer.Option("--x", help="rounds, bytes, seconds or virtual_seconds")] = "rounds",
+    target: Annotated[float | None, typer.Option("--target", help="draw a line at this accuracy")] = None,
+) -> None:
+    """Draw a figure for print from one or more runs."""
+    from potluck.report.figures import plot as draw
+    from potluck.runs.read import read_run
+
+    path = draw([read_run(run) for run in runs], out, kind=kind, x=x, target=target)
+    typer.echo(f"Figure: {path}")

@@ -1,0 +1,68 @@
+"""`potluck run`: one method, from question to table and report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from potluck.cli import options
+
+
+def run(
+    target: Annotated[
+        str, typer.Argument(metavar="METHOD|FILE.toml", help="a method's name or an experiment file")
+    ],
+    data: options.Data = None,
+    data_root: options.DataRoot = None,
+    partition: options.Partition = None,
+    models: options.Models = None,
+    clients: options.Clients = None,
+    rounds: options.Rounds = None,
+    participation: options.Participation = None,
+    engine: options.Engine = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="a result depends on the experiment and this")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="the run's folder (else a new one in runs/)")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    settings: options.Settings = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run a method or an experiment file; ends with a table, a run folder and a report."""
+    flags = {
+        "data.name": data,
+        "data.root": data_root,
+        "partition.rule": partition,
+        "partition.clients": clients,
+        "models.names": options.split_models(models),
+        "schedule.rounds": rounds,
+        "schedule.participation": participation,
+        "engine.name": engine,
+        "engine.workers": workers,
+        "engine.device": device,
+        "seed": seed,
+    }
+    from potluck.cli.display import progress, show_runs
+    from potluck.experiment import parse_experiment
+    from potluck.session import execute
+
+    experiment = parse_experiment(options.collect(options.base_values(target), flags, settings))
+    with progress(experiment.method.name, quiet=quiet) as callbacks:
+        finished = execute(
+            experiment,
+            out=out,
+            resume=resume,
+            callbacks=callbacks,
+            command=shlex.join(["potluck", *sys.argv[1:]]),
+        )
+    if finished.was_finished:
+        typer.echo(f"The run in {finished.path} is finished already; nothing to do.")
+    show_runs([finished.path], report=finished.path)

@@ -1,0 +1,239 @@
+"""The whole question as data: one validated object, read from TOML or built in Python."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from potluck.core.errors import PotluckError, unknown
+from potluck.core.method import Method
+
+Protocol = Literal["local", "received", "shared", "global"]
+
+
+class Section(BaseModel):
+    """A table of the experiment file. Unknown keys are refused, defaults are visible."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+
+class MethodSection(Section):
+    """`name`, and any option of that method."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = "fedgh"
+
+
+class DataSection(Section):
+    """Which data, how much of it, and how each client's part is split."""
+
+    name: str = "digits"
+    root: str | None = None
+    label: str | None = None
+    limit: int = Field(0, ge=0, description="class-balanced sample of this many rows; 0 takes all")
+    split: str = Field("75:25", description="train:test or train:val:test of each client")
+    pool: Literal["auto", "merged", "train"] = Field(
+        "auto", description="what is dealt to clients: all rows, or the training part (test part shared)"
+    )
+    shared_test: float = Field(
+        0.2, gt=0, lt=1, description="held out for the shared protocol where the publisher has no test part"
+    )
+    public: float | str = Field(
+        "auto",
+        description="public data: a fraction held out, another set's name, or auto (0.1 if the method needs it)",
+    )
+    augment: tuple[str, ...] = ()
+
+
+class PartitionSection(Section):
+    """How rows are dealt to clients."""
+
+    rule: str = Field(
+        "dirichlet:0.5", description="iid, dirichlet:A, pathological:K, contiguous, natural, file:P"
+    )
+    clients: int = Field(10, ge=1)
+
+
+class ModelsSection(Section):
+    """Which networks the clients bring."""
+
+    names: tuple[str, ...] = Field(
+        ("auto",), description="groups or models; auto: a group that suits the data and the method's needs"
+    )
+    feature_dim: int | None = Field(None, ge=1)
+    shared: str | None = Field(None, description="shared small model; the smallest of the group unless named")
+    same_init: bool = Field(False, description="clients of one architecture start from the same weights")
+    precision: Literal["float32", "float64"] = "float32"
+
+
+class TrainingSection(Section):
+    """Local training, the same for every method of a comparison."""
+
+    epochs: int = Field(5, ge=0)
+    batch_size: int = Field(32, ge=0, description="0 means all samples in one batch")
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = Field(0.05, gt=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip_norm: float | None = Field(None, gt=0)
+    lr_decay: float = Field(1.0, gt=0, description="factor per round")
+    drop_last: bool = False
+    keep_optimizer: bool = Field(False, description="optimiser state survives from round to round")
+
+
+class ScheduleSection(Section):
+    """Who works when. `auto` is the method's own mode; a round is a cohort's worth of ended jobs."""
+
+    rounds: int = Field(20, ge=1)
+    participation: float = Field(1.0, gt=0, le=1)
+    mode: Literal["auto", "sync", "async"] = "auto"
+    buffer: int = Field(0, ge=0, description="answers per server step; 0: the cohort (sync) or 1 (async)")
+    concurrency: int = Field(
+        0, ge=0, description="clients at work at once; 0: the cohort (sync) or 1 (async)"
+    )
+    min_clients: int = Field(1, ge=0)
+    on_failure: Literal["stop", "continue"] = "stop"
+
+
+class EvaluateSection(Section):
+    """One protocol for all methods of a comparison."""
+
+    protocol: Protocol = "local"
+    also: tuple[Protocol, ...] = ()
+    every: int = Field(1, ge=1)
+    clients: Literal["all", "one-per-architecture"] = "all"
+
+
+class EngineSection(Section):
+    """Where clients work. Results do not depend on it."""
+
+    name: Literal["serial", "pool"] = "serial"
+    workers: int = Field(0, ge=0, description="0: one per core")
+    device: str = "cpu"
+
+
+class Experiment(Section):
+    """Method, data, partition, models, training, schedule, evaluation, engine and seed."""
+
+    seed: int = Field(0, ge=0)
+    method: MethodSection = MethodSection()
+    data: DataSection = DataSection()
+    partition: PartitionSection = PartitionSection()
+    models: ModelsSection = ModelsSection()
+    training: TrainingSection = TrainingSection()
+    schedule: ScheduleSection = ScheduleSection()
+    evaluate: EvaluateSection = EvaluateSection()
+    engine: EngineSection = EngineSection()
+
+    def build_method(self) -> Method[Any, Any, Any]:
+        """The method with its options checked."""
+        from potluck.methods import method_class
+
+        return make_method(method_class(self.method.name), self.method.model_extra or {})
+
+    def resolved(self) -> Experiment:
+        """The same experiment with every option of its method spelled out."""
+        return self.with_method(self.build_method(), self.method.name)
+
+    def with_method(self, method: Method[Any, Any, Any], name: str) -> Experiment:
+        """The same experiment for a method object, recorded under `name`."""
+        return self.model_copy(update={"method": MethodSection(name=name, **options_of(method))})
+
+    def to_toml(self) -> str:
+        """The file that gives this experiment again; what is unset is left out."""
+        return tomli_w.dumps(_without_none(self.model_dump()))
+
+
+def options_of(method: Method[Any, Any, Any]) -> dict[str, Any]:
+    """A method's hyper-parameters by name."""
+    return asdict(method) if hasattr(method, "__dataclass_fields__") else {}  # type: ignore[call-overload]
+
+
+def make_method(cls: type[Method[Any, Any, Any]], options: Mapping[str, Any]) -> Method[Any, Any, Any]:
+    """A method from its options; an unknown or unfit one is named with its remedy."""
+    known = [field.name for field in fields(cls)] if hasattr(cls, "__dataclass_fields__") else []  # type: ignore[arg-type]
+    for key in options:
+        if key not in known:
+            raise unknown(f"option of method {cls.name!r}", key, known or ["(it has none)"])
+    try:
+        method: Method[Any, Any, Any] = TypeAdapter(cls).validate_python(dict(options))
+    except ValidationError as error:
+        raise _one_sentence(error, "method.") from None
+    return method
+
+
+def method_options(cls: type[Method[Any, Any, Any]]) -> list[tuple[str, str, Any]]:
+    """(name, type, default) of each option of a method."""
+    if not hasattr(cls, "__dataclass_fields__"):
+        return []
+    return [
+        (field.name, str(field.type), None if field.default is MISSING else field.default)
+        for field in fields(cls)  # type: ignore[arg-type]
+    ]
+
+
+def parse_experiment(values: Mapping[str, Any]) -> Experiment:
+    """An experiment from nested values; the first thing wrong becomes one sentence."""
+    try:
+        return Experiment.model_validate(values)
+    except ValidationError as error:
+        raise _one_sentence(error) from None
+
+
+def read_experiment(path: Path) -> dict[str, Any]:
+    """The nested values of an experiment file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PotluckError(f"There is no experiment file {str(path)!r}; check the path.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PotluckError(f"Experiment file {str(path)!r} is not valid TOML: {error}.") from None
+
+
+def apply_setting(values: dict[str, Any], text: str) -> None:
+    """Put `a.b=value` into nested values; the value is read as TOML, or else as plain text."""
+    key, equals, raw = text.partition("=")
+    path = key.strip().split(".")
+    if not equals or not all(path):
+        raise PotluckError(f"--set {text!r} is not understood; write --set section.key=value.")
+    table = values
+    for part in path[:-1]:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise PotluckError(f"--set {text!r}: {part!r} is a value, not a section.")
+    table[path[-1]] = _value(raw.strip())
+
+
+def _value(raw: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        return raw
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(entry) for entry in value]
+    return value
+
+
+def _one_sentence(error: ValidationError, prefix: str = "") -> PotluckError:
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    where = prefix + ".".join(path)
+    if first["type"] == "extra_forbidden":
+        section: Any = Experiment
+        for part in path[:-1]:
+            section = section.model_fields[part].annotation
+        return unknown("setting", where, [".".join([*path[:-1], name]) for name in section.model_fields])
+    message = first["msg"][:1].lower() + first["msg"][1:]
+    return PotluckError(f"{where} = {first['input']!r} is not valid: {message}.")

@@ -1,0 +1,97 @@
+"""A run's folder: names of its files, and how they are written so that a killed run leaves them readable."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from potluck.core.errors import PotluckError
+
+EXPERIMENT = "experiment.toml"
+ROUNDS = "rounds.jsonl"
+CLIENTS = "clients.jsonl"
+SUMMARY = "summary.json"
+REPORT = "report.html"
+CHECKPOINT = "checkpoint"
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """The whole file or the old one, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def append_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Add JSON lines in one write, so that at most the last line can be torn."""
+    if rows:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """All whole JSON lines of a file; a torn last line is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+def new_folder(parent: Path, stem: str) -> Path:
+    """The first of `stem`, `stem-2`, `stem-3`, … that does not exist yet."""
+    number, path = 1, parent / stem
+    while path.exists():
+        number += 1
+        path = parent / f"{stem}-{number}"
+    return path
+
+
+def open_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
+    """Make or check the folder of a run; says whether it already holds one of this very experiment."""
+    existing = path / EXPERIMENT
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not existing.exists():
+            if any(path.iterdir()):
+                raise PotluckError(f"--out {str(path)!r} holds other files; choose an empty or new folder.")
+            write_atomic(existing, experiment_toml)
+            return False
+        old = tomllib.loads(existing.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise PotluckError(f"--out {str(path)!r} cannot be used: {error}.") from None
+    difference = first_difference(old, tomllib.loads(experiment_toml))
+    if difference:
+        raise PotluckError(
+            f"--out {str(path)!r} holds another experiment ({difference}); choose another folder."
+        )
+    if not resume:
+        raise PotluckError(
+            f"--out {str(path)!r} already holds this run; pass --resume to go on with it, or choose another folder."
+        )
+    return True
+
+
+def first_difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str | None:
+    """The first setting in which two experiments differ, in words. The engine never changes a result."""
+    for key in sorted(old.keys() | new.keys()):
+        name = f"{prefix}{key}"
+        mine, theirs = old.get(key), new.get(key)
+        if name == "engine" or mine == theirs:
+            continue
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            if found := first_difference(mine, theirs, f"{name}."):
+                return found
+            continue
+        return f"{name} is {mine!r} there and {theirs!r} here"
+    return None

@@ -1,0 +1,277 @@
+"""From an experiment to a finished run: the few lines behind `potluck run` and `potluck.run(...)`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from potluck.codec import encoded_size
+from potluck.core.callback import Callback
+from potluck.core.errors import PotluckError
+from potluck.core.evaluation import Evaluation
+from potluck.core.job import Engine
+from potluck.core.loop import Loop
+from potluck.core.method import Method, Need
+from potluck.core.needs import check_needs
+from potluck.core.schedule import Schedule
+from potluck.core.worker import Worker
+from potluck.data import Data, Partition, as_data
+from potluck.engines.serial import SerialEngine
+from potluck.experiment import Experiment, parse_experiment, read_experiment
+from potluck.federation import Federation
+from potluck.population import ModelSource, build_federation, experiment_data, suitable_models
+from potluck.runs import folder
+from potluck.runs.writer import RunWriter
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder, and what stands in it."""
+
+    path: Path
+    summary: dict[str, Any]
+    was_finished: bool = False
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """One object per server step."""
+        return folder.read_lines(self.path / folder.ROUNDS)
+
+    @property
+    def clients(self) -> list[dict[str, Any]]:
+        """One object per client and evaluation."""
+        return folder.read_lines(self.path / folder.CLIENTS)
+
+    def __repr__(self) -> str:
+        accuracy = self.summary["final_accuracy"]
+        text = "untested" if accuracy is None else f"{accuracy:.1%}"
+        return f"Run({self.summary['method']} on {self.summary['dataset']}: {text}, {str(self.path)!r})"
+
+
+def run(
+    method: str | Method[Any, Any, Any] | Experiment | Mapping[str, Any] = "fedgh",
+    *,
+    data: str | Data | Any | None = None,
+    partition: str | Partition | None = None,
+    models: str | Sequence[ModelSource] | None = None,
+    clients: int | None = None,
+    rounds: int | None = None,
+    participation: float | None = None,
+    seed: int | None = None,
+    engine: str | None = None,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    federation: Federation | None = None,
+    callbacks: Sequence[Callback] = (),
+    **sections: Mapping[str, Any],
+) -> Run:
+    """Run a method, an experiment file or an experiment, and return the finished run.
+
+    Every other setting is reached by its section: `training={"lr": 0.1}`, `evaluate={"protocol": "received"}`.
+    `data` may be tensors `(x, y)` or a torch data set, `models` a list of modules or factories, `federation` a
+    population of your own (see `potluck.federate`).
+    """
+    values, instance = _start(method)
+    own_data = None if data is None or isinstance(data, str) else as_data(data)
+    own_models = None if models is None or isinstance(models, str) else list(models)
+    if own_models is not None and all(isinstance(model, str) for model in own_models):
+        models, own_models = ",".join(str(model) for model in own_models), None
+    for name, section in sections.items():
+        values[name] = {**values.get(name, {}), **section}
+    settings = {
+        "data.name": data if isinstance(data, str) else (own_data.name if own_data else None),
+        "partition.rule": None if partition is None else str(partition),
+        "partition.clients": clients,
+        "models.names": models.split(",") if isinstance(models, str) else _labels(own_models),
+        "schedule.rounds": rounds,
+        "schedule.participation": participation,
+        "engine.name": engine,
+        "engine.workers": workers,
+    }
+    for key, value in settings.items():
+        if value is not None:
+            place, name = key.split(".")
+            values[place] = {**values.get(place, {}), name: value}
+    if seed is not None:
+        values["seed"] = seed
+    experiment = parse_experiment(values)
+    return execute(
+        experiment,
+        method=instance,
+        federation=federation,
+        data=own_data,
+        models=own_models,
+        out=None if out is None else Path(out),
+        resume=resume,
+        callbacks=callbacks,
+    )
+
+
+def _start(method: Any) -> tuple[dict[str, Any], Method[Any, Any, Any] | None]:
+    if isinstance(method, Experiment):
+        return method.model_dump(exclude_none=True), None
+    if isinstance(method, Mapping):
+        return dict(method), None
+    if isinstance(method, Method):
+        name = (
+            method.name if _is_built_in(method) else f"{type(method).__module__}:{type(method).__qualname__}"
+        )
+        return {"method": {"name": name}}, method
+    if str(method).endswith(".toml"):
+        return read_experiment(Path(method)), None
+    return {"method": {"name": str(method)}}, None
+
+
+def _is_built_in(method: Method[Any, Any, Any]) -> bool:
+    return type(method).__module__.startswith("potluck.methods.")
+
+
+def _labels(models: Sequence[Any] | None) -> list[str] | None:
+    if models is None:
+        return None
+    return [
+        model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
+        for model in models
+    ]
+
+
+def execute(
+    experiment: Experiment,
+    *,
+    method: Method[Any, Any, Any] | None = None,
+    federation: Federation | None = None,
+    data: Data | None = None,
+    models: Sequence[ModelSource] | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    command: str = "",
+) -> Run:
+    """Check everything, then train, writing the run down as it goes."""
+    method = method or experiment.build_method()
+    experiment = experiment.with_method(method, experiment.method.name)
+    if federation is None:
+        data = data or experiment_data(experiment)
+        experiment = settle_models(experiment, method, data)
+        federation = build_federation(experiment, method, data=data, models=models)
+    check_needs(method, federation.task)
+    check_evaluation(experiment, federation)
+    label = f"{experiment.method.name.split(':')[-1].lower()}-{federation.label}-seed{experiment.seed}"
+    path = out or folder.new_folder(Path("runs"), label.replace("/", "-").replace(":", "-"))
+    if folder.open_folder(path, experiment.to_toml(), resume=resume) and (path / folder.SUMMARY).exists():
+        return Run(path, json.loads((path / folder.SUMMARY).read_text(encoding="utf-8")), was_finished=True)
+    writer = RunWriter(path, facts(experiment, federation, command), federation.class_counts())
+    with one_thread(), working(make_engine(experiment, method, federation)) as engine:
+        for name in (folder.ROUNDS, folder.CLIENTS):
+            (path / name).write_text("", encoding="utf-8")
+        loop = Loop(
+            method,
+            federation.task,
+            engine,
+            make_schedule(experiment, method),
+            make_evaluation(experiment, federation),
+            [writer, *callbacks],
+        )
+        loop.run()
+    return Run(path, writer.summary)
+
+
+def settle_models(experiment: Experiment, method: Method[Any, Any, Any], data: Data) -> Experiment:
+    """Say which group `auto` means, so that the run's own file can repeat it."""
+    if experiment.models.names != ("auto",):
+        return experiment
+    names = (suitable_models(method, data),)
+    return experiment.model_copy(update={"models": experiment.models.model_copy(update={"names": names})})
+
+
+def comparable(settings: Sequence[Mapping[str, Any]]) -> list[Experiment]:
+    """Experiments that differ in method and seed only: what one needs held out is held out for all."""
+    experiments = [parse_experiment(values) for values in settings]
+    if any(Need.PUBLIC_DATA in experiment.build_method().requires() for experiment in experiments):
+        return [
+            one.model_copy(update={"data": one.data.model_copy(update={"public": 0.1})})
+            if one.data.public == "auto"
+            else one
+            for one in experiments
+        ]
+    return experiments
+
+
+def facts(experiment: Experiment, federation: Federation, command: str) -> dict[str, Any]:
+    """What a reader of the summary must know of the experiment."""
+    return {
+        "method": experiment.method.name,
+        "dataset": federation.label,
+        "clients": len(federation.participants),
+        "rounds": experiment.schedule.rounds,
+        "seed": experiment.seed,
+        "engine": experiment.engine.name,
+        "protocol": experiment.evaluate.protocol,
+        "partition": experiment.partition.rule,
+        "models": list(federation.task.architectures),
+        "command": command,
+    }
+
+
+def make_schedule(experiment: Experiment, method: Method[Any, Any, Any]) -> Schedule:
+    """The schedule of the experiment; `auto` is the method's own mode."""
+    settings = experiment.schedule
+    asynchronous = settings.mode == "async" or (settings.mode == "auto" and method.asynchronous)
+    usual = 1 if asynchronous else 0
+    return Schedule(
+        rounds=settings.rounds,
+        participation=settings.participation,
+        buffer=settings.buffer or usual,
+        concurrency=settings.concurrency or usual,
+        min_clients=settings.min_clients,
+        on_failure=settings.on_failure,
+    )
+
+
+def make_evaluation(experiment: Experiment, federation: Federation) -> Evaluation:
+    """The evaluation of the experiment, with the common test set where there is one."""
+    settings = experiment.evaluate
+    return Evaluation(
+        settings.protocol, settings.also, settings.every, settings.clients, federation.shared_test
+    )
+
+
+def check_evaluation(experiment: Experiment, federation: Federation) -> None:
+    """Refuse a protocol that the data cannot serve."""
+    wanted = {experiment.evaluate.protocol, *experiment.evaluate.also} & {"shared", "global"}
+    if wanted and federation.shared_test is None:
+        raise PotluckError(
+            f"evaluate.protocol = {min(wanted)!r} needs a common test set; give the federation shared_test=(x, y)."
+        )
+
+
+def make_engine(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> Engine:
+    """The engine of the experiment, with this federation's clients."""
+    return SerialEngine(Worker(method, federation.client, encoded_size))
+
+
+@contextmanager
+def working(engine: Engine) -> Iterator[Engine]:
+    """An engine that is closed whatever happens."""
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread: sums come in one order, and processes beside us are not slowed down."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
