@@ -76,9 +76,9 @@ class TrainingSection(Section):
     """Local training, the same for every method of a comparison."""
 
     epochs: int = Field(5, ge=0)
-    batch_size: int = Field(32, ge=0, description="0 means all samples in one batch")
+    batch_size: int = Field(16, ge=0, description="0 means all samples in one batch")
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = Field(0.05, gt=0)
+    lr: float = Field(0.1, gt=0)
     momentum: float = Field(0.0, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.999)

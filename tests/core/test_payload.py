@@ -94,5 +94,5 @@ def test_a_field_of_another_type_is_a_programming_error():
     class Odd(Payload):
         name: str
 
-    with pytest.raises(TypeError, match="Odd.name"):
+    with pytest.raises(TypeError, match=r"Odd\.name"):
         Odd.unflatten({}, {})

@@ -81,10 +81,9 @@ def check_payload(
         value = getattr(payload, field)
         if value is None:
             continue
+        _check_dtype(f"{name}.{field}", value, kind.rules, task)
         for rule in kind.rules:
             _check_rule(f"{name}.{field}", rule, value, sizes, task, client)
-        if kind.base is not dict:
-            _check_dtype(f"{name}.{field}", value, kind.rules, task)
 
 
 def _is_finite(value: Tensor | Scalar) -> bool:

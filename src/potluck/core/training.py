@@ -16,9 +16,9 @@ class Training:
     """Optimiser and batching. `batch_size=0` means the whole training set in one batch."""
 
     epochs: int = 5
-    batch_size: int = 32
+    batch_size: int = 16
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = 0.05
+    lr: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
