@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from potluck.core import toolkit, tree
 from potluck.core.model import ClientModel, has_batch_norm
+from potluck.core.norm import norms_at_rest
 from potluck.core.payload import Tensors
 from potluck.core.random import generator, seeded
 from potluck.core.samples import Samples
@@ -198,14 +199,11 @@ class Client:
     @contextmanager
     def training_mode(self, *models: nn.Module) -> Iterator[None]:
         """Models in train mode, then in eval mode; BatchNorm does not train on batches of one sample."""
-        single = self.batch_size() == 1
         for model in models:
             model.train()
-            if single:
-                for layer in model.modules():
-                    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                        layer.eval()
-        yield
+        single = models if self.batch_size() == 1 else ()
+        with norms_at_rest(*single):
+            yield
         for model in models:
             model.eval()
 

@@ -36,6 +36,12 @@ class Weights(Payload):
     tensors: Annotated[Tensors, Like("model", subset=True)]
 
 
+def learned_numbers(tensors: Tensors) -> int:
+    """How many numbers are learned, which is how papers count a model: BatchNorm's statistics are left out."""
+    statistics = ("running_mean", "running_var")
+    return sum(tensor.numel() for name, tensor in tensors.items() if not name.endswith(statistics))
+
+
 def initial_groups(task: Task, sharing: Sharing, *, buffers: bool) -> Groups:
     """Common first weights: one set per architecture, or one for all names together."""
     if sharing == "same_arch":
@@ -76,7 +82,6 @@ def average_groups(
         if not members:
             result[key] = old
             continue
-        chosen = [updates[n] for n in members]
-        weights = sample_weights(chosen) if weighting == "samples" else [1.0 / len(chosen)] * len(chosen)
+        weights = sample_weights([updates[n] for n in members]) if weighting == "samples" else None
         result[key] = layerwise_average([tensors[n] for n in members], old, weights)
     return result

@@ -40,6 +40,12 @@ def cross_entropy_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y)
 
 
+def proximal_term(model: nn.Module, reference: Mapping[str, Tensor], mu: float) -> Tensor:
+    """μ/2 · ‖w - w₀‖², summed over the parameters (not the buffers): the pull towards the received weights."""
+    squares = [(tensor - reference[name]).square().sum() for name, tensor in model.named_parameters()]
+    return mu / 2 * torch.stack(squares).sum()
+
+
 def distillation(teacher: Tensor, student: Tensor) -> Tensor:
     """KL(softmax(teacher) ‖ softmax(student)), averaged over the batch; the teacher gets no gradient."""
     target = F.log_softmax(teacher.detach(), dim=1)
@@ -76,14 +82,18 @@ def sum_tensors(tensors: Sequence[Tensor]) -> Tensor:
 def layerwise_average(
     parts: Sequence[Tensors], old: Mapping[str, Tensor], weights: Sequence[float] | None = None
 ) -> Tensors:
-    """Per tensor name, the mean over the parts that own it; a name nobody owns keeps its old value."""
-    weights = [1.0] * len(parts) if weights is None else weights
+    """Per tensor name, the mean over the parts that own it; a name nobody owns keeps its old value.
+
+    Without weights it is the plain mean, computed as sum over count, as every method that takes one does.
+    """
     result = dict(old)
     for name in old:
-        owners = [(part[name], weight) for part, weight in zip(parts, weights, strict=True) if name in part]
-        if owners:
-            total = sum(weight for _, weight in owners)
-            result[name] = sum_tensors([(weight / total) * tensor for tensor, weight in owners])
+        owners = [number for number, part in enumerate(parts) if name in part]
+        if owners and weights is None:
+            result[name] = sum_tensors([parts[number][name] for number in owners]) / len(owners)
+        elif owners and weights is not None:
+            total = sum(weights[number] for number in owners)
+            result[name] = sum_tensors([(weights[number] / total) * parts[number][name] for number in owners])
     return result
 
 

@@ -11,6 +11,7 @@ from potluck.core.method import Method
 METHODS: dict[str, tuple[str, str]] = {
     "standalone": ("standalone", "Standalone"),
     "fedavg": ("fedavg", "FedAvg"),
+    "fedprox": ("fedprox", "FedProx"),
     "fedgh": ("fedgh", "FedGH"),
 }
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch.func import functional_call
 
 from potluck.core.client import Client
-from potluck.core.method import Method, Need, Predictor, Update
+from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
 from potluck.core.sharing import (
     ALL,
     SHARING_NEEDS,
@@ -19,6 +19,7 @@ from potluck.core.sharing import (
     Weights,
     average_groups,
     initial_groups,
+    learned_numbers,
     slice_for,
 )
 from potluck.core.task import ClientInfo, Context
@@ -69,6 +70,11 @@ class FedAvg(Method[Groups, Weights, Weights]):
     def predict_server(self, state: Groups, ctx: Context) -> Predictor | None:
         """The largest architecture with the shared weights, where one set serves everybody."""
         return global_predictor(state, ctx)
+
+    def paper_accounting(self, down: Weights, up: Weights) -> PaperAccounting:
+        """FedIN's Table 6 counts learned parameters, in one direction."""
+        note = "BatchNorm statistics not counted (FedIN, Table 6)"
+        return PaperAccounting(learned_numbers(up.tensors), learned_numbers(down.tensors), note)
 
 
 def global_predictor(state: Groups, ctx: Context) -> Predictor | None:

@@ -1,0 +1,71 @@
+"""FedProx: the proximal gradient by hand, and FedAvg as its special case."""
+
+import torch
+from torch import nn
+
+from potluck.core.toolkit import proximal_term
+from potluck.methods.fedavg import FedAvg
+from potluck.methods.fedprox import FedProx, proximal_loss
+from tiny import Recorder, make_loop, tiny
+
+
+def one_weight(value: float) -> nn.Module:
+    layer = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    nn.init.constant_(layer.weight, value)
+    return layer
+
+
+def run(method, **settings):
+    seen = Recorder()
+    make_loop(
+        method, tiny(3, hidden=(5,), norm=True, sizes=(12, 9)), callbacks=[seen], rounds=3, **settings
+    ).run()
+    return seen
+
+
+def same(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_gradient_of_the_local_objective():
+    """w = 2, w₀ = 1, gradient of the data loss 0.5, μ = 0.1: 0.5 + 0.1·(2 - 1) = 0.6."""
+    model = one_weight(2.0)
+    reference = {"weight": torch.ones(1, 1, dtype=torch.float64)}
+    (0.5 * model.weight.sum() + proximal_term(model, reference, 0.1)).backward()
+    assert model.weight.grad.item() == 0.6
+    assert proximal_term(model, reference, 0.1).item() == 0.05  # the squared distance, in the loss as well
+
+
+def test_without_pull_it_is_fedavg_bit_for_bit():
+    plain, prox = run(FedAvg()), run(FedProx(mu=0.0))
+    assert same(plain.end.state["Net"], prox.end.state["Net"])
+    assert not same(plain.end.state["Net"], run(FedProx(mu=0.5)).end.state["Net"])
+
+
+def test_the_first_local_step_feels_no_pull():
+    me = tiny(1).client(0)
+    reference = {name: tensor.detach().clone() for name, tensor in me.model.named_parameters()}
+    x, y = me.train.take(slice(None))
+    gradients = []
+    for mu in (0.0, 7.0):
+        me.model.zero_grad()
+        proximal_loss(me.model, x, y, reference, mu).backward()
+        gradients.append([parameter.grad.clone() for parameter in me.model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+
+
+def test_a_strong_pull_keeps_clients_near_what_they_received():
+    distances = []
+    for mu in (0.0, 5.0):
+        seen = run(FedProx(mu=mu, aggregate="full"), participation=1.0)
+        sent, received = seen.sent[-1][2].tensors, seen.updates[-1][1].payload.tensors
+        distances.append(
+            sum(float((received[n] - sent[n]).square().sum()) for n in sent if "running" not in n)
+        )
+    assert distances[1] < distances[0]
+
+
+def test_it_sends_what_fedavg_sends():
+    prox, plain = run(FedProx()), run(FedAvg())
+    assert [m.numbers() for _, _, m in prox.sent] == [m.numbers() for _, _, m in plain.sent]
+    assert [u.payload.numbers() for _, u in prox.updates] == [u.payload.numbers() for _, u in plain.updates]

@@ -1,0 +1,51 @@
+"""Standalone: nothing travels, and nobody's data touches anybody else."""
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from potluck.core.training import Training
+from potluck.methods.standalone import Standalone
+from tiny import Recorder, make_loop, tiny
+
+
+def trained(fed, client: int, **schedule):
+    loop = make_loop(Standalone(), fed, **schedule)
+    loop.run()
+    return loop.fetch(client)["model"]
+
+
+def test_a_clients_weights_do_not_depend_on_anybody_elses_data():
+    usual = trained(tiny(3), 0)
+    other = trained(tiny(3, classes_of=[None, (0,), (1,)], sizes=(12, 5, 8)), 0)
+    assert usual.keys() == other.keys()
+    assert all(torch.equal(usual[name], other[name]) for name in usual)
+
+
+def test_one_batch_is_one_plain_gradient_step():
+    fed = tiny(1, training=Training(epochs=1, batch_size=0, lr=0.1))
+    result = trained(fed, 0, rounds=1)
+    me = fed.client(0)
+    x, y = me.train.take(slice(None))
+    parameters = dict(me.model.named_parameters())
+    gradients = torch.autograd.grad(cross_entropy(me.model(x), y), list(parameters.values()))
+    for (name, before), gradient in zip(parameters.items(), gradients, strict=True):
+        assert torch.allclose(result[name], before - 0.1 * gradient, atol=1e-15)
+
+
+def test_nothing_travels():
+    seen = Recorder()
+    make_loop(Standalone(), tiny(2), callbacks=[seen]).run()
+    assert [message.numbers() for _, _, message in seen.sent] == [0] * 4
+    assert [update.payload.numbers() for _, update in seen.updates] == [0] * 4
+    assert all(step.record.floats_up == step.record.floats_down == 0 for step in seen.steps)
+
+
+def test_only_the_selected_clients_train():
+    fed = tiny(4)
+    seen = Recorder()
+    loop = make_loop(Standalone(), fed, rounds=1, participation=0.25, callbacks=[seen])
+    loop.run()
+    (chosen,) = {client for _, client, _ in seen.sent}
+    for index in range(4):
+        before, after = fed.client(index).model.head.weight, loop.fetch(index)["model"]["head.weight"]
+        assert torch.equal(before, after) == (index != chosen)
