@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from potluck.core.model import ClientModel
 from potluck.core.random import seeded
 from potluck.core.training import Training
-from potluck.federation import Federation, Member, federation
+from potluck.federation import Federation
+from potluck.members import Member, federate
 from tiny import points
 
 
@@ -92,7 +93,7 @@ def population(
         members.append(Member(model, points(size, 10 + index, only=only), points(9, 90 + index, only=only)))
     more.setdefault("shared_test", points(9, 1000))
     settings = training or Training(epochs=1, batch_size=4, lr=0.1)
-    return federation(members, training=settings, num_classes=3, **more)
+    return federate(members, training=settings, num_classes=3, **more)
 
 
 def deep(*blocks: Sequence[int], norm: bool = False, **more: Any) -> Federation:

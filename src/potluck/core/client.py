@@ -97,11 +97,13 @@ class Client:
         epochs: int | None = None,
         samples: Samples | None = None,
         name: str = "model",
+        adjust: Callable[[], None] | None = None,
     ) -> Fit:
         """Train a model (this client's own unless told) on a loss over `(model, x, y, *given)`.
 
         Whatever else the loss reads is handed over as `given`. Batching, optimiser, learning rate, clipping
-        and the single-sample rule of BatchNorm are the experiment's.
+        and the single-sample rule of BatchNorm are the experiment's. `adjust` may change the gradients before
+        each step; a method that uses it has steps of its own.
         """
         model = self.model if model is None else model
         optimizer = self.optimizer(model, name=name)
@@ -109,7 +111,7 @@ class Client:
         with self.training_mode(model):
             for x, y in self.batches(epochs, samples, models=(model,)):
                 value = loss(model, x, y, *given)
-                self.step(optimizer, value)
+                self.step(optimizer, value, adjust)
                 total += value.detach()
                 steps += 1
         return self.report(steps, float(total) / steps if steps else float("nan"))
@@ -183,10 +185,12 @@ class Client:
             group["lr"] = rate
         return self._optimizers[name]
 
-    def step(self, optimizer: Optimizer, loss: Tensor) -> None:
-        """One optimiser step on a loss, gradients clipped as the experiment says."""
+    def step(self, optimizer: Optimizer, loss: Tensor, adjust: Callable[[], None] | None = None) -> None:
+        """One optimiser step on a loss; gradients are adjusted, then clipped as the experiment says."""
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
+        if adjust is not None:
+            adjust()
         self.apply(optimizer)
 
     def apply(self, optimizer: Optimizer) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import torch
+
 from potluck.core.method import Need, Update
 from potluck.core.payload import Payload, Tensors
 from potluck.core.schema import Like
@@ -58,6 +60,14 @@ def _travelling(architecture: Architecture, *, buffers: bool) -> Tensors:
         name: tensor.clone()
         for name, tensor in architecture.initial.items()
         if name in architecture.parameters or (buffers and travels(name))
+    }
+
+
+def zero_groups(groups: Groups) -> Groups:
+    """Zeros in the place of every tensor."""
+    return {
+        key: {name: torch.zeros_like(tensor) for name, tensor in group.items()}
+        for key, group in groups.items()
     }
 
 

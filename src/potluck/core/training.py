@@ -37,3 +37,13 @@ class Training:
     def rate(self, round_number: int) -> float:
         """The learning rate of a round (counted from 1), after the decay per round."""
         return float(self.lr * self.lr_decay ** (round_number - 1))
+
+    def effective_steps(self, steps: int) -> float:
+        """How often a steady gradient enters the weights in so many steps: more than `steps` with momentum ρ.
+
+        The sum of (1 - ρ^t)/(1 - ρ) over the steps. Adam has no such number and counts its steps.
+        """
+        momentum = self.momentum if self.optimizer == "sgd" else 0.0
+        if momentum == 0:
+            return float(steps)
+        return float((steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum))

@@ -12,6 +12,8 @@ METHODS: dict[str, tuple[str, str]] = {
     "standalone": ("standalone", "Standalone"),
     "fedavg": ("fedavg", "FedAvg"),
     "fedprox": ("fedprox", "FedProx"),
+    "scaffold": ("scaffold", "Scaffold"),
+    "fednova": ("fednova", "FedNova"),
     "fedgh": ("fedgh", "FedGH"),
 }
 

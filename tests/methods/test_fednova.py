@@ -1,0 +1,116 @@
+"""FedNova: normalised averaging by hand, and FedAvg as the case of equal steps."""
+
+import pytest
+import torch
+
+from families import deep
+from potluck.core.method import Update
+from potluck.core.sharing import ALL
+from potluck.core.task import ClientInfo
+from potluck.core.training import Training
+from potluck.methods.fedavg import FedAvg
+from potluck.methods.fednova import Direction, FedNova
+from tiny import Recorder, make_loop, tiny
+
+
+def vector(value: float) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.float64)
+
+
+def update(index: int, moved: float, steps: float, **statistics: float) -> Update[Direction]:
+    """A client that went from 0 to `moved` in `steps` steps."""
+    direction = {"w": vector(-moved / steps if steps else 0.0)}
+    numbers = {name: vector(value) for name, value in statistics.items()}
+    return Update(ClientInfo(index, f"c{index}", 10, "net"), Direction(direction, steps, numbers))
+
+
+def served(updates: list[Update[Direction]], **old: float) -> dict[str, float]:
+    state = {"net": {"w": vector(0.0), **{name: vector(value) for name, value in old.items()}}}
+    context = make_loop(FedNova(), tiny(1)).context()
+    return {name: tensor.item() for name, tensor in FedNova().server(state, updates, context)["net"].items()}
+
+
+def test_a_fast_client_counts_by_its_direction():
+    """τ = (1, 3), w = 0, w_k = (-1, -6), p = ½: mean direction 1.5, mean distance 2, so -3; FedAvg says -3.5."""
+    assert served([update(0, -1.0, 1.0), update(1, -6.0, 3.0)]) == {"w": -3.0}
+
+
+@pytest.mark.parametrize(("momentum", "steps", "expected"), [(0.9, 2, 2.9), (0.0, 7, 7.0), (0.5, 3, 4.25)])
+def test_momentum_counts_a_gradient_more_than_once(momentum: float, steps: int, expected: float):
+    """1 + (1 + 0.9) = 2.9; 1 + 1.5 + 1.75 = 4.25."""
+    assert Training(momentum=momentum).effective_steps(steps) == pytest.approx(expected, abs=1e-12)
+
+
+def test_adam_counts_its_steps():
+    assert Training(optimizer="adam", momentum=0.9).effective_steps(5) == 5.0
+
+
+def test_equal_steps_are_fedavg():
+    nova, plain = Recorder(), Recorder()
+    fed = tiny(
+        3, hidden=(5,), norm=True, sizes=(12, 11, 10)
+    )  # three batches of four, three or two at the end
+    make_loop(FedNova(), fed, rounds=3, callbacks=[nova]).run()
+    make_loop(FedAvg(), fed, rounds=3, callbacks=[plain]).run()
+    assert {update.payload.steps for _, update in nova.updates} == {3.0}
+    for name, tensor in plain.end.state["Net"].items():
+        assert torch.allclose(nova.end.state["Net"][name], tensor, rtol=1e-11, atol=1e-12), name
+
+
+def test_unequal_steps_are_not_fedavg():
+    nova, plain = Recorder(), Recorder()
+    fed = tiny(2, hidden=(5,), sizes=(4, 40))
+    make_loop(FedNova(), fed, rounds=1, callbacks=[nova]).run()
+    make_loop(FedAvg(), fed, rounds=1, callbacks=[plain]).run()
+    assert [update.payload.steps for _, update in nova.updates] == [1.0, 10.0]
+    assert not torch.allclose(nova.end.state["Net"]["head.weight"], plain.end.state["Net"]["head.weight"])
+
+
+def test_statistics_are_averaged_not_normalised():
+    result = served(
+        [update(0, -1.0, 1.0, running_mean=2.0), update(1, -6.0, 3.0, running_mean=6.0)], running_mean=9.0
+    )
+    assert result == {"w": -3.0, "running_mean": 4.0}
+
+
+def test_a_client_without_steps_is_ignored():
+    assert served([update(0, 0.0, 0.0), update(1, -6.0, 3.0)]) == {"w": -6.0}
+    assert served([update(0, 0.0, 0.0)]) == {"w": 0.0}
+    me = tiny(1, training=Training(epochs=0)).client(0)
+    message = FedAvg().broadcast(*_start(me))
+    assert FedNova().client(me, message).steps == 0.0
+
+
+def _start(me):
+    context = make_loop(FedAvg(), tiny(1)).context()
+    return FedAvg().init_server(context), me.info, context
+
+
+def test_one_number_more_than_fedavg_goes_up():
+    seen = Recorder()
+    make_loop(FedNova(), tiny(1, hidden=(5,), norm=True), rounds=1, callbacks=[seen]).run()
+    down, up = seen.sent[0][2], seen.updates[0][1].payload
+    assert (down.numbers(), up.numbers()) == (75, 76)
+    accounted = FedNova().paper_accounting(down, up)
+    assert (accounted.down, accounted.up) == (65, 66)
+
+
+def test_layerwise_takes_weights_and_steps_over_the_owners():
+    fed = deep((1, 1), (2, 1), sizes=(4, 12))
+    seen = Recorder()
+    make_loop(FedNova(aggregate="layerwise"), fed, rounds=1, callbacks=[seen]).run()
+    (_, small), (_, large) = seen.updates
+    sent = seen.sent[1][2].tensors
+    state = seen.end.state[ALL]
+    deep_only, common = "layer1.1.fc.weight", "layer1.0.fc.weight"
+    alone = sent[deep_only] - 3.0 * large.payload.direction[deep_only]
+    both = 0.25 * small.payload.direction[common] + 0.75 * large.payload.direction[common]
+    assert torch.allclose(state[deep_only], alone, atol=1e-14)
+    assert torch.allclose(state[common], sent[common] - (0.25 * 1.0 + 0.75 * 3.0) * both, atol=1e-14)
+
+
+def test_single_samples_and_rare_participation_are_survived():
+    fed = tiny(4, norm=True, sizes=(1, 5, 12), classes_of=[(0,), None])
+    seen = Recorder()
+    make_loop(FedNova(), fed, rounds=3, participation=0.5, callbacks=[seen]).run()
+    assert len(seen.end.scores) == 4

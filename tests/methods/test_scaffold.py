@@ -1,0 +1,147 @@
+"""SCAFFOLD: control variates by hand, and what they leave of FedAvg."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from families import deep
+from potluck.core.method import Update
+from potluck.core.sharing import ALL
+from potluck.core.training import Training
+from potluck.methods.fedavg import FedAvg
+from potluck.methods.scaffold import Change, Scaffold, Start, Variates
+from tiny import Recorder, make_loop, tiny
+
+
+def vector(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def pulled_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The objective ½(w - 1)², summed over all parameters, whatever the data."""
+    monkeypatch.setattr(
+        "potluck.methods.scaffold.cross_entropy_loss",
+        lambda model, x, y: sum(0.5 * (parameter - 1).square().sum() for parameter in model.parameters()),
+    )
+
+
+def started(fed, weight: float, control: float) -> Start:
+    tensors = dict(fed.client(0).model.named_parameters())
+    return Start(
+        {name: torch.full_like(tensor, weight).detach() for name, tensor in tensors.items()},
+        {name: torch.full_like(tensor, control).detach() for name, tensor in tensors.items()},
+    )
+
+
+def values(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors.values()])
+
+
+def test_one_step_on_a_parabola(monkeypatch: pytest.MonkeyPatch):
+    """f = ½(w - 1)², w = 0, η = 0.1, K = 1, c = c_k = 0: w_k = 0.1 and c_k⁺ = -1, the gradient."""
+    pulled_to_one(monkeypatch)
+    fed = tiny(1, training=Training(epochs=1, batch_size=0, lr=0.1))
+    me = fed.client(0)
+    answer = Scaffold().client(me, started(fed, 0.0, 0.0))
+    assert torch.allclose(values(dict(me.model.named_parameters())), vector(0.1))
+    assert torch.allclose(values(me.private["control"]), vector(-1.0))
+    assert torch.allclose(values(answer.weights), vector(0.1))
+    assert torch.allclose(values(answer.control), vector(-1.0))
+
+
+def test_the_correction_enters_every_step_and_leaves_the_control_again(monkeypatch: pytest.MonkeyPatch):
+    """c_k = -1, c = -0.5, w = 0: the step is -η(g + 1 - 0.5); c_k⁺ is again the gradient alone."""
+    pulled_to_one(monkeypatch)
+    fed = tiny(1, training=Training(epochs=1, batch_size=0, lr=0.1))
+    me = fed.client(0)
+    message = started(fed, 0.0, -0.5)
+    me.private["control"] = {name: torch.full_like(tensor, -1.0) for name, tensor in message.control.items()}
+    answer = Scaffold().client(me, message)
+    assert torch.allclose(values(answer.weights), vector(0.05))
+    assert torch.allclose(values(me.private["control"]), vector(-1.0))
+
+
+def test_the_server_divides_weights_by_participants_and_control_by_all_clients():
+    """N = 2, m = 1: w moves by the whole change, c by half of it."""
+    fed = tiny(2, hidden=(5,))
+    names = fed.task.architectures["Net"].parameters
+    zeros = {name: torch.zeros(1, dtype=torch.float64) for name in names}
+    state = Variates({"Net": dict(zeros)}, {"Net": dict(zeros)})
+    change = Change({name: vector(0.1) for name in names}, {name: vector(-1.0) for name in names})
+    context = make_loop(Scaffold(), fed).context()
+    after = Scaffold().server(state, [Update(fed.task.clients[0], change)], context)
+    assert torch.equal(values(after.weights["Net"]), vector(*[0.1] * len(names)))
+    assert torch.equal(values(after.control["Net"]), vector(*[-0.5] * len(names)))
+    halfway = Scaffold(server_lr=0.5).server(state, [Update(fed.task.clients[0], change)], context)
+    assert torch.allclose(values(halfway.weights["Net"]), vector(0.05))
+
+
+def test_while_controls_agree_a_client_trains_as_in_fedavg():
+    ours, plain = Recorder(), Recorder()
+    make_loop(Scaffold(), tiny(2, norm=True), rounds=1, callbacks=[ours]).run()
+    make_loop(FedAvg(), tiny(2, norm=True), rounds=1, callbacks=[plain]).run()
+    for (_, change), (_, weights), (_, _, start) in zip(ours.updates, plain.updates, ours.sent, strict=True):
+        for name, tensor in weights.payload.tensors.items():
+            assert torch.equal(change.payload.weights[name], tensor - start.weights[name])
+
+
+def test_the_first_control_is_the_mean_gradient_of_the_steps():
+    fed = tiny(1, training=Training(epochs=1, batch_size=0, lr=0.1))
+    me = fed.client(0)
+    x, y = me.train.take(slice(None))
+    parameters = dict(me.model.named_parameters())
+    gradients = torch.autograd.grad(cross_entropy(me.model(x), y), list(parameters.values()))
+    weights = {name: tensor.detach().clone() for name, tensor in parameters.items()}
+    Scaffold().client(me, Start(weights, {name: torch.zeros_like(t) for name, t in weights.items()}))
+    for name, gradient in zip(parameters, gradients, strict=True):
+        assert torch.allclose(me.private["control"][name], gradient, atol=1e-13)
+
+
+def test_momentum_does_not_inflate_the_control(monkeypatch: pytest.MonkeyPatch):
+    """A steady gradient of -1 must give c_k⁺ = -1, however far momentum carried the weights."""
+    monkeypatch.setattr(
+        "potluck.methods.scaffold.cross_entropy_loss",
+        lambda model, x, y: -sum(parameter.sum() for parameter in model.parameters()),
+    )
+    fed = tiny(1, training=Training(epochs=2, batch_size=4, lr=0.1, momentum=0.9))
+    me = fed.client(0)
+    Scaffold().client(me, started(fed, 0.0, 0.0))
+    assert torch.allclose(values(me.private["control"]), vector(-1.0))
+
+
+def test_no_local_step_changes_nothing():
+    fed = tiny(1, training=Training(epochs=0))
+    me = fed.client(0)
+    answer = Scaffold().client(me, started(fed, 0.5, 0.25))
+    assert not values(answer.weights).any()
+    assert not values(answer.control).any()
+
+
+def test_twice_the_weights_travel():
+    seen = Recorder()
+    make_loop(Scaffold(buffers=False), tiny(1, hidden=(5,)), rounds=1, callbacks=[seen]).run()
+    assert seen.sent[0][2].numbers() == seen.updates[0][1].payload.numbers() == 2 * 55
+    make_loop(Scaffold(), tiny(1, hidden=(5,), norm=True), rounds=1, callbacks=[seen]).run()
+    down, up = seen.sent[1][2], seen.updates[1][1].payload
+    assert down.numbers() == up.numbers() == 2 * 65 + 10  # statistics have no control variate
+    accounted = Scaffold().paper_accounting(down, up)
+    assert (accounted.up, accounted.down) == (130, 130)
+
+
+def test_layerwise_controls_belong_to_tensors():
+    fed = deep((1, 1), (2, 1), (2, 1), norm=True)
+    seen = Recorder()
+    loop = make_loop(Scaffold(aggregate="layerwise"), fed, rounds=2, callbacks=[seen])
+    loop.step()
+    state = loop.progress.state
+    changes = [update.payload.control for _, update in seen.updates]
+    deep_only, common = "layer1.1.fc.weight", "layer1.0.fc.weight"
+    assert torch.allclose(state.control[ALL][deep_only], (changes[1][deep_only] + changes[2][deep_only]) / 2)
+    assert torch.allclose(state.control[ALL][common], sum(change[common] for change in changes) / 3)
+
+
+def test_clients_that_never_took_part_single_samples_and_single_classes():
+    fed = tiny(5, hidden=(5, 7), norm=True, sizes=(1, 12, 5), classes_of=[(0,), None])
+    seen = Recorder()
+    make_loop(Scaffold(), fed, rounds=3, participation=0.4, callbacks=[seen]).run()
+    assert len(seen.end.scores) == 5
