@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from potluck.core.errors import PotluckError
-from potluck.data import load_data, partition
+from potluck.data import as_data, load_data, partition
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +185,8 @@ class Table:
 def hub(monkeypatch):
     tables = {}
 
-    def load_dataset(name):
+    def load_dataset(name, configuration):
+        name = f"{name}@{configuration}" if configuration else name
         if name not in tables:
             raise FileNotFoundError(f"no such data set {name}")
         return tables[name]
@@ -221,6 +222,31 @@ def test_hub_texts_and_numbers(hub):
     assert data.x.tolist() == [[1, 2], [3, 4]]
     assert data.class_names == ("5", "7")
     assert data.groups.tolist() == [0, 1]
+
+
+def test_hub_configurations_and_unlabelled_test_parts(hub):
+    hub["glue@sst2"] = {
+        "train": Table({"sentence": ["good", "bad"], "label": [1, 0]}),
+        "validation": Table({"sentence": ["good"], "label": [1]}),
+        "test": Table({"sentence": ["?", "?", "?"], "label": [-1, -1, -1]}),
+    }
+    data = load_data("hf:glue@sst2")
+    assert data.test_y.tolist() == [1]
+
+
+def test_hub_tables_are_kept_once_converted(hub, tmp_path):
+    table = Table({"v": [[1, 2], [3, 4]], "label": [0, 1]})
+    table._fingerprint = "abc"
+    hub["f"] = {"train": table}
+    load_data("hf:f")
+    table.columns = None  # a second conversion would fail
+    assert load_data("hf:f").x.tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_table_in_memory(hub):
+    data = as_data(Table({"text": ["a a", "b b"], "label": ["x", "y"]}), name="notes")
+    assert data.name == "hf:notes"
+    assert data.vocabulary == 4
 
 
 def test_hub_errors(hub, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def as_data(
     num_classes: int | None = None,
     vocabulary: int | None = None,
 ) -> Data:
-    """Make `Data` of a pair `(x, y)` of tensors or arrays, a map-style torch `Dataset`, or `Data` itself.
+    """Make `Data` of a pair `(x, y)`, a torch `Dataset`, a Hugging Face table, or `Data` itself.
 
     uint8 rows are read as images and scaled to [0, 1] on the fly (`[n, h, w]` and `[n, h, w, 3]` become
     `[n, c, h, w]`); floats are taken as they are. `test` is a
@@ -35,6 +36,8 @@ def as_data(
     """
     if isinstance(source, Data):
         return source
+    if hasattr(source, "column_names") and hasattr(source, "features"):
+        return _table(source, name, test)
     x, y = _pair(source, name)
     test_x, test_y = (None, None) if test is None else _pair(test, f"{name} (test)")
     if test_x is not None and test_x.shape[1:] != x.shape[1:]:
@@ -64,6 +67,13 @@ def as_data(
         class_names=tuple(class_names),
         vocabulary=vocabulary,
     )
+
+
+def _table(source: Any, name: str, test: Any) -> Data:
+    from potluck.data.sources import hf  # it uses this module
+
+    request = hf.Request(Path(), name)
+    return hf.to_data(hf.convert(request, source, [] if test is None else [test]), request)
 
 
 def default_transform(x: Tensor, vocabulary: int | None) -> Normalise | Cast | None:

@@ -33,7 +33,8 @@ class Normalise:
         gain: Tensor = self.__dict__["_gain"].to(x.device)
         offset: Tensor = self.__dict__["_offset"].to(x.device)
         shape = (-1,) + (1,) * (x.dim() - 2)
-        return x.to(self.dtype).mul(gain.view(shape)).add_(offset.view(shape))
+        values = x.to(self.dtype) if x.is_floating_point() else x  # bytes are converted by the product itself
+        return torch.mul(values, gain.view(shape)).add_(offset.view(shape))
 
     def to_dtype(self, dtype: torch.dtype) -> Normalise:
         """The same normalisation in another float type."""

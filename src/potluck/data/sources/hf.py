@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.data.cache import Raw
+from potluck.data.cache import Raw, cached
 from potluck.data.dataset import Data
 from potluck.data.memory import channels_first, default_transform
 from potluck.data.sources.base import Request, Source
@@ -16,38 +17,53 @@ from potluck.data.sources.table import number
 from potluck.data.sources.words import build_vocabulary, encode
 
 WORDS, LENGTH = 10_000, 64
+LABELS = ("label", "labels", "fine_label", "class", "target")
 
 
 def load(request: Request) -> Data:
-    """The `train` split (and `test` or `validation`): a label column and one of images, numbers or text."""
+    """The `train` split (and a labelled `test` or `validation`) of `hf:NAME` or `hf:NAME@CONFIGURATION`."""
     try:
         import datasets
     except ImportError as problem:
         raise PotluckError(
             "Data 'hf:NAME' need the library 'datasets'; run: pip install potluck[hf]"
         ) from problem
-    if not request.rest:
+    name, _, configuration = request.rest.partition("@")
+    if not name:
         raise PotluckError("Data 'hf:' need a name; write hf:NAME, such as hf:ylecun/mnist.")
     try:
-        found = datasets.load_dataset(request.rest)
+        found = datasets.load_dataset(name, configuration or None)
     except Exception as problem:  # the hub's library raises a dozen kinds; all mean "not there"
         reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
         raise PotluckError(
             f"Data 'hf:{request.rest}' cannot be loaded ({reason}); check the name."
         ) from problem
     train = found["train"] if "train" in found else next(iter(found.values()))
-    test = next((found[name] for name in ("test", "validation") if name in found), None)
-    return convert(request, train, None if test is train else test)
+    others = [found[part] for part in ("test", "validation") if part in found and found[part] is not train]
+    stamps = [getattr(table, "_fingerprint", None) for table in (train, *others)]
+    if None in stamps:
+        return to_data(convert(request, train, others), request)
+    choices = (*stamps, request.label, request.groups, request.image_size)
+    slug = f"hf-{request.rest.replace('/', '-')}"
+    return to_data(cached(request.root, slug, [], lambda: convert(request, train, others), *choices), request)
 
 
-def convert(request: Request, train: Any, test: Any) -> Data:
-    """One array of rows and one of labels out of the library's tables."""
+def to_data(raw: Raw, request: Request) -> Data:
+    """Tensors over the arrays, with the transform that fits their kind."""
+    name = f"hf:{request.rest}"
+    return raw.data(name, default_transform(raw.data(name, None).x, raw.vocabulary))
+
+
+def convert(request: Request, train: Any, others: Sequence[Any] = ()) -> Raw:
+    """One array of rows and one of labels out of the library's tables.
+
+    The first of `others` with labels is the test part; many published test parts have -1 for every label.
+    """
     columns = list(train.column_names)
-    label = _pick(
-        request.label, columns, ("label", "labels", "fine_label", "class", "target"), "label", request
-    )
+    label = _pick(request.label, columns, LABELS, "label", request)
     inputs = [name for name in columns if name not in (label, request.groups)]
     column = _pick(None, inputs, ("image", "img", "text", "sentence", "x", *inputs), "input", request)
+    test = next((table for table in others if _labelled(table[label])), None)
     parts = [train] if test is None else [train, test]
     values = [value for part in parts for value in part[column]]
     names, y = _labels(train, parts, label)
@@ -57,12 +73,12 @@ def convert(request: Request, train: Any, test: Any) -> Data:
         groups = number([str(value) for part in parts for value in part[request.groups]])[1]
     if isinstance(values[0], str):
         vocabulary = build_vocabulary(values[: len(train)], WORDS)
-        rows = encode(values, vocabulary, LENGTH)
-        raw = Raw(rows, y, len(train), groups, names, len(vocabulary) + 2)
-        return raw.data(f"hf:{request.rest}", None)
-    x = _array(values, request)
-    raw = Raw(x, y, len(train), groups, names)
-    return raw.data(f"hf:{request.rest}", default_transform(raw.data("", None).x, None))
+        return Raw(encode(values, vocabulary, LENGTH), y, len(train), groups, names, len(vocabulary) + 2)
+    return Raw(_array(values, request), y, len(train), groups, names)
+
+
+def _labelled(values: Any) -> bool:
+    return all(isinstance(value, str) or value >= 0 for value in values)
 
 
 def _pick(named: str | None, columns: list[str], usual: tuple[str, ...], what: str, request: Request) -> str:
