@@ -6,6 +6,7 @@ check_method(MyMethod(lr=0.1))
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -159,7 +160,7 @@ class _Trace(Callback):
         self.messages: list[tuple[str, Payload, Payload]] = []
         self.accuracies: list[float | None] = []
         self.clients: list[tree.Flat] = []
-        self.state: Any = None
+        self.state: Any = None  # the last server state; taken apart once the run is over
 
     def on_send(self, client: ClientInfo, message: Payload, round_number: int) -> None:
         self.messages.append((f"broadcast to client {client.index}", message, message.copy()))
@@ -184,21 +185,28 @@ def _run(
     rounds: int = 2,
     **schedule: Any,
 ) -> _Trace:
-    trace = _Trace()
+    method, trace = copy.deepcopy(method), _Trace()  # what an earlier run left on the object must not help
     working = engine(Worker(method, federation.client, codec.encoded_size))
     try:
         plan = Schedule(rounds, **schedule)
         loop = Loop(method, federation.task, working, plan, Evaluation(also=("received",)), [trace])
         loop.run()
+        trace.state = _saved(method, trace.state)
         trace.clients = [loop.desk.fetch(info.index, loop.context()) for info in federation.task.clients]
     finally:
         working.close()
     return trace
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two states or payloads are equal bit for bit."""
-    a, b = (_flat(value) for value in (one, other))
+def _saved(method: Method[Any, Any, Any], state: Any) -> tree.Flat:
+    try:
+        return tree.flatten(state)
+    except TypeError as error:
+        raise MethodError(f"{type(method).__name__}: {error}.") from None
+
+
+def _same(a: tree.Flat, b: tree.Flat) -> bool:
+    """Whether two states are equal bit for bit."""
     return (
         a.layout == b.layout
         and a.tensors.keys() == b.tensors.keys()
@@ -211,10 +219,6 @@ def _same_payload(one: Payload, other: Payload) -> bool:
     (tensors, scalars), (others, numbers) = one.flatten(), other.flatten()
     same_names = tensors.keys() == others.keys() and scalars == numbers
     return same_names and all(torch.equal(tensor, others[name]) for name, tensor in tensors.items())
-
-
-def _flat(value: Any) -> tree.Flat:
-    return value if isinstance(value, tree.Flat) else tree.flatten(value)
 
 
 def _require(holds: bool, method: Method[Any, Any, Any], sentence: str) -> None:
@@ -256,7 +260,9 @@ def _check_payloads_travel(method: Method[Any, Any, Any], make: Callable[[], Fed
 def _check_payloads_are_copies(method: Method[Any, Any, Any], make: Callable[[], Federation]) -> None:
     for label, message, at_first in _run(method, make(), rounds=3, concurrency=2, buffer=1).messages:
         _require(
-            _same(message, at_first), method, f"{label} changed after it was sent; put copies in payloads."
+            _same_payload(message, at_first),
+            method,
+            f"{label} changed after it was sent; put copies in payloads.",
         )
     federation = make()
     me, loop = _first_job(method, federation)
@@ -315,14 +321,15 @@ def _check_state_survives_saving(method: Method[Any, Any, Any], make: Callable[[
     """Stop after one round, save everything, go on from the saved bytes: nothing may differ."""
     whole = _run(method, make(), rounds=3)
     federation = make()
-    loop = _saved_loop(method, federation)
-    trace = _Trace()
+    loop, trace, method = _saved_loop(method, federation), _Trace(), copy.deepcopy(method)
     resumed = Loop(
         method, federation.task, loop.desk.engine, Schedule(3), Evaluation(), [trace], loop.progress
     )
     resumed.run()
     _require(
-        _same(whole.state, trace.state), method, "a resumed run's server differs; keep all state in State."
+        _same(whole.state, tree.flatten(trace.state)),
+        method,
+        "a resumed run's server differs; keep all state in State.",
     )
     for info in federation.task.clients:
         same = _same(whole.clients[info.index], resumed.desk.fetch(info.index, resumed.context()))
@@ -331,14 +338,12 @@ def _check_state_survives_saving(method: Method[Any, Any, Any], make: Callable[[
 
 def _saved_loop(method: Method[Any, Any, Any], federation: Federation) -> Loop:
     """One round, then server and clients as fresh objects restored from bytes."""
-    engine = SerialEngine(Worker(method, federation.client, codec.encoded_size))
-    loop = Loop(method, federation.task, engine, Schedule(3), Evaluation())
+    first, method = copy.deepcopy(method), copy.deepcopy(method)
+    engine = SerialEngine(Worker(first, federation.client, codec.encoded_size))
+    loop = Loop(first, federation.task, engine, Schedule(3), Evaluation())
     loop.step()
     context = loop.context()
-    try:
-        server = codec.encode_state(tree.flatten(loop.progress.state))
-    except TypeError as error:
-        raise MethodError(f"{type(method).__name__}: {error}.") from None
+    server = codec.encode_state(tree.flatten(loop.progress.state))
     saved = [codec.encode_state(loop.desk.fetch(info.index, context)) for info in federation.task.clients]
     fresh = SerialEngine(Worker(method, federation.client, codec.encoded_size))
     again = Loop(method, federation.task, fresh, Schedule(3), Evaluation(), progress=loop.progress)
