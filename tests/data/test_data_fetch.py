@@ -44,7 +44,7 @@ def test_a_wrong_checksum_keeps_nothing(shelf, tmp_path):
     download = Download((shelf / "a.txt").as_uri(), sha256(b"hello"), "set/a.txt", "set/a.txt")
     with pytest.raises(PotluckError, match=r"has sha256 .* instead of .*; it is incomplete or was changed"):
         download.fetch(tmp_path / "root")
-    assert list((tmp_path / "root" / "set").iterdir()) == []
+    assert list((tmp_path / "root").iterdir()) == []
 
 
 def test_a_missing_file_is_an_error_of_one_sentence(tmp_path):
@@ -147,6 +147,17 @@ def test_prepare_leaves_alone_what_is_there(tmp_path, cifar_at, monkeypatch):
     with tarfile.open(fileobj=io.BytesIO(cifar_archive())) as tar:
         tar.extractall(folder, filter="data")
     assert "is ready" in prepare("cifar10", folder)
+
+
+def test_prepare_says_what_it_fetches_and_stays_inside_the_root(shelf, tmp_path, cifar_at):
+    content = cifar_archive()
+    (shelf / "c.tar.gz").write_bytes(content)
+    cifar_at((shelf / "c.tar.gz").as_uri(), md5(content))
+    said = []
+    prepare("cifar10", tmp_path / "root", say=said.append)
+    assert said == [f"Fetching {(shelf / 'c.tar.gz').as_uri()}"]
+    assert sorted(path.name for path in (tmp_path / "root").iterdir()) == [".potluck", "cifar-10-batches-bin"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["published", "root"]
 
 
 def test_prepare_of_data_that_need_nothing():

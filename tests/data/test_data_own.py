@@ -245,7 +245,7 @@ def test_hub_tables_are_kept_once_converted(hub, tmp_path):
 
 def test_a_table_in_memory(hub):
     data = as_data(Table({"text": ["a a", "b b"], "label": ["x", "y"]}), name="notes")
-    assert data.name == "hf:notes"
+    assert data.name == "notes"
     assert data.vocabulary == 4
 
 

@@ -226,6 +226,26 @@ def test_a_test_part_is_dealt_with_the_training_shares():
     assert len(np.unique(np.concatenate(dealt))) == 7
 
 
+@given(seed=st.integers(0, 999), clients=st.integers(2, 12), alpha=st.sampled_from([0.1, 1.0]))
+@settings(max_examples=25, deadline=None)
+def test_a_matched_test_part_is_disjoint_and_of_known_classes_only(seed, clients, alpha):
+    parts = dirichlet(alpha).assign(LABELS, clients, seed)
+    tested = np.random.default_rng(seed).integers(0, 10, 400)
+    dealt = match_shares(parts, LABELS, tested, seed)
+    rows = np.concatenate(dealt)
+    assert len(np.unique(rows)) == len(rows) == 400  # every class has an owner, so every test row is dealt
+    trained, held = counts(LABELS, parts, 10), counts(tested, dealt, 10)
+    assert (held[trained == 0] == 0).all()
+    assert (held.sum(axis=1) > 0).all()
+    exact = trained / trained.sum(axis=0) * held.sum(axis=0)
+    assert np.abs(held - exact).max() < 2 + clients  # rounding, and rows given to clients left without any
+
+
+def test_tiny_shares_do_not_break_the_draw():
+    parts = dirichlet(1e-300, 1).assign(LABELS, 5, 0)
+    assert sum(map(len, parts)) == len(LABELS)
+
+
 def test_rounding_leaves_no_client_without_a_test_row():
     labels = np.zeros(100, int)
     parts = [np.array([0]), np.arange(1, 100)]

@@ -284,9 +284,13 @@ def test_unknown_names(name):
         load_data(name)
 
 
-def test_image_size_must_be_positive(tmp_path):
+def test_options_that_mean_nothing_here_are_refused(tmp_path):
     with pytest.raises(PotluckError, match="image_size is 0; it must be at least 1"):
-        load_data("digits", image_size=0)
+        load_data("flowers102", tmp_path, image_size=0)
+    with pytest.raises(
+        PotluckError, match=r"Data 'digits' take no option 'label' \(given: 'y'\); leave it out"
+    ):
+        load_data("digits", label="y")
 
 
 def test_rows_are_shared_memory_not_copies(tmp_path):

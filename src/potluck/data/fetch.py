@@ -34,14 +34,15 @@ class Download:
     def fetch(self, root: Path) -> None:
         """Download, verify, and only then put in place."""
         target = root / self.target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as folder:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=root) as folder:
             file = Path(folder) / self.url.rsplit("/", 1)[-1]
             _download(self.url, file)
             _verify(self.url, file, self.checksum)
             if self.archive:
                 self._unpack(file, Path(folder) / "unpacked", target)
             else:
+                target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(file, target)
 
     def _unpack(self, file: Path, temporary: Path, target: Path) -> None:
@@ -59,7 +60,10 @@ class Download:
 
 def _download(url: str, file: Path) -> None:
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer, file.open("wb") as out:
+        request = urllib.request.Request(
+            url, headers={"User-Agent": "potluck"}
+        )  # some hosts refuse the default
+        with urllib.request.urlopen(request, timeout=60) as answer, file.open("wb") as out:
             shutil.copyfileobj(answer, out, 1 << 20)
     except (urllib.error.URLError, OSError) as problem:
         reason = getattr(problem, "reason", problem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from potluck.core.errors import PotluckError, unknown
@@ -45,6 +46,13 @@ def load_data(
     files of many sizes.
     """
     source, rest = _source(name)
+    given = {"label": label, "groups": groups, "image_size": image_size}
+    for option in [
+        option for option, value in given.items() if value is not None and option not in source.options
+    ]:
+        raise PotluckError(
+            f"Data {name!r} take no option {option!r} (given: {given[option]!r}); leave it out."
+        )
     if image_size is not None and image_size < 1:
         raise PotluckError(f"image_size is {image_size}; it must be at least 1.")
     return source.load(Request(data_root(root), rest, label, groups, image_size))
@@ -55,13 +63,19 @@ def list_data() -> list[Source]:
     return list(SOURCES.values())
 
 
-def prepare(name: str, root: str | os.PathLike[str] | None = None) -> str:
-    """Fetch and verify what `name` needs, or say exactly which files to put where; returns what to print."""
+def prepare(
+    name: str, root: str | os.PathLike[str] | None = None, say: Callable[[str], None] = lambda text: None
+) -> str:
+    """Fetch and verify what `name` needs, or say exactly which files to put where; returns what to print.
+
+    `say` is told of every download before it starts, since some take minutes.
+    """
     source, _ = _source(name)
     place = data_root(root)
     if not _complete(source, name, place):
         for download in source.downloads:
             if not (place / download.makes).exists():
+                say(f"Fetching {download.url}")
                 _fetch(download, source, place)
     return f"{load_data(name, place)!r} is ready in {str(place)!r}."
 

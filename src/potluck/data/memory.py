@@ -70,10 +70,11 @@ def as_data(
 
 
 def _table(source: Any, name: str, test: Any) -> Data:
-    from potluck.data.sources import hf  # it uses this module
+    from potluck.data.sources import hf  # which uses this module
+    from potluck.data.sources.base import Request
 
-    request = hf.Request(Path(), name)
-    return hf.to_data(hf.convert(request, source, [] if test is None else [test]), request)
+    request = Request(Path(), name)
+    return hf.to_data(hf.convert(request, source, [] if test is None else [test]), name)
 
 
 def default_transform(x: Tensor, vocabulary: int | None) -> Normalise | Cast | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -23,18 +23,19 @@ class Normalise:
     std: tuple[float, ...] = (1.0,)
     scale: float = 1 / 255
     dtype: torch.dtype = torch.float32
+    gain: Tensor = field(init=False, repr=False, compare=False)
+    offset: Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         std, mean = torch.tensor(self.std, dtype=torch.float64), torch.tensor(self.mean, dtype=torch.float64)
-        object.__setattr__(self, "_gain", (self.scale / std).to(self.dtype))
-        object.__setattr__(self, "_offset", (-mean / std).to(self.dtype))
+        object.__setattr__(self, "gain", (self.scale / std).to(self.dtype))
+        object.__setattr__(self, "offset", (-mean / std).to(self.dtype))
 
     def __call__(self, x: Tensor) -> Tensor:
-        gain: Tensor = self.__dict__["_gain"].to(x.device)
-        offset: Tensor = self.__dict__["_offset"].to(x.device)
         shape = (-1,) + (1,) * (x.dim() - 2)
+        gain, offset = (part.to(x.device).view(shape) for part in (self.gain, self.offset))
         values = x.to(self.dtype) if x.is_floating_point() else x  # bytes are converted by the product itself
-        return torch.mul(values, gain.view(shape)).add_(offset.view(shape))
+        return torch.mul(values, gain).add_(offset)
 
     def to_dtype(self, dtype: torch.dtype) -> Normalise:
         """The same normalisation in another float type."""

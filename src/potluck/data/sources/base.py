@@ -31,3 +31,4 @@ class Source:
     layout: str = ""  # which files belong where below the data root
     rows: int = 0  # training and test rows of the complete set, to tell it from a part of it
     downloads: tuple[Download, ...] = ()
+    options: tuple[str, ...] = ()  # which of load_data's options mean something here

@@ -67,5 +67,6 @@ SOURCES = (
                 "flowers102/setid.mat",
             ),
         ),
+        ("image_size",),
     ),
 )

@@ -52,4 +52,6 @@ def _list(folder: Path, names: list[str]) -> tuple[list[Path], list[int]]:
     return files, labels
 
 
-SOURCES = (Source("folder", "folder:PATH — your images, one folder per class", load),)
+SOURCES = (
+    Source("folder", "folder:PATH — your images, one folder per class", load, options=("image_size",)),
+)

@@ -42,15 +42,15 @@ def load(request: Request) -> Data:
     others = [found[part] for part in ("test", "validation") if part in found and found[part] is not train]
     stamps = [getattr(table, "_fingerprint", None) for table in (train, *others)]
     if None in stamps:
-        return to_data(convert(request, train, others), request)
+        return to_data(convert(request, train, others), f"hf:{request.rest}")
     choices = (*stamps, request.label, request.groups, request.image_size)
     slug = f"hf-{request.rest.replace('/', '-')}"
-    return to_data(cached(request.root, slug, [], lambda: convert(request, train, others), *choices), request)
+    raw = cached(request.root, slug, [], lambda: convert(request, train, others), *choices)
+    return to_data(raw, f"hf:{request.rest}")
 
 
-def to_data(raw: Raw, request: Request) -> Data:
+def to_data(raw: Raw, name: str) -> Data:
     """Tensors over the arrays, with the transform that fits their kind."""
-    name = f"hf:{request.rest}"
     return raw.data(name, default_transform(raw.data(name, None).x, raw.vocabulary))
 
 
@@ -119,4 +119,11 @@ def _array(values: list[Any], request: Request) -> NDArray[np.generic]:
     return x[:, None] if x.ndim == 1 else x
 
 
-SOURCES = (Source("hf", "hf:NAME — a data set of the Hugging Face hub (pip install potluck[hf])", load),)
+SOURCES = (
+    Source(
+        "hf",
+        "hf:NAME — a data set of the Hugging Face hub (pip install potluck[hf])",
+        load,
+        options=("label", "groups", "image_size"),
+    ),
+)

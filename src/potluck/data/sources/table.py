@@ -96,4 +96,8 @@ def _encode(path: Path, name: str, values: list[str]) -> NDArray[np.float32]:
     return column
 
 
-SOURCES = (Source("csv", "csv:PATH — your table; label=COLUMN names what to predict", load),)
+SOURCES = (
+    Source(
+        "csv", "csv:PATH — your table; label=COLUMN names what to predict", load, options=("label", "groups")
+    ),
+)

@@ -69,5 +69,6 @@ SOURCES = (
                 archive=True,
             ),
         ),
+        ("image_size",),
     ),
 )
