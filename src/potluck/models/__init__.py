@@ -1,18 +1,25 @@
 """Client networks: a zoo by name, groups of it, and any module of the user's own."""
 
+from .card import Layer, ModelCard, describe, measure_speed
 from .groups import assign, count_parameters, groups, resolve_models, smallest
 from .registry import build_model, model_names, model_summary
 from .split import check_split, split
+from .statistics import with_statistics
 
 __all__ = [
+    "Layer",
+    "ModelCard",
     "assign",
     "build_model",
     "check_split",
     "count_parameters",
+    "describe",
     "groups",
+    "measure_speed",
     "model_names",
     "model_summary",
     "resolve_models",
     "smallest",
     "split",
+    "with_statistics",
 ]

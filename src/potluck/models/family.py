@@ -39,12 +39,12 @@ class Entry:
     """
 
     summary: str
-    build: Callable[[Request], ClientModel]
+    build: Callable[..., ClientModel]
     kind: Kind = "image"
     min_side: int = 1
     multiple: int = 1
     pooled_head: Callable[[int, int], nn.Module] = nn.Linear
-    rated: Callable[[Request, float], ClientModel] | None = None
+    rated: bool = False
 
     def check(self, name: str, request: Request) -> None:
         """Refuse an input the network cannot take, naming model, shape and remedy."""

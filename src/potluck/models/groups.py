@@ -8,11 +8,28 @@ import torch
 from torch import nn
 
 from ..core.errors import PotluckError, unknown
-from .registry import build_model, model_names, parse_name
+from .registry import RATES, build_model, model_names, parse_name
+
+_DEEP = ("resnet50+512", "resnet101+512", "resnet152+512")
+_HTFE8 = ("fedavg-cnn-4", "googlenet+512", "mobilenet-v2+512", "resnet18", "resnet34", *_DEEP)
 
 groups: dict[str, tuple[str, ...]] = {
     "cnn5": ("cnn-1", "cnn-2", "cnn-3", "cnn-4", "cnn-5"),
     "small5": ("small-mlp", "small-cnn", "small-wide", "small-res", "small-sep"),
+    "fedhe10": tuple(f"fedhe-{number}" for number in range(10)),
+    "resnet5": ("resnet10", "resnet14", "resnet18", "resnet22", "resnet26"),
+    "nested5": tuple(f"mini-resnet-{number}" for number in range(1, 6)),
+    "width5": tuple(f"slim-cnn@{rate}" for rate in RATES),
+    "mlp3": ("mlp-1", "mlp-2", "mlp-3"),
+    "har3": ("har-cnn", "har-wide", "har-lstm"),
+    "text3": ("text-bag", "text-lstm", "text-transformer"),
+    # FedL2G's groups: everyone's features are pooled to 512, where they are not 512 already.
+    "htfe2": ("fedavg-cnn-4", "resnet18"),
+    "htfe3": ("resnet10", "resnet18", "resnet34"),
+    "htfe4": ("fedavg-cnn-4", "googlenet+512", "mobilenet-v2+512", "resnet18"),
+    "htfe8": _HTFE8,
+    "htfe9": ("resnet4+512", "resnet6+512", "resnet8+512", "resnet10", "resnet18", "resnet34", *_DEEP),
+    "htm10": (*_HTFE8, "vit-b-16+512", "vit-b-32+512"),
 }
 
 

@@ -13,11 +13,14 @@ from torch import nn
 
 from ..core.errors import PotluckError, unknown
 from ..core.model import ClientModel
-from . import cnn, small
+from . import cnn, fedavgcnn, fedhe, googlenet, har, mlp, mobilenet, nested, resnet, small, text, vit
 from .family import Entry, Request
 from .project import Projected, projection_layer
 
-ENTRIES: dict[str, Entry] = {**cnn.MODELS, **small.MODELS}
+ENTRIES: dict[str, Entry] = {}
+for _family in (small, cnn, fedhe, fedavgcnn, resnet, nested, mobilenet, googlenet, vit, mlp, har, text):
+    ENTRIES.update(_family.MODELS)
+
 RATES = ("1", "0.5", "0.25", "0.125", "0.0625")
 
 
@@ -102,9 +105,7 @@ def build_model(
     request = Request(tuple(input_shape), num_classes, vocabulary or 0)
     entry = parsed.entry
     entry.check(name, request)
-    model = (
-        entry.build(request) if parsed.rate is None or not entry.rated else entry.rated(request, parsed.rate)
-    )
+    model = entry.build(request) if parsed.rate is None else entry.build(request, parsed.rate)
     if parsed.pooled is not None and parsed.pooled != model.feature_dim:
         model = _project(model, "pool", parsed.pooled, num_classes, entry.pooled_head)
     if feature_dim is not None and feature_dim != model.feature_dim:

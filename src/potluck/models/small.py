@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ..core.model import ClientModel
 from .family import Entry, Request
+from .init import he_normal
 
 FEATURES = 64
 
@@ -25,6 +26,7 @@ class SmallMLP(ClientModel):
         super().__init__()
         self.fc1 = nn.Linear(math.prod(request.shape), 128)
         self.fc2 = nn.Linear(128, FEATURES)
+        self.apply(he_normal)
         self.head = nn.Linear(FEATURES, request.classes)
         self.feature_dim = FEATURES
 
@@ -41,6 +43,7 @@ class SmallCNN(ClientModel):
         self.conv1 = nn.Conv2d(request.shape[0], 16, 3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
         self.fc = nn.Linear(32 * 2 * 2, FEATURES)
+        self.apply(he_normal)
         self.head = nn.Linear(FEATURES, request.classes)
         self.feature_dim = FEATURES
 
@@ -58,6 +61,7 @@ class SmallWide(ClientModel):
         super().__init__()
         self.conv = nn.Conv2d(request.shape[0], 40, 5, padding=2)
         self.fc = nn.Linear(40 * 4 * 4, FEATURES)
+        self.apply(he_normal)
         self.head = nn.Linear(FEATURES, request.classes)
         self.feature_dim = FEATURES
 
@@ -85,21 +89,20 @@ class Residual(nn.Module):
 
 
 class SmallRes(ClientModel):
-    """A residual network of two blocks with batch normalisation and global average pooling."""
+    """A residual block with batch normalisation and global average pooling."""
 
     def __init__(self, request: Request) -> None:
         super().__init__()
         self.conv = nn.Conv2d(request.shape[0], 16, 3, padding=1, bias=False)
         self.bn = nn.BatchNorm2d(16)
-        self.block1 = Residual(16, 32)
-        self.block2 = Residual(32, FEATURES)
+        self.block = Residual(16, FEATURES)
         self.head = nn.Linear(FEATURES, request.classes)
         self.feature_dim = FEATURES
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean over positions of the second block's output."""
+        """The mean over positions of the block's output."""
         x = F.relu(self.bn(self.conv(x)))
-        maps: Tensor = self.block2(self.block1(x))
+        maps: Tensor = self.block(x)
         return maps.mean((2, 3))
 
 
@@ -137,7 +140,7 @@ MODELS = {
     "small-cnn": Entry("two 3×3 convolutions for small images, 64 features", SmallCNN, min_side=4),
     "small-wide": Entry("one wide layer of 5×5 filters for small images, 64 features", SmallWide, min_side=4),
     "small-res": Entry(
-        "two residual blocks with batch norm for small images, 64 features", SmallRes, min_side=4
+        "a residual block with batch norm for small images, 64 features", SmallRes, min_side=4
     ),
     "small-sep": Entry(
         "depthwise-separable convolutions for small images, 64 features", SmallSep, min_side=4

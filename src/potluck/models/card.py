@@ -1,0 +1,144 @@
+"""What a network costs: layers, parameters, memory, floating-point operations, speed on this machine."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..core.model import ClientModel
+from ..core.random import generator, seeded
+from .registry import build_model, model_summary, require_name
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: its dotted name, its type, the shape it gives for one sample, its own parameters."""
+
+    name: str
+    type: str
+    output_shape: tuple[int, ...]
+    parameters: int
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """The cost of a network for inputs of one shape.
+
+    `flops` counts the operations of one sample's forward pass, a multiplication and its addition as two;
+    a training step takes about three times as many. `mib` is the size of parameters and buffers.
+    """
+
+    name: str
+    summary: str
+    input_shape: tuple[int, ...]
+    num_classes: int
+    feature_dim: int
+    layers: tuple[Layer, ...]
+    parameters: int
+    buffers: int
+    mib: float
+    flops: int
+
+
+def describe(
+    name: str, input_shape: tuple[int, ...], num_classes: int, *, vocabulary: int | None = None
+) -> ModelCard:
+    """The card of an architecture. Only shapes are computed, so even the largest take no memory."""
+    with torch.device("meta"):
+        model = build_model(name, input_shape, num_classes, vocabulary=vocabulary)
+        x = torch.zeros(1, *input_shape, dtype=torch.int64 if _reads_words(name) else torch.float32)
+        layers = _layers(model, x)
+        flops = _flops(model, x)
+    tensors = [*model.parameters(), *model.buffers()]
+    return ModelCard(
+        name=name,
+        summary=model_summary(name),
+        input_shape=tuple(input_shape),
+        num_classes=num_classes,
+        feature_dim=model.feature_dim,
+        layers=layers,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        buffers=sum(buffer.numel() for buffer in model.buffers()),
+        mib=sum(tensor.numel() * tensor.element_size() for tensor in tensors) / 2**20,
+        flops=flops,
+    )
+
+
+def measure_speed(
+    name: str,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    batch_size: int = 10,
+    seconds: float = 1.0,
+    vocabulary: int | None = None,
+) -> float:
+    """Training samples per second on this machine: SGD steps on random inputs for about `seconds`."""
+    with seeded("speed", name):
+        model = build_model(name, input_shape, num_classes, vocabulary=vocabulary)
+    x = _inputs((batch_size, *input_shape), vocabulary if _reads_words(name) else None)
+    y = torch.arange(batch_size) % num_classes
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    with seeded("speed", name, "steps"):
+        _step(model, optimizer, x, y)  # the first step allocates
+        start, steps = time.perf_counter(), 0
+        while steps == 0 or time.perf_counter() - start < seconds:
+            _step(model, optimizer, x, y)
+            steps += 1
+        return steps * batch_size / (time.perf_counter() - start)
+
+
+def _reads_words(name: str) -> bool:
+    return require_name(name).entry.kind == "text"
+
+
+def _inputs(shape: tuple[int, ...], vocabulary: int | None) -> Tensor:
+    source = generator("speed", shape)
+    if vocabulary:
+        return torch.randint(1, vocabulary, shape, generator=source)
+    return torch.rand(shape, generator=source)
+
+
+def _step(model: ClientModel, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    optimizer.zero_grad()
+    torch.autograd.backward(F.cross_entropy(model(x), y))
+    optimizer.step()
+
+
+def _flops(model: ClientModel, x: Tensor) -> int:
+    # Gradients stay on: without them attention takes a fused path that the counter does not know. Backward
+    # passes are not counted, because the counter takes depthwise convolutions' for dense ones'.
+    with FlopCounterMode(display=False) as counter:
+        model.eval()(x)
+    return int(counter.get_total_flops())
+
+
+def _layers(model: ClientModel, x: Tensor) -> tuple[Layer, ...]:
+    """The layers that hold parameters of their own or nothing inside, with the shapes they give."""
+    shapes: dict[nn.Module, tuple[int, ...]] = {}
+
+    def note(module: nn.Module, _inputs: object, output: object) -> None:
+        first = output[0] if isinstance(output, tuple) else output
+        if isinstance(first, Tensor):
+            shapes[module] = tuple(first.shape[1:])
+
+    rows: list[tuple[str, nn.Module, int]] = []
+    handles = []
+    for name, module in model.named_modules():
+        own = dict(module.named_parameters(recurse=False))
+        if own or not any(True for _ in module.children()):
+            rows.append(
+                (name or ", ".join(own), module, sum(parameter.numel() for parameter in own.values()))
+            )
+            handles.append(module.register_forward_hook(note))
+    model.eval()(x)
+    for handle in handles:
+        handle.remove()
+    return tuple(
+        Layer(name, type(module).__name__, shapes.get(module, ()), own) for name, module, own in rows
+    )

@@ -1,0 +1,38 @@
+"""The four-layer CNN of FedAvg as FedL2G's groups use it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.model import ClientModel
+from .family import Entry, Request
+
+
+class FedAvgCNN(ClientModel):
+    """Two unpadded 5×5 convolutions of 32 and 64 filters and one hidden layer of 512, the representation."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__()
+        channels, height, width = request.shape
+        self.conv1 = nn.Conv2d(channels, 32, 5)
+        self.conv2 = nn.Conv2d(32, 64, 5)
+        self.fc1 = nn.Linear(64 * _after(height) * _after(width), 512)
+        self.head = nn.Linear(512, request.classes)
+        self.feature_dim = 512
+
+    def features(self, x: Tensor) -> Tensor:
+        """The output of the hidden layer."""
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        return F.relu(self.fc1(torch.flatten(x, 1)))
+
+
+def _after(side: int) -> int:
+    return ((side - 4) // 2 - 4) // 2
+
+
+MODELS = {
+    "fedavg-cnn-4": Entry("FedAvg's CNN: 5×5 convolutions 32, 64, hidden layer 512", FedAvgCNN, min_side=16)
+}

@@ -1,0 +1,45 @@
+"""Dense networks for tables; any input shape is flattened."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ..core.model import ClientModel
+from .family import Entry, Request
+from .init import he_normal
+
+
+class MLP(ClientModel):
+    """Dense layers with ReLU; the last hidden layer is the representation."""
+
+    def __init__(self, request: Request, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        inputs = math.prod(request.shape)
+        self.layers = nn.Sequential()
+        for width in widths:
+            self.layers.append(nn.Linear(inputs, width)).append(nn.ReLU())
+            inputs = width
+        self.apply(he_normal)
+        self.head = nn.Linear(inputs, request.classes)
+        self.feature_dim = inputs
+
+    def features(self, x: Tensor) -> Tensor:
+        """The output of the last hidden layer."""
+        last: Tensor = self.layers(torch.flatten(x, 1))
+        return last
+
+
+_WIDTHS: tuple[tuple[int, ...], ...] = ((64,), (128, 64), (256, 128, 64))
+
+MODELS = {
+    f"mlp-{number}": Entry(
+        f"dense layers {', '.join(map(str, widths))} on flat input, 64 features",
+        partial(MLP, widths=widths),
+        kind="any",
+    )
+    for number, widths in enumerate(_WIDTHS, start=1)
+}
