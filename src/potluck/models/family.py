@@ -13,10 +13,10 @@ from ..core.model import ClientModel
 
 Kind = Literal["image", "series", "text", "any"]
 
-_FORMS: dict[Kind, str] = {
-    "image": "(channels, height, width)",
-    "series": "(channels, steps)",
-    "text": "(length,)",
+_FORMS: dict[Kind, tuple[str, ...]] = {
+    "image": ("channels", "height", "width"),
+    "series": ("channels", "steps"),
+    "text": ("length",),
 }
 
 
@@ -49,9 +49,10 @@ class Entry:
     def check(self, name: str, request: Request) -> None:
         """Refuse an input the network cannot take, naming model, shape and remedy."""
         shape = request.shape
-        if self.kind != "any" and len(shape) != _FORMS[self.kind].count(",") + (self.kind != "text"):
+        form = _FORMS.get(self.kind, shape)
+        if len(shape) != len(form) or min(shape, default=0) < 1:
             raise PotluckError(
-                f"Model {name!r} takes {self.kind} input of shape {_FORMS[self.kind]}, not {shape}; "
+                f"Model {name!r} takes {self.kind} input of shape ({', '.join(map(str, form))}), not {shape}; "
                 f"choose a model for this data or reshape it."
             )
         sides = shape[1:] if self.kind in ("image", "series") else shape

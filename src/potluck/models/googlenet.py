@@ -85,4 +85,6 @@ def _initialise(layer: nn.Module) -> None:
         nn.init.trunc_normal_(layer.weight, std=0.01, a=-0.02, b=0.02)
 
 
-MODELS = {"googlenet": Entry("GoogLeNet without auxiliary classifiers, 1024 features", GoogLeNet)}
+MODELS = {
+    "googlenet": Entry("GoogLeNet without auxiliary classifiers, 1024 features", GoogLeNet, min_side=15)
+}

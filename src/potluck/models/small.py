@@ -67,7 +67,7 @@ class SmallWide(ClientModel):
 
     def features(self, x: Tensor) -> Tensor:
         """The output of the dense layer."""
-        x = F.adaptive_avg_pool2d(F.relu(self.conv(x)), 4)
+        x = F.adaptive_avg_pool2d(F.max_pool2d(F.relu(self.conv(x)), 2), 4)
         return F.relu(self.fc(torch.flatten(x, 1)))
 
 
