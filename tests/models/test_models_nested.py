@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from potluck.core.errors import PotluckError
 from potluck.core.random import seeded
-from potluck.models import build_model, count_parameters, groups, model_names, with_statistics
+from potluck.models import build_model, count_parameters, groups, model_names
 from potluck.models.family import Request
 from potluck.models.nested import Scaler, SlimCNN
 
@@ -102,15 +102,3 @@ def test_widths_are_rounded_up_and_never_vanish() -> None:
     assert build_model("slim-cnn@0.3", (1, 8, 8), 10).conv1.out_channels == 20  # 19.2
     assert build_model("slim-cnn@0.001", (1, 8, 8), 10).conv1.out_channels == 1
     assert build_model("slim-cnn@0.55", (1, 8, 8), 10).conv2.out_channels == 71  # 70.4
-
-
-def test_statistics_are_the_mean_over_batches_and_switch_the_scaler_off() -> None:
-    norm = nn.BatchNorm1d(1, affine=True, track_running_stats=False)
-    model = nn.Sequential(Scaler(0.5), norm)
-    batches = [torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0], [9.0]])]
-    measured = with_statistics(model, batches)
-    assert measured[1].running_mean.item() == pytest.approx((2 + 7) / 2)
-    assert measured[1].running_var.item() == pytest.approx((2 + 8) / 2)  # unbiased variances 2 and 8
-    assert measured(torch.tensor([[4.5]])).item() == pytest.approx(0.0)
-    assert norm.running_mean is None
-    assert not measured.training

@@ -4,7 +4,6 @@ from .card import Layer, ModelCard, describe, measure_speed
 from .groups import assign, count_parameters, groups, resolve_models, smallest
 from .registry import build_model, model_names, model_summary
 from .split import check_split, split
-from .statistics import with_statistics
 
 __all__ = [
     "Layer",
@@ -21,5 +20,4 @@ __all__ = [
     "resolve_models",
     "smallest",
     "split",
-    "with_statistics",
 ]
