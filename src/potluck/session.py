@@ -55,7 +55,8 @@ class Run:
 
 
 def run(
-    method: str | Method[Any, Any, Any] | Experiment | Mapping[str, Any] = "fedgh",
+    what: str | Method[Any, Any, Any] | Experiment | Mapping[str, Any] = "fedgh",
+    /,
     *,
     data: str | Data | Any | None = None,
     partition: str | Partition | None = None,
@@ -70,15 +71,18 @@ def run(
     resume: bool = False,
     federation: Federation | None = None,
     callbacks: Sequence[Callback] = (),
-    **sections: Mapping[str, Any],
+    **sections: Any,
 ) -> Run:
     """Run a method, an experiment file or an experiment, and return the finished run.
 
-    Every other setting is reached by its section: `training={"lr": 0.1}`, `evaluate={"protocol": "received"}`.
+    `what` is a method's name, a method object, an experiment file or an experiment. Every other setting is reached by
+    its section: `method={"server_lr": 0.1}`, `training={"lr": 0.1}`, `evaluate={"protocol": "received"}`.
     `data` may be tensors `(x, y)` or a torch data set, `models` a list of modules or factories, `federation` a
     population of your own (see `potluck.federate`).
     """
-    values, instance = _start(method)
+    if "method" in sections and not isinstance(sections["method"], Mapping):
+        what = sections.pop("method")
+    values, instance = _start(what)
     own_data = None if data is None or isinstance(data, str) else as_data(data)
     own_models = None if models is None or isinstance(models, str) else list(models)
     if own_models is not None and all(isinstance(model, str) for model in own_models):

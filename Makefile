@@ -1,0 +1,52 @@
+# Potluck. `make` alone lists what can be done; every target installs what it needs into .venv.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := OMP_NUM_THREADS=1 $(BIN)/python
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types bench test-slow test-browser test-flower clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.installed ## compare three methods on embedded data: a table, run folders and a report
+	$(BIN)/potluck compare standalone fedavg fedgh --target 0.8
+
+test: $(VENV)/.installed-dev lint types ## what every change must pass: lint, types and tests
+	$(RUN) -m pytest -n 2 --dist loadfile
+
+check: test ## the same: exactly what CI runs
+
+lint: $(VENV)/.installed-dev ## ruff, as linter and as formatter
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+
+types: $(VENV)/.installed-dev ## mypy, strict on src
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed ## speed and memory as ratios measured in one run
+	$(RUN) -m potluck.bench
+
+test-slow: $(VENV)/.installed-dev ## minutes of work: many kills, large populations
+	$(RUN) -m pytest -m slow
+
+test-browser: $(VENV)/.installed-dev ## the report in a real browser (Debian's chromium)
+	@command -v chromium >/dev/null || (apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu) \
+		|| (echo "chromium is missing and could not be installed; install it and try again" && false)
+	$(BIN)/pip install -q -c constraints.txt "playwright>=1.40"
+	$(RUN) -m pytest -m browser
+
+clean: ## remove everything that was built, not the runs
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install -q -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
+	touch $@ $(VENV)/.installed
