@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from potluck.models.card import ModelCard
 
 Name = Annotated[str | None, typer.Argument(help="show one in full")]
 
@@ -68,15 +71,26 @@ def models(
 def _show_model(name: str, shape: str, classes: int) -> None:
     from potluck.core.errors import PotluckError
     from potluck.models import groups
-    from potluck.models.describe import describe, measure_speed
+    from potluck.models.card import describe, measure_speed
 
     try:
         sizes = tuple(int(part) for part in shape.lower().split("x"))
     except ValueError:
         raise PotluckError(f"--shape {shape!r} is not understood; write sizes such as 3x32x32.") from None
     for each in groups.get(name, (name,)):
-        typer.echo(str(describe(each, sizes, classes)))
+        _print_card(describe(each, sizes, classes))
         typer.echo(f"Training speed here: {measure_speed(each, sizes, classes):,.0f} samples per second\n")
+
+
+def _print_card(card: ModelCard) -> None:
+    shape = "×".join(map(str, card.input_shape))
+    typer.echo(f"{card.name}: {card.summary}\n")
+    for layer in card.layers:
+        output = "×".join(map(str, layer.output_shape))
+        typer.echo(f"  {layer.name:28} {layer.type:20} {output:>14} {layer.parameters:>12,}")
+    typer.echo(f"\nInput {shape}, {card.num_classes} classes, {card.feature_dim} features")
+    typer.echo(f"Parameters: {card.parameters:,} (and {card.buffers:,} buffer values), {card.mib:.2f} MiB")
+    typer.echo(f"FLOPs per sample, forward: {card.flops:,}")
 
 
 def datasets() -> None:

@@ -1,9 +1,9 @@
 """Client networks: a zoo by name, groups of it, and any module of the user's own."""
 
-from .card import Layer, ModelCard, describe, measure_speed
-from .groups import assign, count_parameters, groups, resolve_models, smallest
-from .registry import build_model, model_names, model_summary
-from .split import check_split, split
+from potluck.models.card import Layer, ModelCard, describe, measure_speed
+from potluck.models.groups import assign, count_parameters, groups, resolve_models, smallest
+from potluck.models.registry import build_model, model_names, model_summary
+from potluck.models.split import check_split, split
 
 __all__ = [
     "Layer",

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..core.model import ClientModel
-from ..core.random import generator, seeded
-from .registry import build_model, model_summary, require_name
+from potluck.core.model import ClientModel
+from potluck.core.random import generator, seeded
+from potluck.models.registry import build_model, model_summary, require_name
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.model import ClientModel
-from .family import Entry, Request
+from potluck.core.model import ClientModel
+from potluck.models.family import Entry, Request
 
 
 class CNN(ClientModel):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx, nn
 
-from ..core.errors import PotluckError
+from potluck.core.errors import PotluckError
 
 
 class _Tracer(fx.Tracer):

@@ -8,8 +8,8 @@ from typing import Literal
 
 from torch import nn
 
-from ..core.errors import PotluckError
-from ..core.model import ClientModel
+from potluck.core.errors import PotluckError
+from potluck.core.model import ClientModel
 
 Kind = Literal["image", "series", "text", "any"]
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.model import ClientModel
-from .family import Entry, Request
+from potluck.core.model import ClientModel
+from potluck.models.family import Entry, Request
 
 # (inputs, 1×1, before the 3×3, 3×3, before the second 3×3, second 3×3, after the pooling)
 _BLOCKS: dict[str, tuple[int, int, int, int, int, int, int]] = {

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ..core.errors import PotluckError, unknown
-from .registry import RATES, build_model, model_names, parse_name
+from potluck.core.errors import PotluckError, unknown
+from potluck.models.registry import RATES, build_model, model_names, parse_name
 
 _DEEP = ("resnet50+512", "resnet101+512", "resnet152+512")
 _HTFE8 = ("fedavg-cnn-4", "googlenet+512", "mobilenet-v2+512", "resnet18", "resnet34", *_DEEP)

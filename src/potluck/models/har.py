@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.model import ClientModel
-from .family import Entry, Request
-from .init import he_normal
+from potluck.core.model import ClientModel
+from potluck.models.family import Entry, Request
+from potluck.models.init import he_normal
 
 FEATURES = 64
 

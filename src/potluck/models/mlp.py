@@ -8,9 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..core.model import ClientModel
-from .family import Entry, Request
-from .init import he_normal
+from potluck.core.model import ClientModel
+from potluck.models.family import Entry, Request
+from potluck.models.init import he_normal
 
 
 class MLP(ClientModel):

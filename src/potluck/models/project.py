@@ -7,8 +7,8 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.errors import PotluckError, unknown
-from ..core.model import ClientModel
+from potluck.core.errors import PotluckError, unknown
+from potluck.core.model import ClientModel
 
 Projection = Literal["linear", "pool"]
 

@@ -11,11 +11,24 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..core.errors import PotluckError, unknown
-from ..core.model import ClientModel
-from . import cnn, fedavgcnn, fedhe, googlenet, har, mlp, mobilenet, nested, resnet, small, text, vit
-from .family import Entry, Request
-from .project import Projected, projection_layer
+from potluck.core.errors import PotluckError, unknown
+from potluck.core.model import ClientModel
+from potluck.models import (
+    cnn,
+    fedavgcnn,
+    fedhe,
+    googlenet,
+    har,
+    mlp,
+    mobilenet,
+    nested,
+    resnet,
+    small,
+    text,
+    vit,
+)
+from potluck.models.family import Entry, Request
+from potluck.models.project import Projected, projection_layer
 
 ENTRIES: dict[str, Entry] = {}
 for _family in (small, cnn, fedhe, fedavgcnn, resnet, nested, mobilenet, googlenet, vit, mlp, har, text):

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import PotluckError
-from ..core.model import ClientModel
-from .cut import cut_module
-from .project import projection_layer
+from potluck.core.errors import PotluckError
+from potluck.core.model import ClientModel
+from potluck.models.cut import cut_module
+from potluck.models.project import projection_layer
 
 
 class SplitModel(ClientModel):

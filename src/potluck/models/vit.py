@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..core.model import ClientModel
-from .family import Entry, Request
+from potluck.core.model import ClientModel
+from potluck.models.family import Entry, Request
 
 
 class ViT(ClientModel):
