@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from potluck.codec import encoded_size
 from potluck.core.callback import Callback
 from potluck.core.errors import PotluckError
@@ -20,6 +18,7 @@ from potluck.core.loop import Loop
 from potluck.core.method import Method, Need
 from potluck.core.needs import check_needs
 from potluck.core.schedule import Schedule
+from potluck.core.threads import one_thread
 from potluck.core.worker import Worker
 from potluck.data import Data, Partition, as_data
 from potluck.engines.serial import SerialEngine
@@ -268,14 +267,3 @@ def working(engine: Engine) -> Iterator[Engine]:
         yield engine
     finally:
         engine.close()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread: sums come in one order, and processes beside us are not slowed down."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

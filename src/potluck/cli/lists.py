@@ -70,6 +70,7 @@ def models(
 
 def _show_model(name: str, shape: str, classes: int) -> None:
     from potluck.core.errors import PotluckError
+    from potluck.core.threads import one_thread
     from potluck.models import groups
     from potluck.models.card import describe, measure_speed
 
@@ -79,7 +80,9 @@ def _show_model(name: str, shape: str, classes: int) -> None:
         raise PotluckError(f"--shape {shape!r} is not understood; write sizes such as 3x32x32.") from None
     for each in groups.get(name, (name,)):
         _print_card(describe(each, sizes, classes))
-        typer.echo(f"Training speed here: {measure_speed(each, sizes, classes):,.0f} samples per second\n")
+        with one_thread():
+            speed = measure_speed(each, sizes, classes)
+        typer.echo(f"Training speed here, one thread: {speed:,.0f} samples per second\n")
 
 
 def _print_card(card: ModelCard) -> None:
