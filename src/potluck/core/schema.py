@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """A tensor of these sizes; a number is exact, a name is looked up or bound."""
+    """A tensor of these sizes; a number is exact, a name is looked up or bound, `...` at the end is any more."""
 
-    sizes: tuple[int | str, ...]
+    sizes: tuple[int | str | EllipsisType, ...]
 
-    def __init__(self, *sizes: int | str) -> None:
+    def __init__(self, *sizes: int | str | EllipsisType) -> None:
         object.__setattr__(self, "sizes", sizes)
 
 
@@ -119,11 +120,14 @@ def _check_rule(
         _check_like(name, dict(value), _SHAPES[rule.what](task, client), rule.subset, task)
 
 
-def _check_shape(name: str, value: Tensor, wanted: tuple[int | str, ...], sizes: dict[str, int]) -> None:
-    text = " × ".join(str(size) for size in wanted)
-    if value.dim() != len(wanted):
+def _check_shape(
+    name: str, value: Tensor, wanted: tuple[int | str | EllipsisType, ...], sizes: dict[str, int]
+) -> None:
+    text = " × ".join("…" if size is ... else str(size) for size in wanted)
+    named = [size for size in wanted if not isinstance(size, EllipsisType)]
+    if value.dim() < len(named) or (value.dim() > len(named) and len(named) == len(wanted)):
         raise PayloadError(f"{name} has shape {tuple(value.shape)}, expected {text}.")
-    for size, want in zip(value.shape, wanted, strict=True):
+    for size, want in zip(value.shape, named, strict=False):
         expected = want if isinstance(want, int) else sizes.setdefault(want, size)
         if size != expected:
             raise PayloadError(

@@ -14,6 +14,8 @@ METHODS: dict[str, tuple[str, str]] = {
     "fedprox": ("fedprox", "FedProx"),
     "scaffold": ("scaffold", "Scaffold"),
     "fednova": ("fednova", "FedNova"),
+    "moon": ("moon", "Moon"),
+    "fedin": ("fedin", "FedIN"),
     "fedgh": ("fedgh", "FedGH"),
 }
 

@@ -1,0 +1,276 @@
+"""FedIN: its gradients by hand, its ablations as identities, and its store of features."""
+
+import pytest
+import torch
+
+from families import Deep, deep, population
+from potluck.core.errors import PotluckError
+from potluck.core.method import Update
+from potluck.core.payload import PayloadError
+from potluck.core.schema import check_payload
+from potluck.core.sharing import ALL
+from potluck.core.task import ClientInfo
+from potluck.core.training import Training
+from potluck.methods.fedin import FedIN, Knowledge, alleviate
+from potluck.methods.fedprox import FedProx
+from tiny import Recorder, make_loop, tiny
+
+MIXED = ((1, 1), (2, 1), (2, 2))
+
+
+def vector(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def run(method, fed=None, **settings):
+    seen = Recorder()
+    fed = fed or deep(*MIXED, norm=True, sizes=(12, 9, 10))
+    loop = make_loop(method, fed, callbacks=[seen], **{"rounds": 3, **settings})
+    loop.run()
+    return seen, loop
+
+
+def same(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def joined(rule: str, features: tuple[float, ...], local: tuple[float, ...]) -> list[float]:
+    (result,) = alleviate([vector(*features)], [vector(*local)], rule, "tensor")
+    return result.tolist()
+
+
+# -- gradient alleviation ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("features", "local", "eq13", "eq14"),
+    [
+        ((1, 0), (-1, 1), [0.5, 0.5], [0.5, 0.5]),  # both rules agree here by chance
+        ((1, 0), (-2, 1), [0.2, 0.4], [0.0, 0.5]),
+        ((1, 1), (1, 0), [1.0, 1.0], [1.5, 1.0]),  # no conflict: eq. 13 drops the local gradient
+        ((3, 0), (-2, 0), [0.0, 0.0], [2.0, 0.0]),  # eq. 14 is infeasible: its product with (-2, 0) is -4
+        ((3, 4), (0, 0), [3.0, 4.0], [3.0, 4.0]),  # no local gradient
+    ],
+)
+def test_joint_gradients_by_hand(features, local, eq13, eq14):
+    assert joined("eq13", features, local) == pytest.approx(eq13, abs=1e-15)
+    assert joined("eq14", features, local) == pytest.approx(eq14, abs=1e-15)
+    assert joined("sum", features, local) == [one + other for one, other in zip(features, local, strict=True)]
+
+
+def test_eq13_never_opposes_the_local_gradient_and_eq14_may():
+    rng = torch.Generator().manual_seed(0)
+    features, local = (torch.randn(200, 5, generator=rng, dtype=torch.float64) for _ in range(2))
+    exact = alleviate(list(features), list(local), "eq13", "tensor")
+    assert all((z @ g).item() >= -1e-12 for z, g in zip(exact, local, strict=True))
+    unchanged = [torch.equal(z, f) for z, f in zip(exact, features, strict=True)]
+    assert unchanged == [(f @ g).item() >= 0 for f, g in zip(features, local, strict=True)]
+    simple = alleviate(list(3 * features), list(local), "eq14", "tensor")
+    assert min((z @ g).item() for z, g in zip(simple, local, strict=True)) < 0
+
+
+def test_the_whole_middle_may_be_weighed_as_one_vector():
+    """Products -2 and +3 add to 1: together there is no conflict, tensor by tensor there is one."""
+    features, local = [vector(1.0), vector(1.0)], [vector(-2.0), vector(3.0)]
+    assert [z.item() for z in alleviate(features, local, "eq13", "middle")] == [1.0, 1.0]
+    assert [z.item() for z in alleviate(features, local, "eq13", "tensor")] == [0.0, 1.0]
+    # Products -2 and 1: b = -1, a = 5, so Z = G_IN + G_local / 5.
+    opposed = alleviate([vector(1.0), vector(1.0)], [vector(-2.0), vector(1.0)], "eq13", "middle")
+    assert [z.item() for z in opposed] == pytest.approx([0.6, 1.2])
+
+
+# -- one client -------------------------------------------------------------------------------------------
+
+
+def one_client(method: FedIN, norm: bool = False, pairs: int = 3, **training):
+    """A client, a message with features, and its gradients after one full-batch step of size one."""
+    settings = Training(**{"epochs": 1, "batch_size": 0, "lr": 1.0, **training})
+    fed = deep((2, 2), norm=norm, training=settings)
+    me = fed.client(0)
+    rng = torch.Generator().manual_seed(1)
+    entering, leaving = (torch.rand(pairs, 6, generator=rng, dtype=torch.float64) for _ in range(2))
+    tensors = {n: t.clone() for n, t in me.model.state_dict().items() if "tracked" not in n}
+    answer = method.client(me, Knowledge(tensors, entering, leaving))
+    steps = {name: tensors[name] - answer.weights[name] for name in tensors}
+    return fed.client(0), (entering, leaving), steps, answer
+
+
+def gradients(me, entering, leaving):
+    x, y = me.train.take(slice(None))
+    model, names = me.model.train(), [name for name, _ in me.model.named_parameters()]
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    local = dict(zip(names, torch.autograd.grad(loss, list(model.parameters())), strict=True))
+    middle = {name: tensor for name, tensor in model.named_parameters() if name.startswith("layer")}
+    loss = torch.nn.functional.mse_loss(model.layer2(model.layer1(entering)), leaving)
+    return local, dict(zip(middle, torch.autograd.grad(loss, list(middle.values())), strict=True))
+
+
+@pytest.mark.parametrize("outer", [0.5, 1.0])
+def test_a_step_follows_eq14_inside_and_the_scaled_local_gradient_outside(outer: float):
+    me, features, steps, _ = one_client(FedIN(outer_scale=outer))
+    local, inner = gradients(me, *features)
+    for name, gradient in local.items():
+        expected = inner[name] + 0.5 * gradient if name in inner else outer * gradient
+        assert torch.allclose(steps[name], expected, atol=1e-12), name
+
+
+def test_extractor_end_moves_the_cut():
+    _, _, stem, up = one_client(FedIN())
+    assert up.entering.shape == up.leaving.shape == (12, 6)
+    me, features, late, _ = one_client(FedIN(extractor_end="layer1"))
+    local, _ = gradients(me, *features)
+    assert torch.allclose(late["layer1.0.fc.weight"], 0.5 * local["layer1.0.fc.weight"], atol=1e-12)
+    assert not torch.allclose(stem["layer1.0.fc.weight"], late["layer1.0.fc.weight"])
+
+
+def test_in_training_leaves_batch_norm_statistics_alone():
+    _, _, with_features, _ = one_client(FedIN(), norm=True)
+    assert "layer1.0.bn.running_mean" in with_features
+    plain = deep((2, 2), norm=True, training=Training(epochs=1, batch_size=0)).client(0)
+    x, _ = plain.train.take(slice(None))
+    with plain.training_mode(plain.model):
+        plain.model(x)
+    # One local forward pass is all that may reach the statistics.
+    for name in (name for name in with_features if "running" in name):
+        start = torch.zeros_like(with_features[name]) + ("var" in name)
+        expected = plain.model.state_dict()[name]
+        assert torch.allclose(start - with_features[name], expected, atol=1e-12), name
+
+
+def test_one_pair_with_batch_norm_is_survived():
+    _, _, steps, _ = one_client(FedIN(), norm=True, pairs=1)
+    assert all(torch.isfinite(tensor).all() for tensor in steps.values())
+
+
+def test_the_pairs_sent_are_those_of_the_last_minibatch():
+    me, _, _, answer = one_client(FedIN(), batch_size=5, lr=1e-12)
+    entering = me.model.stem(me.train.take(slice(None))[0])
+    assert answer.entering.shape == (2, 6)  # 12 samples in batches of five
+    distances = torch.cdist(answer.entering, entering).min(dim=1).values
+    assert distances.max() < 1e-6
+    assert torch.allclose(me.model.layer2(me.model.layer1(answer.entering)), answer.leaving, atol=1e-6)
+    assert not answer.entering.requires_grad
+
+
+# -- ablations --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", ["uniform", "samples"])
+def test_without_in_it_is_fedprox_bit_for_bit(weight: str):
+    ours = run(FedIN(intermediate=False, mu=0.3, weight=weight))[0]
+    prox = run(FedProx(aggregate="layerwise", weight=weight, mu=0.3))[0]
+    assert same(ours.end.state.weights[ALL], prox.end.state[ALL])
+    assert [m.numbers() for _, _, m in ours.sent] == [m.numbers() for _, _, m in prox.sent]
+    assert not same(run(FedIN(mu=0.3, weight=weight))[0].end.state.weights[ALL], prox.end.state[ALL])
+
+
+def test_the_first_round_is_fedprox_too():
+    ours, prox = run(FedIN(), rounds=1)[0], run(FedProx(aggregate="layerwise", weight="uniform"), rounds=1)[0]
+    assert same(ours.end.state.weights[ALL], prox.end.state[ALL])
+    assert all(message.entering is None for _, _, message in ours.sent)
+
+
+def test_without_prox():
+    assert not same(run(FedIN(mu=0.0))[0].end.state.weights[ALL], run(FedIN())[0].end.state.weights[ALL])
+
+
+def test_without_opt_trains_locally_first_and_then_only_the_middle():
+    me, (entering, leaving), steps, _ = one_client(FedIN(alleviation="none", in_steps=1))
+    local, _ = gradients(me, entering, leaving)
+    with torch.no_grad():
+        for name, parameter in me.model.named_parameters():
+            parameter -= local[name]
+    _, inner = gradients(me, entering, leaving)
+    for name, gradient in local.items():
+        assert torch.allclose(steps[name], gradient + inner.get(name, 0.0), atol=1e-12), name
+    default = one_client(FedIN(alleviation="none"), epochs=2)[2]
+    assert same(default, one_client(FedIN(alleviation="none", in_steps=2), epochs=2)[2])
+
+
+# -- the store --------------------------------------------------------------------------------------------
+
+
+def test_one_batch_for_everybody_drawn_from_all_pairs():
+    seen, _ = run(FedIN(in_batch=5), rounds=2)
+    sent = [message.entering for number, _, message in seen.sent if number == 2]
+    assert all(torch.equal(sent[0], other) for other in sent)
+    store = torch.cat([update.payload.entering for number, update in seen.updates if number == 1])
+    assert len(sent[0]) == 5
+    rows = [int((store == row).all(dim=1).nonzero()[0]) for row in sent[0]]
+    assert len(set(rows)) == 5
+
+
+def test_own_pairs_can_be_left_out():
+    seen, _ = run(FedIN(in_batch=99, exclude_own=True), rounds=2)
+    own = {update.client.index: update.payload.leaving for number, update in seen.updates if number == 1}
+    for client, message in ((client, message) for number, client, message in seen.sent if number == 2):
+        others = torch.cat([rows for index, rows in own.items() if index != client])
+        assert torch.equal(message.leaving.sum(1).sort().values, others.sum(1).sort().values)
+    alone, _ = run(FedIN(exclude_own=True), deep((1, 1)), rounds=2)
+    assert all(message.entering is None for _, _, message in alone.sent)
+
+
+def test_the_store_drops_its_oldest_pairs():
+    seen, loop = run(FedIN(max_pairs=6), rounds=2)
+    last = [update for number, update in seen.updates if number == 2]
+    newest = torch.cat([update.payload.leaving for update in last])[-6:]
+    assert torch.equal(loop.progress.state.leaving, newest)
+    assert loop.progress.state.owners.tolist()[-1] == last[-1].client.index
+    assert len(run(FedIN())[1].progress.state.owners) == 3 * (4 + 4 + 2)  # 12, 8 + 1 alone, 8 + 2 samples
+
+
+def test_pairs_of_another_shape_are_not_stored():
+    _, loop = run(FedIN(), rounds=1)
+    state, info = loop.progress.state, loop.task.clients[0]
+    weights = FedIN().broadcast(state, info, loop.context()).weights
+    odd = Knowledge(weights, torch.zeros(2, 5, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.float64))
+    check_payload(odd, Knowledge, loop.task, info)
+    after = FedIN().server(state, [Update(info, odd)], loop.context())
+    assert len(after.owners) == len(state.owners)
+    uneven = Knowledge(
+        weights, torch.zeros(2, 6, dtype=torch.float64), torch.zeros(3, 6, dtype=torch.float64)
+    )
+    with pytest.raises(PayloadError, match="rows"):
+        check_payload(uneven, Knowledge, loop.task, info)
+
+
+# -- what travels, needs and corner cases -----------------------------------------------------------------
+
+
+def test_weights_and_pairs_travel():
+    """Stem 30, blocks 42 + 12 with norm, head 21, statistics 12 per block; pairs of 6 + 6 numbers."""
+    seen, _ = run(FedIN(in_batch=4), deep((1, 1), (2, 1), norm=True), rounds=2)
+    small, large = 30 + 2 * 54 + 21, 30 + 3 * 54 + 21
+    sent = {(number, client): message for number, client, message in seen.sent}
+    assert sent[1, 0].numbers() == small + 24
+    assert sent[2, 1].numbers() == large + 36 + 4 * 12
+    assert seen.updates[1][1].payload.numbers() == large + 36 + 4 * 12
+    accounted = FedIN().paper_accounting(sent[2, 0], seen.updates[0][1].payload)
+    assert (accounted.up, accounted.down) == (small + 48, small + 48)
+
+
+def test_needs_are_said_before_training():
+    with pytest.raises(PotluckError, match="cannot be cut"):
+        make_loop(FedIN(aggregate="same_arch"), tiny(2))
+    short = Deep((1, 1)).double()
+    short.__class__ = type("Short", (Deep,), {"stages": property(lambda self: (self.stem, self.layer1))})
+    with pytest.raises(PotluckError, match="extractor_end 'layer1'"):
+        make_loop(FedIN(extractor_end="layer1", aggregate="full"), population([short]))
+
+
+def test_same_arch_sharing_serves_unrelated_depths():
+    seen, _ = run(FedIN(aggregate="same_arch"), deep(*MIXED, (1, 1)), rounds=2)
+    assert len(seen.end.state.weights) == 3
+
+
+def test_newcomers_single_samples_and_single_classes_are_survived():
+    fed = deep(*MIXED, (1, 1), norm=True, sizes=(1, 12, 5), classes_of=[(0,), None, (1, 2)])
+    seen, _ = run(FedIN(), fed, rounds=4, participation=0.5)
+    assert len(seen.end.scores) == 4
+
+
+def test_knowledge_of_a_stranger_is_refused():
+    fed = deep((1, 1))
+    info = ClientInfo(0, "c", 1, fed.task.clients[0].architecture)
+    with pytest.raises(PayloadError, match="unknown tensor"):
+        check_payload(Knowledge({"layer9.w": torch.zeros(1)}), Knowledge, fed.task, info)

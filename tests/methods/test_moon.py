@@ -1,0 +1,109 @@
+"""MOON: the contrast by hand, and FedAvg as its special case."""
+
+import math
+
+import pytest
+import torch
+
+from potluck.core.sharing import Weights
+from potluck.methods.fedavg import FedAvg
+from potluck.methods.moon import Moon, contrast
+from tiny import Recorder, make_loop, tiny
+
+
+def rows(*values: float) -> torch.Tensor:
+    return torch.tensor([values], dtype=torch.float64)
+
+
+def run(method, **settings):
+    seen = Recorder()
+    fed = tiny(3, hidden=(5,), norm=True, sizes=(12, 9))
+    loop = make_loop(method, fed, callbacks=[seen], rounds=3, **settings)
+    loop.run()
+    return seen, loop
+
+
+def same(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_contrast_by_hand():
+    """z = z_g = (1, 0), z_p = (0, 1), τ = ½: log(1 + e⁻²) = 0.126928."""
+    value = contrast(rows(1, 0), rows(1, 0), rows(0, 1), 0.5)
+    assert value.item() == pytest.approx(0.126928, abs=1e-6)
+
+
+def test_equal_teachers_give_log_two_and_no_gradient():
+    z = rows(1.0, 2.0).requires_grad_()
+    value = contrast(z, rows(3.0, -1.0), rows(3.0, -1.0), 0.5)
+    value.backward()
+    assert value.item() == pytest.approx(math.log(2), abs=1e-15)
+    assert z.grad.abs().max() < 1e-15
+
+
+def test_the_gradient_leads_to_the_received_features():
+    z = rows(1.0, 1.0).requires_grad_()
+    contrast(z, rows(1.0, 0.0), rows(0.0, 1.0), 0.5).backward()
+    assert z.grad[0, 0] < 0 < z.grad[0, 1]
+
+
+def test_dead_features_do_not_spoil_the_gradient():
+    z = rows(0.0, 0.0).requires_grad_()
+    contrast(z, rows(0.0, 0.0), rows(0.0, 1.0), 0.5).backward()
+    assert torch.isfinite(z.grad).all()
+
+
+def test_without_weight_it_is_fedavg_bit_for_bit():
+    plain, moon = run(FedAvg())[0], run(Moon(mu=0.0))[0]
+    assert same(plain.end.state["Net"], moon.end.state["Net"])
+    assert not same(plain.end.state["Net"], run(Moon(mu=1.0))[0].end.state["Net"])
+
+
+def test_the_first_participation_is_plain_training():
+    """There is no earlier model; nothing takes its place."""
+    ours, plain = Recorder(), Recorder()
+    make_loop(Moon(mu=5.0), tiny(2), rounds=1, callbacks=[ours]).run()
+    make_loop(FedAvg(), tiny(2), rounds=1, callbacks=[plain]).run()
+    for (_, one), (_, other) in zip(ours.updates, plain.updates, strict=True):
+        assert same(one.payload.tensors, other.payload.tensors)
+
+
+def test_the_previous_model_is_the_clients_last_and_waits_for_it():
+    seen, loop = run(Moon(), participation=0.34)
+    last: dict[int, dict] = {}
+    for _, update in seen.updates:
+        last[update.client.index] = update.payload.tensors
+    assert last
+    for index in range(3):
+        private = loop.fetch(index)["private"]
+        if index in last:
+            assert same(private["previous"], last[index])
+        else:
+            assert private == {}
+
+
+def test_frozen_models_keep_their_statistics():
+    fed = tiny(1, hidden=(5,), norm=True)
+    me = fed.client(0)
+    method = Moon()
+    weights = Weights({n: t.clone() for n, t in me.model.state_dict().items() if "tracked" not in n})
+    me.begin("train", 0, 1, 2)
+    method.client(me, weights)
+    previous = {name: tensor.clone() for name, tensor in me.private["previous"].items()}
+    me.begin("train", 1, 2, 2)
+    answer = method.client(me, weights)
+    assert not same(previous, answer.tensors)
+    assert weights.tensors["body.1.running_mean"].eq(0).all()  # training did not reach into the message
+
+
+def test_it_sends_what_fedavg_sends():
+    moon, plain = run(Moon())[0], run(FedAvg())[0]
+    assert [m.numbers() for _, _, m in moon.sent] == [m.numbers() for _, _, m in plain.sent]
+    assert [u.payload.numbers() for _, u in moon.updates] == [u.payload.numbers() for _, u in plain.updates]
+
+
+def test_single_samples_and_single_classes_are_survived():
+    fed = tiny(4, hidden=(5, 7), norm=True, sizes=(1, 12, 5), classes_of=[(0,), None])
+    seen = Recorder()
+    make_loop(Moon(), fed, rounds=3, participation=0.5, callbacks=[seen]).run()
+    assert len(seen.end.scores) == 4
