@@ -11,6 +11,7 @@ from torch import Tensor
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
 from potluck.core.model import ClientModel
+from potluck.core.norm import norms_at_rest
 from potluck.core.random import seeded
 from potluck.core.samples import Samples
 from potluck.core.task import CPU, Architecture, ClientInfo, Task
@@ -120,7 +121,7 @@ def describe(
     """What all parties may know of an architecture, read off one model of it."""
     model = build().to(device=device, dtype=dtype).eval()
     shapes: list[tuple[int, ...]] = []
-    with torch.no_grad():
+    with torch.no_grad(), norms_at_rest(model):  # one sample is no batch to normalise over
         x = example
         for stage in model.stages:
             x = stage(x)

@@ -47,9 +47,10 @@ class Range:
 
 @dataclass(frozen=True)
 class Like:
-    """A dict of tensors with names and shapes of a known thing: `model`, `head` or `shared`.
+    """A dict of tensors with names and shapes of a known thing: `model`, `any model`, `head` or `shared`.
 
-    `model` is the architecture of the client that answers; with `subset` some names may be left out.
+    `model` is the architecture of the client that answers, `any model` whichever of the task's fits; with
+    `subset` some names may be left out.
     """
 
     what: str
@@ -117,7 +118,7 @@ def _check_rule(
         if bool(((numbers < rule.low) | (numbers > rule.high)).any()):
             raise PayloadError(f"{name} must lie between {rule.low:g} and {rule.high:g}.")
     elif isinstance(rule, Like) and isinstance(value, Mapping):
-        _check_like(name, dict(value), _SHAPES[rule.what](task, client), rule.subset, task)
+        _check_like(name, dict(value), _SHAPES[rule.what](task, client, value), rule.subset, task)
 
 
 def _check_shape(
@@ -150,8 +151,17 @@ def _check_like(
 
 
 Shapes = Mapping[str, tuple[int, ...]]
-_SHAPES: dict[str, Callable[[Task, ClientInfo], Shapes]] = {
-    "model": lambda task, client: task.architectures[client.architecture].shapes,
-    "head": lambda task, client: task.architectures[client.architecture].head,
-    "shared": lambda task, client: task.shared_shapes(),
+
+
+def _any_model(task: Task, client: ClientInfo, value: Mapping[str, Tensor]) -> Shapes:
+    given = {name: tuple(tensor.shape) for name, tensor in value.items()}
+    known = [architecture.shapes for architecture in task.architectures.values()]
+    return given if given in known else task.architectures[client.architecture].shapes
+
+
+_SHAPES: dict[str, Callable[[Task, ClientInfo, Mapping[str, Tensor]], Shapes]] = {
+    "model": lambda task, client, value: task.architectures[client.architecture].shapes,
+    "any model": _any_model,
+    "head": lambda task, client, value: task.architectures[client.architecture].head,
+    "shared": lambda task, client, value: task.shared_shapes(),
 }

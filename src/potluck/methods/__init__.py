@@ -16,6 +16,8 @@ METHODS: dict[str, tuple[str, str]] = {
     "fednova": ("fednova", "FedNova"),
     "moon": ("moon", "Moon"),
     "fedin": ("fedin", "FedIN"),
+    "heterofl": ("heterofl", "HeteroFL"),
+    "fedrolex": ("fedrolex", "FedRolex"),
     "fedgh": ("fedgh", "FedGH"),
 }
 

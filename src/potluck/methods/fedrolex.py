@@ -1,0 +1,45 @@
+"""FedRolex (Alam et al., NeurIPS 2022): HeteroFL whose slices roll over the wide model from round to round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from potluck.core import slicing
+from potluck.core.random import generator
+from potluck.core.task import Context
+from potluck.methods.heterofl import HeteroFL
+
+
+@dataclass
+class FedRolex(HeteroFL):
+    """In step t (from 0) a layer of width n keeps the indices t, t+1, … modulo n, so all are trained in turn.
+
+    `order`: `roll`, `random` (indices drawn anew each step, the same for all clients) or `static` (HeteroFL).
+    `direction`: `ascending` as in the paper, or `descending` as its code rolls. `shift` is how far the window
+    moves per step: with a larger one, windows of successive steps overlap less. The rest is HeteroFL's.
+    """
+
+    name: ClassVar[str] = "fedrolex"
+    summary: ClassVar[str] = "width-nested models: the trained slice rolls over the widest"
+
+    order: Literal["roll", "random", "static"] = "roll"
+    direction: Literal["ascending", "descending"] = "ascending"
+    shift: int = 1
+
+    def window(self, ctx: Context, staleness: int = 0) -> slicing.Window:
+        """A function of the step in which the slice was sent, so the window itself need not travel."""
+        step = ctx.step - 1 - staleness
+        if self.order == "static":
+            return slicing.corner
+        if self.order == "random":
+
+            def drawn(size: int, full: int) -> Tensor:
+                return torch.randperm(full, generator=generator(ctx.seed, "window", step, full))[:size]
+
+            return drawn
+        offset = self.shift * (step if self.direction == "ascending" else -step)
+        return lambda size, full: (offset + torch.arange(size)) % full

@@ -1,0 +1,269 @@
+"""HeteroFL: slices and masked losses by hand, FedAvg as the case of one width, Bottleneck blocks included."""
+
+import pytest
+import torch
+from torch import nn
+
+from families import Wide, population, wide
+from potluck.core.errors import PotluckError
+from potluck.core.method import Update
+from potluck.core.model import ClientModel
+from potluck.core.payload import PayloadError
+from potluck.core.schema import check_payload
+from potluck.core.task import ClientInfo
+from potluck.core.training import Training
+from potluck.methods.fedavg import FedAvg
+from potluck.methods.heterofl import HeteroFL, Slice, masked_loss
+from tiny import Recorder, make_loop, points, tiny
+
+
+def run(method, fed, **settings):
+    seen = Recorder()
+    loop = make_loop(method, fed, callbacks=[seen], **{"rounds": 2, **settings})
+    loop.run()
+    return seen, loop
+
+
+def same(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def full(value: float, *shape: int) -> torch.Tensor:
+    return torch.full(shape, value, dtype=torch.float64)
+
+
+def served(state: dict, slices: list[Slice], method: HeteroFL | None = None) -> dict:
+    context = make_loop(HeteroFL(), wide(1.0)).context()
+    updates = [Update(ClientInfo(number, "c", 1, "Wide"), one) for number, one in enumerate(slices)]
+    return (method or HeteroFL()).server(state, updates, context)
+
+
+def test_scalars_are_averaged_over_their_holders():
+    """A 4×4 weight; full-rate client all 4, half-rate client all 2: the corner is 3, the rest 4."""
+    result = served({"w": full(0.0, 4, 4)}, [Slice({"w": full(4.0, 4, 4)}), Slice({"w": full(2.0, 2, 2)})])[
+        "w"
+    ]
+    expected = full(4.0, 4, 4)
+    expected[:2, :2] = 3.0
+    assert torch.equal(result, expected)
+    alone = served({"w": full(9.0, 4, 4)}, [Slice({"w": full(2.0, 2, 2)})])["w"]
+    assert alone[2:].eq(9.0).all()  # nobody holds these
+    assert alone[:2, :2].eq(2.0).all()
+
+
+def test_output_rows_are_averaged_over_clients_that_have_the_class():
+    state = {"head.weight": full(9.0, 3, 2), "head.bias": full(9.0, 3)}
+    one = Slice({"head.weight": full(1.0, 3, 2), "head.bias": full(1.0, 3)}, torch.tensor([0, 1]))
+    other = Slice({"head.weight": full(3.0, 3, 1), "head.bias": full(3.0, 3)}, torch.tensor([1]))
+    result = served(state, [one, other])
+    assert result["head.bias"].tolist() == [1.0, 2.0, 9.0]
+    assert result["head.weight"].tolist() == [[1.0, 1.0], [2.0, 1.0], [9.0, 9.0]]
+
+
+def test_masked_cross_entropy():
+    """Scores (1, 2, 3), class 1 absent, y = 0: 2.169846; -inf instead of 0 would give 2.126928, no mask 2.407606."""
+    scores = nn.Identity()
+    x, y = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64), torch.tensor([0])
+    value = masked_loss(scores, x, y, torch.tensor([True, False, True]))
+    assert value.item() == pytest.approx(2.169846, abs=1e-6)
+    assert masked_loss(scores, x, y, torch.tensor([True] * 3)).item() == pytest.approx(2.407606, abs=1e-6)
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_at_full_rate_it_is_unweighted_fedavg_bit_for_bit(mask: bool):
+    fed = wide(1.0, 1.0, 1.0, sizes=(12, 9, 6))
+    ours, plain = run(HeteroFL(mask=mask), fed)[0], run(FedAvg(aggregate="full", weight="uniform"), fed)[0]
+    assert same(ours.end.state, plain.end.state["all"])
+
+
+def test_every_tensor_of_a_bottleneck_network_is_sliced():
+    """The published splitter knows conv1, conv2, shortcut and linear, and raises at conv3."""
+    fed = wide(1.0, 0.5)
+    seen, _ = run(HeteroFL(), fed, rounds=1)
+    (_, _, large), (_, _, small) = seen.sent
+    assert small.tensors["block.conv3.weight"].shape == (4, 1, 1, 1)
+    for name, tensor in small.tensors.items():
+        corner = tuple(slice(size) for size in tensor.shape)
+        assert torch.equal(tensor, large.tensors[name][corner]), name
+    one, other = (update.payload.tensors["block.conv3.weight"] for _, update in seen.updates)
+    result = seen.end.state["block.conv3.weight"]
+    assert torch.equal(result[:4, :1], (one[:4, :1] + other) / 2)
+    assert torch.equal(result[4:], one[4:])
+
+
+def test_absent_classes_get_no_gradient_and_keep_their_row():
+    fed = wide(1.0, 0.5, classes_of=[(0, 1)])
+    seen, _ = run(HeteroFL(), fed, rounds=1)
+    start, end = seen.sent[0][2].tensors, seen.end.state
+    for name in ("head.weight", "head.bias"):
+        assert torch.equal(end[name][2], start[name][2])
+        assert not torch.equal(end[name][:2], start[name][:2])
+    assert [update.payload.classes.tolist() for _, update in seen.updates] == [[0, 1], [0, 1]]
+
+
+def test_the_slice_and_the_class_ids_travel():
+    fed = wide(1.0, 0.5, classes_of=[(0, 1)])
+    seen, _ = run(HeteroFL(), fed, rounds=1)
+    # stem 4·9+4; conv1 8, conv2 36, norm 4, conv3 16, shortcut 32; head 27. At half rate 2·9+2, 2+9+2+4+8, 15.
+    widths = (40 + 96 + 27, 20 + 25 + 15)
+    assert tuple(message.numbers() for _, _, message in seen.sent) == widths
+    assert [update.payload.numbers() - 2 for _, update in seen.updates] == list(widths)
+    accounted = HeteroFL().paper_accounting(seen.sent[1][2], seen.updates[1][1].payload)
+    assert (accounted.up, accounted.down) == (widths[1], widths[1])
+    assert run(HeteroFL(mask=False), fed, rounds=1)[0].updates[0][1].payload.numbers() == widths[0]
+
+
+# -- testing ----------------------------------------------------------------------------------------------
+
+
+def by_hand(network: nn.Module, x: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+    """A test pass with the norm's statistics taken from `data` in one batch."""
+    network.block.bn.track_running_stats, network.block.bn.momentum = True, 1.0
+    hidden = network.block.conv1(torch.relu(network.stem(data.reshape(-1, 1, 2, 2))))
+    seen = network.block.conv2(torch.relu(hidden))
+    network.block.bn.running_mean = seen.mean((0, 2, 3)).detach()
+    network.block.bn.running_var = seen.var((0, 2, 3)).detach()
+    return network.eval()(x)
+
+
+@pytest.mark.parametrize("received", [False, True])
+def test_clients_are_tested_with_statistics_of_their_own_training_data(received: bool):
+    fed = wide(1.0, 0.5)
+    me, twin = fed.client(1), fed.client(1).model
+    message = None
+    if received:
+        loop = make_loop(HeteroFL(), fed)
+        message = HeteroFL().broadcast(loop.progress.state, me.info, loop.context())
+        twin.load_state_dict(message.tensors)
+    before = {name: tensor.clone() for name, tensor in me.model.state_dict().items()}
+    predictor = HeteroFL().predict(me, message)
+    x, _ = me.test.take(slice(0, 1))
+    expected = by_hand(twin, x, me.train.take(slice(None))[0])
+    assert torch.allclose(predictor(x), expected, atol=1e-12)  # one sample: no statistics of its own
+    assert same(before, dict(me.model.state_dict()))
+    assert me.model.block.bn.running_mean is None
+
+
+def test_masked_tests_never_favour_an_absent_class_that_scores_above_zero():
+    fed = wide(1.0, classes_of=[(0, 1)])
+    me = fed.client(0)
+    nn.init.constant_(me.model.head.bias, 50.0)
+    x, _ = me.test.take(slice(None))
+    scores = HeteroFL(mask_tests=True).predict(me, None)(x)
+    assert scores[:, 2].eq(0).all()
+    assert scores[:, :2].min() > 0
+    assert HeteroFL().predict(me, None)(x)[:, 2].min() > 0
+
+
+def test_the_global_model_is_the_widest_one():
+    fed = wide(0.5, 1.0, public=points(10, 7))
+    method = HeteroFL()
+    _, loop = run(method, fed, rounds=1)
+    model = Wide(1.0).double()
+    model.load_state_dict(loop.progress.state)
+    x, _ = fed.shared_test.take(slice(None))
+    predictor = method.predict_server(loop.progress.state, loop.context())
+    assert torch.allclose(predictor(x), by_hand(model, x, points(10, 7)[0]), atol=1e-12)
+
+
+def test_without_public_data_the_global_model_uses_the_test_batch():
+    fed = wide(0.5, 1.0)
+    _, loop = run(HeteroFL(), fed, rounds=1)
+    model = Wide(1.0).double().eval()
+    model.load_state_dict(loop.progress.state)
+    x, _ = fed.shared_test.take(slice(None))
+    predictor = HeteroFL().predict_server(loop.progress.state, loop.context())
+    assert torch.equal(predictor(x), model(x))
+    assert predictor(x[:1]).shape == (1, 3)
+
+
+# -- dynamic widths ---------------------------------------------------------------------------------------
+
+
+def test_dynamic_widths_are_drawn_anew_for_every_client_and_round():
+    fed = wide(1.0, 0.5)
+    seen, loop = run(HeteroFL(rates="dynamic"), fed, rounds=6)
+    widths = [
+        [m.tensors["stem.weight"].shape[0] for n, c, m in seen.sent if c == client] for client in (0, 1)
+    ]
+    assert set(widths[0]) == set(widths[1]) == {2, 4}
+    assert widths[0] != widths[1]
+    for client in (0, 1):
+        kept = loop.fetch(client)["private"]["width"]
+        assert kept == {4: "Wide", 2: "Wide-2"}[widths[client][-1]]
+
+
+def test_a_client_is_tested_with_the_width_it_trained_last():
+    fed = wide(1.0, 0.5)
+    loop = make_loop(HeteroFL(), fed)
+    foreign = HeteroFL().broadcast(loop.progress.state, fed.task.clients[1], loop.context())
+    me = fed.client(0)
+    before = {name: tensor.clone() for name, tensor in me.model.state_dict().items()}
+    answer = HeteroFL().client(me, foreign)
+    assert same(before, dict(me.model.state_dict()))  # its own network rests
+    twin = Wide(0.5).double()
+    twin.load_state_dict(answer.tensors)
+    x, _ = me.test.take(slice(None))
+    expected = by_hand(twin, x, me.train.take(slice(None))[0])
+    assert torch.allclose(HeteroFL().predict(me, None)(x), expected, atol=1e-12)
+    state = me.state()
+    assert HeteroFL().predict(me, foreign)(x).shape == (9, 3)
+    assert state.layout == me.state().layout
+    again = fed.client(0)
+    again.restore(state)
+    assert torch.equal(HeteroFL().predict(again, None)(x), HeteroFL().predict(me, None)(x))
+
+
+def test_only_widths_of_the_federation_are_accepted():
+    fed = wide(1.0, 0.5)
+    info = fed.task.clients[0]
+    half = Slice(
+        {name: torch.zeros(shape).double() for name, shape in fed.task.architectures["Wide-2"].shapes.items()}
+    )
+    check_payload(half, Slice, fed.task, info)
+    odd = Slice({**half.tensors, "stem.bias": torch.zeros(3).double()})
+    with pytest.raises(PayloadError, match="has shape"):
+        check_payload(odd, Slice, fed.task, info)
+
+
+# -- needs and corner cases -------------------------------------------------------------------------------
+
+
+def test_unrelated_models_are_refused():
+    with pytest.raises(PotluckError, match="nested width"):
+        make_loop(HeteroFL(), population([Wide().double(), tiny(1).client(0).model]))
+
+
+class Narrow(ClientModel):
+    """Static batch norm over vectors: a batch of one has nothing to normalise with."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, width)
+        self.bn = nn.BatchNorm1d(width, track_running_stats=False)
+        self.head = nn.Linear(width, 3)
+        self.feature_dim = width
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.bn(self.fc(x)))
+
+
+def test_width_one_single_samples_and_single_classes_are_survived():
+    models = [Narrow(4).double(), Narrow(1).double(), Narrow(2).double(), Narrow(4).double()]
+    fed = population(models, sizes=(1, 12, 5), classes_of=[(0,), None, (1,)])
+    for rates in ("fix", "dynamic"):
+        seen, _ = run(HeteroFL(rates=rates), fed, rounds=3, participation=0.5)
+        assert len(seen.end.scores) == 4
+        assert all(torch.isfinite(tensor).all() for tensor in seen.end.state.values())
+
+
+def test_kept_optimisers_follow_each_width():
+    fed = wide(1.0, 0.5, training=Training(epochs=1, batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=True))
+    seen, loop = run(HeteroFL(rates="dynamic"), fed, rounds=5)
+    assert set(loop.fetch(0)["optimizers"]) == {"Wide", "Wide-2"}
+    for _, client, message in seen.sent:
+        assert any(
+            not torch.equal(update.payload.tensors["head.bias"], message.tensors["head.bias"])
+            for _, update in seen.updates
+            if update.client.index == client
+        )
