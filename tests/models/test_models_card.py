@@ -2,7 +2,7 @@
 
 import torch
 
-from potluck.models import describe, measure_speed
+from potluck.models import describe, example_shape, measure_speed
 
 
 def test_operations_of_dense_and_convolutional_layers() -> None:
@@ -48,3 +48,19 @@ def test_describing_and_measuring_leave_the_random_state_alone() -> None:
     assert measure_speed("small-mlp", (1, 8, 8), 10, seconds=0.01) > 0
     assert measure_speed("text-bag", (8,), 4, seconds=0.01, vocabulary=20) > 0
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_card_reads_as_a_table_with_totals() -> None:
+    lines = str(describe("mlp-1", (30,), 10)).splitlines()
+    assert lines[0] == "mlp-1: dense layers 64 on flat input, 64 features (input 30, 10 classes)"
+    assert lines[3].split() == ["layers.0", "Linear", "64", "1,984"]
+    assert lines[-1] == "2,634 parameters, 0 buffers, 0.01 MiB, 0.01 MFLOPs per sample, 64 features"
+
+
+def test_every_model_has_an_input_that_suits_it() -> None:
+    assert example_shape("resnet50+512") == (3, 32, 32)
+    assert describe("text-bag", example_shape("text-bag"), 4, vocabulary=10).feature_dim == 64
+    assert describe("har-lstm", example_shape("har-lstm"), 4, vocabulary=10).layers[0].output_shape == (
+        32,
+        64,
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from potluck.models.card import ModelCard
+    pass
 
 Name = Annotated[str | None, typer.Argument(help="show one in full")]
 
@@ -52,14 +52,18 @@ def _first_line(text: str | None) -> str:
 
 def models(
     name: Name = None,
-    shape: Annotated[str, typer.Option("--shape", help="input shape, such as 3x32x32")] = "3x32x32",
+    shape: Annotated[
+        str | None,
+        typer.Option("--shape", help="input shape, such as 3x32x32; default: one that suits the model"),
+    ] = None,
     classes: Annotated[int, typer.Option("--classes", help="number of classes")] = 10,
+    vocabulary: Annotated[int, typer.Option("--vocabulary", help="different words, for text models")] = 10000,
 ) -> None:
     """List models and groups, or show one model's layers, size, FLOPs and speed here."""
     from potluck.models import groups, model_names, model_summary
 
     if name is not None:
-        _show_model(name, shape, classes)
+        _show_model(name, shape, classes, vocabulary)
         return
     for each in model_names():
         typer.echo(f"{each:20}  {model_summary(each)}")
@@ -68,32 +72,25 @@ def models(
         typer.echo(f"{group:20}  {', '.join(members)}")
 
 
-def _show_model(name: str, shape: str, classes: int) -> None:
-    from potluck.core.errors import PotluckError
+def _show_model(name: str, shape: str | None, classes: int, vocabulary: int) -> None:
     from potluck.core.threads import one_thread
-    from potluck.models import groups
-    from potluck.models.card import describe, measure_speed
+    from potluck.models import describe, example_shape, measure_speed, resolve_models
 
-    try:
-        sizes = tuple(int(part) for part in shape.lower().split("x"))
-    except ValueError:
-        raise PotluckError(f"--shape {shape!r} is not understood; write sizes such as 3x32x32.") from None
-    for each in groups.get(name, (name,)):
-        _print_card(describe(each, sizes, classes))
+    for each in resolve_models(name):
+        sizes = _sizes(shape) if shape else example_shape(each)
+        typer.echo(str(describe(each, sizes, classes, vocabulary=vocabulary)))
         with one_thread():
-            speed = measure_speed(each, sizes, classes)
+            speed = measure_speed(each, sizes, classes, vocabulary=vocabulary)
         typer.echo(f"Training speed here, one thread: {speed:,.0f} samples per second\n")
 
 
-def _print_card(card: ModelCard) -> None:
-    shape = "×".join(map(str, card.input_shape))
-    typer.echo(f"{card.name}: {card.summary}\n")
-    for layer in card.layers:
-        output = "×".join(map(str, layer.output_shape))
-        typer.echo(f"  {layer.name:28} {layer.type:20} {output:>14} {layer.parameters:>12,}")
-    typer.echo(f"\nInput {shape}, {card.num_classes} classes, {card.feature_dim} features")
-    typer.echo(f"Parameters: {card.parameters:,} (and {card.buffers:,} buffer values), {card.mib:.2f} MiB")
-    typer.echo(f"FLOPs per sample, forward: {card.flops:,}")
+def _sizes(text: str) -> tuple[int, ...]:
+    from potluck.core.errors import PotluckError
+
+    try:
+        return tuple(int(part) for part in text.lower().split("x"))
+    except ValueError:
+        raise PotluckError(f"--shape {text!r} is not understood; write sizes such as 3x32x32.") from None
 
 
 def datasets() -> None:

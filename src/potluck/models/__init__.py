@@ -2,7 +2,7 @@
 
 from potluck.models.card import Layer, ModelCard, describe, measure_speed
 from potluck.models.groups import assign, count_parameters, groups, resolve_models, smallest
-from potluck.models.registry import build_model, model_names, model_summary
+from potluck.models.registry import build_model, example_shape, model_names, model_summary
 from potluck.models.split import check_split, split
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "check_split",
     "count_parameters",
     "describe",
+    "example_shape",
     "groups",
     "measure_speed",
     "model_names",

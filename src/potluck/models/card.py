@@ -44,6 +44,22 @@ class ModelCard:
     mib: float
     flops: int
 
+    def __str__(self) -> str:
+        """The card as a table of layers and a line of totals."""
+        rows = [("layer", "type", "output", "parameters")]
+        for layer in self.layers:
+            shape = "×".join(map(str, layer.output_shape))
+            rows.append((layer.name, layer.type, shape, f"{layer.parameters:,}" if layer.parameters else ""))
+        wide = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = [f"{a:{wide[0]}}  {b:{wide[1]}}  {c:>{wide[2]}}  {d:>{wide[3]}}" for a, b, c, d in rows]
+        shape = "×".join(map(str, self.input_shape))
+        totals = (
+            f"{self.parameters:,} parameters, {self.buffers:,} buffers, {self.mib:.2f} MiB, "
+            f"{self.flops / 1e6:,.2f} MFLOPs per sample, {self.feature_dim} features"
+        )
+        head = f"{self.name}: {self.summary} (input {shape}, {self.num_classes} classes)"
+        return "\n".join([head, "", *(line.rstrip() for line in lines), "", totals])
+
 
 def describe(
     name: str, input_shape: tuple[int, ...], num_classes: int, *, vocabulary: int | None = None

@@ -20,6 +20,14 @@ _FORMS: dict[Kind, tuple[str, ...]] = {
 }
 
 
+EXAMPLE_SHAPES: dict[Kind, tuple[int, ...]] = {
+    "image": (3, 32, 32),
+    "series": (9, 128),
+    "text": (64,),
+    "any": (32,),
+}
+
+
 @dataclass(frozen=True)
 class Request:
     """The task a network is built for: shape of one input, number of classes, words known to a text model."""
@@ -58,9 +66,10 @@ class Entry:
         sides = shape[1:] if self.kind in ("image", "series") else shape
         if sides and min(sides) < self.min_side:
             need = "×".join([str(self.min_side)] * len(sides))
+            smaller = "a model of the group 'small5'" if self.kind == "image" else "another model"
             raise PotluckError(
                 f"Model {name!r} needs inputs of at least {need}, but input_shape is {shape}; "
-                f"choose a smaller model such as those of the group 'small5', or larger inputs."
+                f"choose {smaller} or larger inputs."
             )
         if any(side % self.multiple for side in sides):
             raise PotluckError(

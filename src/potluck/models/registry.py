@@ -27,7 +27,7 @@ from potluck.models import (
     text,
     vit,
 )
-from potluck.models.family import Entry, Request
+from potluck.models.family import EXAMPLE_SHAPES, Entry, Request
 from potluck.models.project import Projected, projection_layer
 
 ENTRIES: dict[str, Entry] = {}
@@ -95,6 +95,11 @@ def model_summary(name: str) -> str:
     if parsed.pooled is not None:
         text += f", features pooled to {parsed.pooled}"
     return text
+
+
+def example_shape(name: str) -> tuple[int, ...]:
+    """An input shape that suits an architecture: a CIFAR image, a sensor window, a short text, a table row."""
+    return EXAMPLE_SHAPES[require_name(name).entry.kind]
 
 
 def build_model(
