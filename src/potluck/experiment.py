@@ -99,7 +99,34 @@ class ScheduleSection(Section):
         0, ge=0, description="clients at work at once; 0: the cohort (sync) or 1 (async)"
     )
     min_clients: int = Field(1, ge=0)
+    deadline: float = Field(
+        0.0, ge=0, description="virtual seconds a synchronous round waits; 0: for everybody"
+    )
+    over_select: float = Field(1.0, ge=1, description="ask this many times the cohort, drop the late")
+    staleness_power: float = Field(0.0, ge=0, description="a stale answer weighs (1 + staleness)^-power")
     on_failure: Literal["stop", "continue"] = "stop"
+
+
+class DevicesSection(Section):
+    """What clients run on, for the virtual clock and for models that have to fit."""
+
+    fleet: str = Field(
+        "", description="uniform, phones, silos, long-tail, or a .toml or .csv table; empty: no clock"
+    )
+    assign: Literal["cycle", "memory"] = Field(
+        "cycle",
+        description="who gets which model: client i model i mod X, or the largest that fits the device",
+    )
+
+
+class FaultsSection(Section):
+    """Faults on purpose, as rates per training job."""
+
+    dropout: float = Field(0.0, ge=0, le=1, description="the client does not take part")
+    crash: float = Field(0.0, ge=0, le=1, description="the client trains, and dies before it answers")
+    corrupt: float = Field(0.0, ge=0, le=1, description="the answer is nonsense")
+    slow: float = Field(0.0, ge=0, le=1, description="the job takes slow_factor times as long")
+    slow_factor: float = Field(10.0, ge=1)
 
 
 class EvaluateSection(Section):
@@ -129,6 +156,8 @@ class Experiment(Section):
     models: ModelsSection = ModelsSection()
     training: TrainingSection = TrainingSection()
     schedule: ScheduleSection = ScheduleSection()
+    devices: DevicesSection = DevicesSection()
+    faults: FaultsSection = FaultsSection()
     evaluate: EvaluateSection = EvaluateSection()
     engine: EngineSection = EngineSection()
 

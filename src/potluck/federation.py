@@ -16,6 +16,7 @@ from potluck.core.random import seeded
 from potluck.core.samples import Samples
 from potluck.core.task import CPU, Architecture, ClientInfo, Task
 from potluck.core.training import Training
+from potluck.devices import Device
 
 Builder = Callable[[], ClientModel]
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -43,6 +44,11 @@ class Federation:
     shared_test: Samples | None = None
     augment: Augment | None = None
     label: str = "own data"
+    devices: Sequence[Device] = ()
+
+    def example(self) -> Tensor:
+        """One sample as models see it."""
+        return _example(self.participants, self.task.dtype, self.task.device)
 
     def client(self, index: int) -> Client:
         """A new client of this index, as it is before its first job."""
@@ -80,6 +86,7 @@ def assemble(
     dtype: torch.dtype = torch.float32,
     device: torch.device = CPU,
     label: str = "own data",
+    devices: Sequence[Device] = (),
 ) -> Federation:
     """Put a population together; `builders` gives the common first weights of each architecture."""
     infos = tuple(
@@ -96,7 +103,7 @@ def assemble(
         for name, build in builders.items()
     }
     task = Task(num_classes, input_shape, infos, architectures, seed, shared_builder, public, dtype, device)
-    return Federation(task, participants, training, shared_test, augment, label)
+    return Federation(task, participants, training, shared_test, augment, label, devices)
 
 
 def _seeded_builder(build: Builder, seed: int, name: str) -> Builder:

@@ -20,9 +20,10 @@ from potluck.core.training import Training
 from potluck.data import Data, load_data, match_shares, parse_partition, parse_split, split_client
 from potluck.data.augment import augmentation
 from potluck.data.public import hold_out, public_samples
+from potluck.devices import Device, assign_by_memory, fleet
 from potluck.experiment import Experiment
 from potluck.federation import Builder, Federation, Participant, assemble
-from potluck.models import assign, build_model, resolve_models, smallest
+from potluck.models import assign, build_model, count_parameters, resolve_models, smallest
 
 Rows = NDArray[np.int64]
 ModelSource = str | nn.Module | Callable[[], nn.Module]
@@ -53,7 +54,9 @@ def build_federation(
     dtype = getattr(torch, experiment.models.precision)
     data = data.to_dtype(dtype)
     dealt = deal(experiment, method, data)
-    builders, names = _architectures(experiment, data, models, len(dealt.train))
+    clients = len(dealt.train)
+    devices = fleet(experiment.devices.fleet, clients, experiment.seed) if experiment.devices.fleet else []
+    builders, names = _architectures(experiment, data, models, clients, devices)
     training = Training(**experiment.training.model_dump())
     participants = [
         Participant(
@@ -62,8 +65,9 @@ def build_federation(
             _own_start(builders[names[index]], experiment, names[index], name),
             dealt.train[index],
             dealt.test[index],
+            devices[index].kind if devices else "default",
         )
-        for index in range(len(dealt.train))
+        for index in range(clients)
     ]
     return assemble(
         participants,
@@ -79,6 +83,7 @@ def build_federation(
         dtype=dtype,
         device=pick_device(experiment.engine.device),
         label=data.name,
+        devices=devices,
     )
 
 
@@ -166,9 +171,13 @@ def _public(
 
 
 def _architectures(
-    experiment: Experiment, data: Data, models: Sequence[ModelSource] | None, clients: int
+    experiment: Experiment,
+    data: Data,
+    models: Sequence[ModelSource] | None,
+    clients: int,
+    devices: Sequence[Device],
 ) -> tuple[dict[str, Builder], list[str]]:
-    """A builder per architecture, and the architecture of each client: client i gets model i mod X."""
+    """A builder per architecture, and the architecture of each client: in turn, or by its device's memory."""
     sources: Sequence[ModelSource] = models if models is not None else resolve_models(experiment.models.names)
     named = {}
     for number, source in enumerate(sources):
@@ -179,6 +188,12 @@ def _architectures(
         )
         named[name] = _builder(source, name, experiment, data)
     used = assign(list(named), clients)
+    if experiment.devices.assign == "memory":
+        if not devices:
+            raise PotluckError("devices.assign = 'memory' needs devices; set devices.fleet, such as phones.")
+        with torch.device("meta"):
+            sizes = {name: count_parameters(build()) for name, build in named.items()}
+        used = assign_by_memory(sizes, devices)
     return {name: build for name, build in named.items() if name in used}, used
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from potluck.clock import with_clock
 from potluck.codec import encoded_size
 from potluck.core.callback import Callback
 from potluck.core.errors import PotluckError
@@ -21,6 +23,7 @@ from potluck.core.schedule import Schedule
 from potluck.core.threads import one_thread
 from potluck.core.worker import Worker
 from potluck.data import Data, Partition, as_data
+from potluck.engines.faults import Faults, FaultyEngine
 from potluck.engines.serial import SerialEngine
 from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.federation import Federation
@@ -178,7 +181,7 @@ def execute(
             method,
             federation.task,
             engine,
-            make_schedule(experiment, method),
+            make_schedule(experiment, method, federation),
             make_evaluation(experiment, federation),
             [writer, *callbacks],
         )
@@ -223,19 +226,25 @@ def facts(experiment: Experiment, federation: Federation, command: str) -> dict[
     }
 
 
-def make_schedule(experiment: Experiment, method: Method[Any, Any, Any]) -> Schedule:
+def make_schedule(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> Schedule:
     """The schedule of the experiment; `auto` is the method's own mode."""
     settings = experiment.schedule
     asynchronous = settings.mode == "async" or (settings.mode == "auto" and method.asynchronous)
+    if asynchronous and (settings.deadline or settings.over_select > 1):
+        raise PotluckError("schedule.deadline and schedule.over_select need schedule.mode = 'sync'.")
     usual = 1 if asynchronous else 0
-    return Schedule(
+    plan = Schedule(
         rounds=settings.rounds,
         participation=settings.participation,
         buffer=settings.buffer or usual,
         concurrency=settings.concurrency or usual,
         min_clients=settings.min_clients,
         on_failure=settings.on_failure,
+        deadline=settings.deadline or math.inf,
+        over_select=settings.over_select,
+        staleness_power=settings.staleness_power,
     )
+    return with_clock(plan, experiment, method, federation)
 
 
 def make_evaluation(experiment: Experiment, federation: Federation) -> Evaluation:
@@ -256,8 +265,10 @@ def check_evaluation(experiment: Experiment, federation: Federation) -> None:
 
 
 def make_engine(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> Engine:
-    """The engine of the experiment, with this federation's clients."""
-    return SerialEngine(Worker(method, federation.client, encoded_size))
+    """The engine of the experiment, with this federation's clients, and faults if they were asked for."""
+    engine = SerialEngine(Worker(method, federation.client, encoded_size))
+    faults = Faults(**experiment.faults.model_dump())
+    return FaultyEngine(engine, faults, experiment.seed) if faults else engine
 
 
 @contextmanager

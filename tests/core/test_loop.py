@@ -69,7 +69,7 @@ def test_asynchronous_the_server_steps_at_each_answer_and_staleness_is_real():
         rounds=3,
         callbacks=[seen],
         buffer=1,
-        duration=lambda info, n: 1.0 + 1.5 * info.index,
+        duration=lambda info, n, message: 1.0 + 1.5 * info.index,
     ).run()
     order = [(step.record.participants[0], step.record.staleness[0]) for step in seen.steps]
     assert order == [(0, 0), (0, 0), (1, 2), (0, 1), (0, 0), (1, 2)]

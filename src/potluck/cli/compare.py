@@ -33,6 +33,8 @@ def compare(
     engine: options.Engine = None,
     workers: options.Workers = None,
     device: options.Device = None,
+    fleet: options.Fleet = None,
+    assign: options.Assign = None,
     seeds: Annotated[str, typer.Option("--seeds", help="comma list: each method runs once per seed")] = "0",
     target: Target = None,
     reference: Reference = None,
@@ -66,6 +68,8 @@ def compare(
             "engine.name": engine,
             "engine.workers": workers,
             "engine.device": device,
+            "devices.fleet": fleet,
+            "devices.assign": assign,
         }
         out = _folder(out)
         runs = _run_all(what, flags, settings, _seeds(seeds), out, resume=resume, quiet=quiet)

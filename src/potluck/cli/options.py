@@ -28,6 +28,11 @@ Workers = Annotated[
     int | None, typer.Option("--workers", help="worker processes of the pool; 0: one per core")
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu | cuda | mps")]
+Fleet = Annotated[
+    str | None,
+    typer.Option("--fleet", help="devices: uniform | phones | silos | long-tail | FILE.toml | FILE.csv"),
+]
+Assign = Annotated[str | None, typer.Option("--assign", help="who gets which model: cycle | memory")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="any setting: --set training.lr=0.1 (repeat for more)")
 ]

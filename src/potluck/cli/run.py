@@ -26,6 +26,8 @@ def run(
     engine: options.Engine = None,
     workers: options.Workers = None,
     device: options.Device = None,
+    fleet: options.Fleet = None,
+    assign: options.Assign = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="a result depends on the experiment and this")
     ] = None,
@@ -48,6 +50,8 @@ def run(
         "engine.name": engine,
         "engine.workers": workers,
         "engine.device": device,
+        "devices.fleet": fleet,
+        "devices.assign": assign,
         "seed": seed,
     }
     from potluck.cli.display import progress, show_runs

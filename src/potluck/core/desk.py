@@ -10,6 +10,7 @@ from potluck.core import tree
 from potluck.core.errors import PotluckError
 from potluck.core.job import Answer, Engine, Failure, Job, Kind, Score, Test
 from potluck.core.payload import Payload
+from potluck.core.schedule import Schedule
 from potluck.core.task import ClientInfo, Context, Task
 
 
@@ -47,10 +48,10 @@ class Desk:
     """Sends jobs and finds the answer to each; the order in which an engine delivers does not matter here."""
 
     def __init__(
-        self, engine: Engine, task: Task, method_name: str, progress: Progress, *, stop: bool
+        self, engine: Engine, task: Task, method_name: str, progress: Progress, schedule: Schedule
     ) -> None:
         self.engine, self.task, self.progress = engine, task, progress
-        self.method_name, self.stop = method_name, stop
+        self.method_name, self.schedule = method_name, schedule
         self._inbox: dict[int, Answer | Failure] = {}
 
     def submit(
@@ -90,16 +91,30 @@ class Desk:
             self._wait(lambda: any(flight.job.id in self._inbox for flight in flights))
             first = next(flight for flight in flights if flight.job.id in self._inbox)
         else:
-            first = min(flights, key=lambda flight: (flight.finish, flight.job.id))
+            first = self._first_to_end()
         self.land(first)
         flights.remove(first)
         return first
 
+    def _first_to_end(self) -> Flight:
+        """How long an upload takes is known only once the answer is there, so whoever seems first is made to land.
+
+        Then it either still is the first, or another one, which could not be known to be earlier before.
+        """
+        while True:
+            first = min(self.progress.flights, key=lambda flight: (flight.finish, flight.job.id))
+            if first.result is not None:
+                return first
+            self.land(first)
+
     def land(self, flight: Flight) -> None:
-        """Wait until this flight's result is there."""
+        """Wait until this flight's result is there, and add the time of its upload."""
         if flight.result is None:
             self._wait(lambda: flight.job.id in self._inbox)
             flight.result = self._inbox.pop(flight.job.id)
+            if isinstance(flight.result, Answer):
+                info = self.task.clients[flight.job.client]
+                flight.finish += self.schedule.upload(info, flight.result.bytes_up)
 
     def fetch(self, client: int, context: Context) -> tree.Flat:
         """A client's whole state, as it is saved."""
@@ -112,7 +127,7 @@ class Desk:
 
     def raise_if_told(self, failure: Failure, info: ClientInfo) -> None:
         """Stop the run at a client's exception, with everything needed to find it."""
-        if failure.kind == "error" and self.stop:
+        if failure.kind == "error" and self.schedule.on_failure == "stop":
             failed = ClientFailed(f"{self.method_name}, client {info.index} {info.name!r}, {failure.reason}")
             failed.add_note(failure.trace)
             raise failed

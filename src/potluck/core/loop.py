@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -41,12 +42,11 @@ class Loop:
     ) -> None:
         self.method, self.task, self.schedule = method, task, schedule
         self.evaluation, self.callbacks = evaluation, callbacks
-        self.upload = payload_types(method)[1]
+        self.answer_type = payload_types(method)[1]
         self.able = [info.index for info in task.clients if info.samples > 0]
-        self.cohort = schedule.cohort(len(self.able))
+        self.cohort = schedule.asked(len(self.able))
         self.progress = progress or Progress(self.initial_state())
-        stop = schedule.on_failure == "stop"
-        self.desk = Desk(engine, task, type(method).__name__, self.progress, stop=stop)
+        self.desk = Desk(engine, task, type(method).__name__, self.progress, schedule)
 
     def run(self) -> Progress:
         """Run to the end and return where it stands then."""
@@ -120,17 +120,23 @@ class Loop:
         if room <= 0:
             return
         now.draws += 1
-        idle = [index for index in self.able if index not in busy]
+        idle = self._idle(busy)
         local = "local" in self.evaluation.protocols and self.evaluation.due(context.round, context.rounds)
         for index in self.schedule.draw(idle, room, generator(self.task.seed, "sampling", now.draws)):
             info = self.task.clients[index]
             message = self._broadcast(info, context)
             for callback in self.callbacks:
                 callback.on_send(info, message, context.round)
-            finish = now.clock + self.schedule.duration(info, now.numbers.get(index, 0))
+            seconds = self.schedule.duration(info, now.numbers.get(index, 0), message)
             job = self.desk.submit("train", index, context, message, tests=("own",) if local else ())
             now.numbers[index] = job.number + 1
-            now.flights.append(Flight(job, now.step, finish))
+            now.flights.append(Flight(job, now.step, now.clock + seconds))
+
+    def _idle(self, busy: set[int]) -> list[int]:
+        """Clients that are free and there; where nobody is there, whoever is free comes back for the job."""
+        free = [index for index in self.able if index not in busy]
+        draw, clients = self.progress.draws, self.task.clients
+        return [index for index in free if self.schedule.available(clients[index], draw)] or free
 
     def _broadcast(self, info: ClientInfo, context: Context) -> Payload:
         with self._seeded("broadcast"):
@@ -139,13 +145,22 @@ class Loop:
 
     def _collect(self) -> list[Flight]:
         """The next flights to end, until enough of them brought an answer or nobody is at work."""
+        now = self.progress
         wanted, usable = self.schedule.answers_per_step(len(self.able)), 0
+        closes = now.clock + self.schedule.deadline
         arrived: list[Flight] = []
-        while self.progress.flights and usable < wanted:
+        while now.flights and (usable < wanted or self.schedule.synchronous):
             flight = self.desk.next_flight()
-            self.progress.clock = max(self.progress.clock, flight.finish)
+            # A synchronous round ends at its deadline or with enough answers; the rest come too late for it.
+            if self.schedule.synchronous and (usable >= wanted or flight.finish > closes):
+                late = f"answered after {flight.finish - now.clock:.1f} virtual seconds of waiting"
+                flight.result = Failure(flight.job.id, flight.job.client, late, "late")
+            else:
+                now.clock = max(now.clock, flight.finish)
             usable += isinstance(flight.result, Answer)
             arrived.append(flight)
+        if usable < wanted and self.schedule.synchronous and math.isfinite(closes):
+            now.clock = closes
         return arrived
 
     def _accept(self, arrived: Sequence[Flight], context: Context) -> tuple[list[Update[Any]], list[Failure]]:
@@ -157,11 +172,12 @@ class Loop:
             if isinstance(result, Answer) and result.payload is not None:
                 payload = result.payload.to(self.task.device)
                 try:
-                    check_payload(payload, self.upload, self.task, info)
+                    check_payload(payload, self.answer_type, self.task, info)
                 except PayloadError as error:
                     result = Failure(flight.job.id, info.index, str(error), "invalid")
                 else:
-                    updates.append(Update(info, payload, self.progress.step - flight.step))
+                    stale = self.progress.step - flight.step
+                    updates.append(Update(info, payload, stale, self.schedule.weight(stale)))
                     if "own" in result.scores:
                         self.progress.scores[info.index] = result.scores["own"]
             if isinstance(result, Failure):

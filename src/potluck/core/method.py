@@ -13,6 +13,7 @@ from torch import Tensor
 
 from potluck.core.payload import Payload
 from potluck.core.task import ClientInfo, Context
+from potluck.core.training import Training
 
 if TYPE_CHECKING:
     from potluck.core.client import Client
@@ -43,11 +44,15 @@ class Need(StrEnum):
 
 @dataclass(frozen=True)
 class Update(Generic[Up]):
-    """One client's answer as the server sees it; `staleness` counts server steps since it was asked."""
+    """One client's answer as the server sees it; `staleness` counts server steps since it was asked.
+
+    `weight` is 1 unless the schedule discounts stale answers.
+    """
 
     client: ClientInfo
     payload: Up
     staleness: int = 0
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,10 @@ class Method(ABC, Generic[State, Down, Up]):
     def requires(self) -> frozenset[Need]:
         """The needs under the present options; override where an option changes them."""
         return self.needs
+
+    def workload(self, samples: int, training: Training) -> int:
+        """How many training samples one job passes through the model, for the virtual clock."""
+        return training.epochs * samples
 
     @abstractmethod
     def init_server(self, ctx: Context) -> State:

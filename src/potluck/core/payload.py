@@ -74,15 +74,16 @@ class Payload:
 
     def copy(self) -> Self:
         """A payload that shares no memory and no graph with live models or server state."""
-        return self._map(lambda tensor: tensor.detach().clone(memory_format=torch.contiguous_format))
+        return self.map(lambda tensor: tensor.detach().clone(memory_format=torch.contiguous_format))
 
     def to(self, device: torch.device) -> Self:
         """The payload with its tensors on `device`; the same object when they are there already."""
         if all(tensor.device == device for tensor in self.flatten()[0].values()):
             return self
-        return self._map(lambda tensor: tensor.to(device))
+        return self.map(lambda tensor: tensor.to(device))
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The payload with every tensor replaced by what `change` makes of it."""
         values: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)

@@ -58,9 +58,10 @@ def by_client(updates: Iterable[Update[Up]]) -> list[Update[Up]]:
 
 
 def sample_weights(updates: Sequence[Update[Any]]) -> list[float]:
-    """n_k over the sum of the participants' n: the weights of these answers, summing to one."""
-    total = sum(update.client.samples for update in updates)
-    return [update.client.samples / total for update in updates]
+    """n_k over the sum of the participants' n (discounted where stale), summing to one."""
+    counts = [update.client.samples * update.weight for update in updates]
+    total = sum(counts)
+    return [count / total for count in counts]
 
 
 def weighted_average(parts: Sequence[Tensors], weights: Sequence[float]) -> Tensors:

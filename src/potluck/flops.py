@@ -1,0 +1,35 @@
+"""Floating-point operations of one training sample, counted by torch itself."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
+
+from potluck.core.model import ClientModel
+from potluck.core.random import seeded
+from potluck.core.task import Architecture, Task
+
+
+def training_flops(model: ClientModel, example: Tensor) -> int:
+    """Operations of one sample forward and backward (a multiplication and its addition are two)."""
+    model.eval()  # batch statistics cost next to nothing, and one sample has none
+    counter = FlopCounterMode(display=False)
+    with counter:
+        scores = model(example[:1])
+        cross_entropy(scores, torch.zeros(1, dtype=torch.int64, device=scores.device)).backward()  # type: ignore[no-untyped-call]
+    return int(counter.get_total_flops())
+
+
+def flops_by_architecture(task: Task, example: Tensor) -> dict[str, int]:
+    """The count for each architecture that the server can build; 0 for one it cannot."""
+    return {name: _count(a, task, example) for name, a in task.architectures.items()}
+
+
+def _count(architecture: Architecture, task: Task, example: Tensor) -> int:
+    if architecture.build is None:
+        return 0
+    with seeded("flops"):
+        model = architecture.build().to(device=task.device, dtype=task.dtype)
+    return training_flops(model, example)
