@@ -107,6 +107,15 @@ def test_a_head_that_is_not_last_is_found_out() -> None:
         check_split(nn.Sequential(nn.Linear(6, 3), nn.Flatten(), nn.Linear(18, 3)), X, head="0")
 
 
+def test_an_example_that_does_not_fit_and_a_head_that_cannot_change_size_are_explained() -> None:
+    with pytest.raises(PotluckError, match="Hand cannot run on the example"):
+        split(Hand(), example=torch.rand(2, 3, 6, 6))
+    normed = nn.Sequential(nn.Flatten(), nn.Sequential(nn.LayerNorm(36), nn.Linear(36, 3)))
+    with pytest.raises(PotluckError, match=r"head '1' has layers of a fixed size.*name '1\.1' as head"):
+        split(normed, head="1", feature_dim=12)
+    assert split(normed, head="1.1", feature_dim=12)(X).shape == (5, 3)
+
+
 def test_stages_end_at_the_named_layers() -> None:
     original = Hand().eval()
     model = split(original, head="fc", stages=("stem", "block"), example=X)

@@ -91,24 +91,25 @@ def check_split(model: nn.Module, x: Tensor, head: str | None = None) -> None:
 def _compare(model: nn.Module, parts: ClientModel, head: str, x: Tensor) -> None:
     whole = copy.deepcopy(model).eval()
     parts = copy.deepcopy(parts).eval()
-    with torch.no_grad():
-        expected = _scores(whole(x))
-        try:
-            found = parts(x)
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise PotluckError(
-                f"{type(model).__name__} cannot run with its head {head!r} taken out ({_first_line(error)}); "
-                f"name the layer whose output is the class scores."
-            ) from error
+    name = type(model).__name__
+    expected = _scores(_run(whole, x, f"{name} cannot run on the example; pass a batch of its inputs"))
+    remedy = f"{name} cannot run with its head {head!r} taken out; name the layer that gives the class scores"
+    found = _scores(_run(parts, x, remedy))
     if expected.shape != found.shape or not torch.allclose(expected, found, rtol=1e-4, atol=1e-5):
         raise PotluckError(
-            f"head {head!r} is not the last operation of {type(model).__name__}: applying it to the features "
+            f"head {head!r} is not the last operation of {name}: applying it to the features "
             f"does not give the model's output; move what follows it (such as softmax) out of the model."
         )
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _run(module: nn.Module, x: Tensor, complaint: str) -> object:
+    """What a module gives without gradients; when it fails, the complaint with torch's own reason."""
+    try:
+        with torch.no_grad():
+            return module(x)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PotluckError(f"{complaint} ({reason}).") from error
 
 
 def _scores(output: object) -> Tensor:
@@ -159,6 +160,11 @@ def _new_input(layer: nn.Module, head: str, size: int) -> nn.Module:
     if not path:
         return new
     _replace(layer, path, new)
+    zeros = torch.zeros(2, size, device=new.weight.device, dtype=new.weight.dtype)
+    complaint = (
+        f"head {head!r} has layers of a fixed size before its linear layer; name '{head}.{path}' as head"
+    )
+    _run(copy.deepcopy(layer).eval(), zeros, complaint)
     return layer
 
 
