@@ -2,7 +2,7 @@
 
     python benchmarks/data.py --root ~/.cache/potluck
 
-Needs CIFAR-10 below the root (`potluck data prepare cifar10`). Best of five, one torch thread.
+Needs CIFAR-10 below the root (`potluck data prepare cifar10`). One torch thread.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import argparse
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -51,18 +53,33 @@ def dealing(data: Data) -> None:
         )
 
 
-def normalising(data: Data, rows: int = 5000) -> None:
+def normalising(data: Data, rows: int = 5000, rounds: int = 15) -> None:
+    """Both ways in turn within every round, so that a busy machine slows both alike; medians over the rounds."""
     view = data.view(
         torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:rows].sort().values
     )
     ready = Samples(*view.take(slice(None)))
-    print(f"normalise {rows:,} rows at once: {best(lambda: view.take(slice(None))):.1f} ms")
-    for batch, steps in ((10, 100), (64, 40)):
+    for batch, steps in ((10, 40), (64, 15)):
         order = torch.randperm(rows, generator=torch.Generator().manual_seed(1)).split(batch)[:steps]
-        for name, samples in (("per batch", view), ("once per client", ready)):
-            feed = best(lambda samples=samples, order=order: [samples.take(rows) for rows in order]) / steps
-            step = best(lambda samples=samples, order=order: train(samples, order)) / steps
-            print(f"CNN-1, batch {batch}, {name:15}: {feed:6.3f} ms of {step:6.2f} ms per step")
+        feeds, trains = [], []
+        for _ in range(rounds):
+            feeds.append([best(partial(feed, samples, order), 1) / steps for samples in (view, ready)])
+            trains.append([best(partial(train, samples, order), 1) / steps for samples in (view, ready)])
+        fed, trained = np.array(feeds), np.array(trains)
+        extra = (fed[:, 0] - fed[:, 1]) / trained[:, 1] * 100
+        ratio = trained[:, 0] / trained[:, 1]
+        low, middle, high = np.quantile(ratio, [0.25, 0.5, 0.75])
+        print(
+            f"CNN-1, batch {batch}: a batch takes {np.median(fed[:, 0]):.3f} ms normalised on the fly, "
+            f"{np.median(fed[:, 1]):.3f} ms ready-made; the difference is {np.median(extra):.1f} % of a step "
+            f"(quartiles {np.quantile(extra, 0.25):.1f} to {np.quantile(extra, 0.75):.1f}); "
+            f"whole steps, on the fly / ready-made: {middle:.2f} (quartiles {low:.2f} to {high:.2f})"
+        )
+
+
+def feed(samples: Samples, order: tuple[torch.Tensor, ...]) -> None:
+    for rows in order:
+        samples.take(rows)
 
 
 def train(samples: Samples, order: tuple[torch.Tensor, ...]) -> None:
