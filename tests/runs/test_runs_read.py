@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from potluck.core.errors import PotluckError
-from potluck.runs.read import read_run
+from potluck.runs.read import FailedJob, read_run
 
 
 def write(
@@ -58,6 +58,8 @@ def test_virtual_seconds_are_a_clock_reading_and_may_be_missing(tmp_path: Path) 
     assert clocked.curve("accuracy", "virtual_seconds").x.tolist() == [7, 9]
     plain = read_run(write(tmp_path / "b", [step(1, 0.1)]))
     assert len(plain.curve("accuracy", "virtual_seconds")) == 0
+    still = read_run(write(tmp_path / "c", [step(1, 0.1, virtual_seconds=0.0)]))
+    assert len(still.curve("accuracy", "virtual_seconds")) == 0
 
 
 def test_asynchronous_round_keeps_its_last_value_against_rounds(tmp_path: Path) -> None:
@@ -121,9 +123,9 @@ def test_final_evaluation_wins_over_later_lines(tmp_path: Path) -> None:
 
 
 def test_failures_and_staleness_are_collected(tmp_path: Path) -> None:
-    records = [step(1, 0.1, failures=[{"client": 4, "reason": "timeout"}]), step(2, 0.1, staleness=[0, 3])]
+    records = [step(1, 0.1, failures=[{"client": 4, "reason": "too late"}]), step(2, 0.1, staleness=[0, 3])]
     run = read_run(write(tmp_path, records))
-    assert run.failures == ((1, 4, "timeout"),)
+    assert run.failures == (FailedJob(1, 4, "too late", "too late"),)
     assert run.staleness.tolist() == [0, 3]
 
 

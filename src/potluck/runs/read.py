@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
-from potluck.runs.run_data import AXES, ClientResult, Curve, RunData, number_of
+from potluck.runs.run_data import AXES, ClientResult, Curve, FailedJob, RunData, number_of
 
-__all__ = ["AXES", "ClientResult", "Curve", "RunData", "read_run"]
+__all__ = ["AXES", "ClientResult", "Curve", "FailedJob", "RunData", "read_run"]
 
 
 def read_run(path: str | Path) -> RunData:

@@ -46,6 +46,16 @@ class ClientResult:
 
 
 @dataclass(frozen=True)
+class FailedJob:
+    """A client that did not give a usable answer: when, who, and why in a word and in a sentence."""
+
+    round: int
+    client: int
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class RunData:
     """Everything a finished, unfinished or killed run left on disk, with the questions one asks of it."""
 
@@ -104,8 +114,9 @@ class RunData:
             raise unknown("axis", x, AXES)
         if x == "rounds":
             return self._column("round")
-        if x == "virtual_seconds":  # the virtual clock's reading, not a duration
-            return self._column(x)
+        if x == "virtual_seconds":  # the clock's reading, not a duration; without a fleet it stands at zero
+            clock = self._column(x)
+            return clock if np.nansum(clock) > 0 else np.full(len(clock), math.nan)
         if x == "seconds":
             return np.cumsum(np.nan_to_num(self._column(x)))
         both = np.nan_to_num(self._column(f"{x}_up")) + np.nan_to_num(self._column(f"{x}_down"))
@@ -197,10 +208,15 @@ class RunData:
         return np.asarray(counts, dtype=np.int64)
 
     @cached_property
-    def failures(self) -> tuple[tuple[int, int, str], ...]:
-        """Every failure as (round, client, reason)."""
+    def failures(self) -> tuple[FailedJob, ...]:
+        """Every job that failed, in the order of server steps."""
         return tuple(
-            (int(record["round"]), int(failure.get("client", -1)), str(failure.get("reason", "unknown")))
+            FailedJob(
+                round=int(record["round"]),
+                client=int(failure.get("client", -1)),
+                kind=str(failure.get("kind") or failure.get("reason") or "unknown"),
+                reason=str(failure.get("reason") or "unknown"),
+            )
             for record in self.rounds
             for failure in record.get("failures") or ()
         )
