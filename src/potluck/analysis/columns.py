@@ -48,8 +48,9 @@ def cost_columns(comparison: Comparison) -> list[Column]:
             Column(f"rounds {to}", _rounds_cell, _to_target("rounds"), "min"),
             Column(f"MiB {to}", lambda r: text.mebibytes(_to_target("bytes")(r)), _to_target("bytes"), "min"),
             Column(f"s {to}", lambda r: text.seconds(_to_target("seconds")(r)), _to_target("seconds"), "min"),
-            Column("speed-up", lambda r: text.factor(r.speed_up), lambda r: r.speed_up, "max"),
         ]
+        if len(comparison.rows) > 1:
+            columns.append(Column("speed-up", lambda r: text.factor(r.speed_up), lambda r: r.speed_up, "max"))
     return [
         *columns,
         Column("floats up", lambda r: text.count(r.floats_up), lambda r: r.floats_up, "min"),

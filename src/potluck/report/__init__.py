@@ -1,0 +1,1 @@
+"""Results for people: a self-contained HTML report and figures for print."""

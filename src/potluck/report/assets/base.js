@@ -1,0 +1,115 @@
+"use strict";
+// What all charts share: the data, which methods are shown, colours of the theme, axes, captions, number tables.
+const data = JSON.parse(document.getElementById("data").textContent);
+const hidden = new Set();
+const charts = [];
+const byId = (id) => document.getElementById(id);
+const touch = window.matchMedia("(pointer: coarse)").matches;
+const systemDark = window.matchMedia("(prefers-color-scheme: dark)");
+
+const isDark = () => (document.documentElement.dataset.theme || (systemDark.matches ? "dark" : "light")) === "dark";
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const colourOf = (group) => (isDark() ? group.dark : group.light);
+const shown = () => data.groups.filter((_, position) => !hidden.has(position));
+
+// Plotly reads a little HTML in texts and %{…} in templates; names from run folders must be neither.
+const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const faded = (hex, alpha) =>
+  `rgba(${[1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)).join(",")},${alpha})`;
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+function fillSelect(select, options) {
+  select.replaceChildren(...options.map(([value, label]) => {
+    const option = element("option", { value });
+    option.textContent = label;
+    return option;
+  }));
+}
+
+const percent = (value, digits = 2) => `${(100 * value).toFixed(digits)} %`;
+const spaced = (value, digits = 0) => value.toLocaleString("en", { maximumFractionDigits: digits });
+
+// The unit in which the greatest value has few digits, as [divisor, name].
+function byteUnit(values) {
+  const greatest = Math.max(0, ...values.filter(Number.isFinite));
+  const power = Math.min(4, Math.max(0, Math.floor(Math.log2(greatest || 1) / 10)));
+  return [1024 ** power, ["B", "KiB", "MiB", "GiB", "TiB"][power]];
+}
+function timeUnit(values) {
+  const greatest = Math.max(0, ...values.filter(Number.isFinite));
+  return greatest >= 7200 ? [3600, "hours"] : greatest >= 120 ? [60, "minutes"] : [1, "seconds"];
+}
+
+function axis(title, more = {}) {
+  const line = css("--grid");
+  return {
+    title: { text: title, standoff: 8, font: { size: 13 } }, gridcolor: line, linecolor: css("--line"), zerolinecolor: css("--line"),
+    tickfont: { size: 12 }, automargin: true, fixedrange: touch, ...more,
+  };
+}
+
+function layout(xaxis, yaxis, more = {}) {
+  return {
+    xaxis, yaxis, showlegend: false, hovermode: "closest", dragmode: touch ? false : "zoom",
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 8, r: 10, t: 12, b: 8 },
+    font: { family: getComputedStyle(document.body).fontFamily, color: css("--quiet"), size: 13 },
+    hoverlabel: { bgcolor: css("--panel"), bordercolor: css("--line"), font: { color: css("--text"), size: 13 }, align: "left", namelength: -1 },
+    ...more,
+  };
+}
+
+// A chart: `figure()` gives {traces, layout, caption, table: {head, rows}}; without traces only the caption shows.
+function chart(name, figure) {
+  const plot = byId(`chart-${name}`);
+  const caption = byId(`caption-${name}`);
+  const numbers = element("details", { class: "numbers" }, element("summary", {}, "Show the numbers"));
+  const box = element("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": `Numbers of the chart ${name}` });
+  numbers.append(box);
+  caption.after(numbers);
+  let table = null;
+  const fill = () => numbers.open && table && box.replaceChildren(numberTable(table));
+  numbers.addEventListener("toggle", fill);
+  const draw = () => {
+    const drawn = figure();
+    const empty = !drawn.traces.length;
+    plot.classList.toggle("empty", empty);
+    numbers.hidden = empty || !drawn.table;
+    caption.textContent = drawn.caption;
+    table = drawn.table;
+    fill();
+    if (empty) return Plotly.purge(plot);
+    const config = {
+      displaylogo: false, responsive: true, displayModeBar: touch ? false : "hover",
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d", "pan2d"],
+      toImageButtonOptions: { format: "svg", filename: `potluck-${name}` },
+    };
+    return Plotly.react(plot, drawn.traces, drawn.layout, config);
+  };
+  charts.push(draw);
+  return draw;
+}
+
+function numberTable({ head, rows }) {
+  const cell = (tag, scope) => (value) => {
+    const made = element(tag, scope ? { scope } : {});
+    made.textContent = value === null || value === undefined ? "–" : value;
+    return made;
+  };
+  const body = rows.slice(0, 1000).map(([first, ...rest]) =>
+    element("tr", {}, cell("th", "row")(first), ...rest.map(cell("td"))));
+  return element("table", {}, element("thead", {}, element("tr", {}, ...head.map(cell("th", "col")))), element("tbody", {}, ...body));
+}
+
+// Bars of several methods in one chart differ in pattern too.
+const bar = (group) => {
+  const at = data.groups.indexOf(group);
+  return { color: colourOf(group), pattern: { shape: ["", "/", ".", "\\", "x", "-", "|"][at % 7], fgcolor: css("--panel"), fgopacity: 0.55, size: 7, solidity: 0.18, fillmode: "overlay" } };
+};
+const wholeNumbers = (values) => ({ rangemode: "tozero", tickformat: ",d", dtick: Math.max(0, ...values) <= 6 ? 1 : undefined });
+const redraw = () => charts.forEach((draw) => draw());

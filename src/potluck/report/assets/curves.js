@@ -1,0 +1,76 @@
+// Accuracy and loss against rounds, bytes or time, with a band over seeds.
+const AXES = { rounds: "rounds", bytes: "bytes sent", seconds: "time", virtual_seconds: "simulated time" };
+const metric = byId("curve-metric"), along = byId("curve-axis"), smoothing = byId("curve-smooth");
+fillSelect(metric, Object.entries(data.metrics));
+fillSelect(along, data.axes.map((name) => [name, AXES[name]]));
+
+// The same centred window as potluck.analysis.curves.smooth: it shrinks at both ends and never lags.
+function smooth(values, window) {
+  return values.map((_, at) => {
+    const half = Math.min(at, values.length - 1 - at, (window - 1) / 2);
+    let sum = 0;
+    for (let other = at - half; other <= at + half; other += 1) sum += values[other];
+    return sum / (2 * half + 1);
+  });
+}
+
+function placed(curves) {
+  const name = along.value;
+  const all = curves.flatMap(({ curve }) => curve[name]);
+  if (name === "bytes") {
+    const [divisor, unit] = byteUnit(all);
+    return [divisor, `traffic of all clients, up and down (${unit})`];
+  }
+  if (name === "rounds") return [1, "round"];
+  const [divisor, unit] = timeUnit(all);
+  return [divisor, `${name === "seconds" ? "wall-clock" : "simulated"} time (${unit})`];
+}
+
+function curveTraces({ group, curve }, divisor, share) {
+  const x = curve[along.value].map((value) => value / divisor);
+  const y = smooth(curve.mean, Number(smoothing.value));
+  const colour = colourOf(group);
+  const traces = [];
+  if (curve.std) {
+    const above = y.map((value, at) => value + curve.std[at]), below = y.map((value, at) => value - curve.std[at]);
+    traces.push({
+      x: [...x, ...[...x].reverse()], y: [...above, ...below.reverse()], fill: "toself", mode: "lines",
+      fillcolor: faded(colour, 0.16), line: { width: 0 }, hoverinfo: "skip", type: "scatter",
+    });
+  }
+  const number = share ? "%{y:.2%}" : "%{y:.4f}";
+  const spread = curve.std ? " ± %{customdata[1]}" : "";
+  traces.push({
+    x, y, type: "scatter", mode: x.length <= 40 ? "lines+markers" : "lines", name: plain(group.label),
+    customdata: curve.rounds.map((round, at) => [round, curve.std ? (share ? percent(curve.std[at]) : curve.std[at].toFixed(4)) : ""]),
+    line: { color: colour, width: 2.5, dash: group.dash }, marker: { color: colour, symbol: group.symbol, size: 7 },
+    hovertemplate: `%{fullData.name}<br>round %{customdata[0]}: <b>${number}</b>${spread}<extra></extra>`,
+  });
+  return traces;
+}
+
+function curveTable(curves, share) {
+  const rounds = [...new Set(curves.flatMap(({ curve }) => curve.rounds))].sort((a, b) => a - b);
+  const kept = rounds.filter((_, at) => rounds.length <= 200 || at % Math.ceil(rounds.length / 200) === 0);
+  const lookUp = curves.map(({ curve }) => new Map(curve.rounds.map((round, at) => [round, curve.mean[at]])));
+  const show = (value) => (value === undefined ? null : share ? percent(value) : value.toFixed(4));
+  return { head: ["round", ...curves.map(({ group }) => group.label)], rows: kept.map((round) => [round, ...lookUp.map((known) => show(known.get(round)))]) };
+}
+
+chart("curves", () => {
+  const name = metric.value, share = name.startsWith("accuracy");
+  const curves = shown().map((group) => ({ group, curve: group.curves[name] })).filter(({ curve }) => curve && curve[along.value]);
+  if (!curves.length) return { traces: [], caption: data.axes.length ? "Nothing to show: choose a method above." : "No round has been evaluated yet." };
+  const [divisor, title] = placed(curves);
+  const marks = share && data.target && name === "accuracy" ? [{
+    type: "line", xref: "paper", x0: 0, x1: 1, y0: data.target, y1: data.target, line: { color: css("--quiet"), width: 1, dash: "dot" },
+  }] : [];
+  const seeds = Math.max(...curves.map(({ curve }) => curve.seeds));
+  return {
+    traces: curves.flatMap((each) => curveTraces(each, divisor, share)),
+    layout: layout(axis(title, { rangemode: "tozero" }), axis(data.metrics[name], share ? { tickformat: ".0%" } : {}), { shapes: marks }),
+    caption: (seeds > 1 ? `Mean of ${seeds} seeds; the band is one standard deviation. ` : "")
+      + (marks.length ? `The dotted line is the target of ${percent(data.target, 0)}.` : ""),
+    table: curveTable(curves, share),
+  };
+});

@@ -1,0 +1,79 @@
+"""The report: one HTML file with everything in it, to open, mail or archive, with no network anywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from potluck.analysis.comparison import Comparison, compare
+from potluck.core.errors import PotluckError
+from potluck.report import sections
+from potluck.report.cards import cards
+from potluck.report.data import report_data, to_json
+from potluck.runs.read import RunData, read_run
+
+_SCRIPTS = ("base.js", "curves.js", "clients.js", "costs.js", "page.js")
+
+
+def write_report(
+    runs: Iterable[RunData | str | Path],
+    path: str | Path,
+    reference: str | None = None,
+    target: float | None = None,
+) -> Path:
+    """Write the report of one or several runs to `path` and return it.
+
+    `reference` names the method that others are compared with (the first run's, unless given). `target` is
+    the accuracy whose cost is shown; without it, the highest multiple of 5 % that every method reached.
+    """
+    found = [run if isinstance(run, RunData) else read_run(run) for run in runs]
+    comparison = compare(found, target, reference)
+    if target is None and (reachable := common_target(comparison)):
+        comparison = compare(found, reachable, reference)
+    file = Path(path)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_name(file.name + ".part")
+        unfinished.write_text(render(comparison), encoding="utf-8")
+        os.replace(unfinished, file)
+    except OSError as error:
+        raise PotluckError(f"Cannot write the report to {str(file)!r}: {error.strerror}.") from None
+    return file
+
+
+def render(comparison: Comparison) -> str:
+    """The whole page as text."""
+    from plotly.offline import get_plotlyjs
+
+    title, subtitle = sections.headline(comparison)
+    filled = {
+        "title": escape(title),
+        "subtitle": escape(subtitle),
+        "style": _asset("report.css"),
+        "cards": cards(comparison),
+        "table": sections.comparison_table(comparison),
+        "toggles": sections.toggles(comparison),
+        "ledger": sections.ledger_section(comparison),
+        "settings": sections.settings_section(comparison),
+        "commands": sections.commands_section(comparison),
+        "data": to_json(report_data(comparison)),
+        "plotly": get_plotlyjs(),
+        "script": "\n".join(_asset(name) for name in _SCRIPTS),
+    }
+    # One pass, so that nothing that was put in is ever taken for a place to fill.
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: filled[place.group(1)], _asset("page.html"))
+
+
+def common_target(comparison: Comparison) -> float | None:
+    """The highest multiple of 5 % that every run counted has reached; None where that is nothing."""
+    lowest = min((run.best_accuracy for group in comparison.groups for run in group.counted), default=0.0)
+    steps = int(lowest * 20 + 1e-9) if lowest == lowest else 0
+    return steps / 20 or None
+
+
+def _asset(name: str) -> str:
+    return resources.files("potluck.report").joinpath("assets", name).read_text(encoding="utf-8")

@@ -1,0 +1,135 @@
+"""The parts of the report that are words and tables: they read without any script. All text is escaped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+
+from potluck.analysis import text
+from potluck.analysis.accounting import ledger_cells, ledger_row
+from potluck.analysis.columns import all_columns, best_rows
+from potluck.analysis.comparison import Comparison
+from potluck.analysis.groups import differing_settings, settings_of
+from potluck.analysis.tables import legend
+from potluck.report.markup import plain_table, scrolled, swatch
+from potluck.runs.read import RunData
+
+
+def headline(comparison: Comparison) -> tuple[str, str]:
+    """The page's title and the line below it, as plain text."""
+    runs = [run for group in comparison.groups for run in group.runs]
+    data = ", ".join(dict.fromkeys(run.dataset for run in runs if run.dataset))
+    methods = [row.label for row in comparison.rows]
+    named = " vs ".join(methods) if len(methods) <= 3 else f"{len(methods)} methods"
+    title = f"{named} on {data}" if data else named
+    clients = sorted({int(run.summary.get("clients") or len(run.client_results)) for run in runs})
+    rounds = sorted({run.num_rounds for run in runs})
+    facts = [
+        _plural(len(runs), "run"),
+        f"{_span(clients)} clients",
+        f"{_span(rounds)} rounds",
+        *dict.fromkeys(str(run.summary["partition"]) for run in runs if run.summary.get("partition")),
+    ]
+    unfinished = sum(not run.finished for run in runs)
+    if unfinished:
+        facts.append(f"{unfinished} of them unfinished" if len(runs) > 1 else "unfinished")
+    return title, " · ".join(facts)
+
+
+def comparison_table(comparison: Comparison) -> str:
+    """All methods with all columns; the best value of a column is bold."""
+    columns = all_columns(comparison)
+    bests = [best_rows(comparison, column) for column in columns]
+    head = "".join(f'<th scope="col">{_two_lines(column.title)}</th>' for column in columns)
+    lines = []
+    for position, row in enumerate(comparison.rows):
+        cells = "".join(
+            f"<td><strong>{escape(column.cell(row))}</strong></td>"
+            if position in best
+            else f"<td>{escape(column.cell(row))}</td>"
+            for column, best in zip(columns, bests, strict=True)
+        )
+        lines.append(f'<tr><th scope="row">{swatch(position)}{escape(row.label)}</th>{cells}</tr>')
+    heading = f'<thead><tr><th scope="col">method</th>{head}</tr></thead>'
+    table = f"<table>{heading}<tbody>{''.join(lines)}</tbody></table>"
+    sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in legend(comparison))
+    warnings = "".join(f'<p class="note">{escape(sentence)}</p>' for sentence in comparison.notes)
+    return scrolled(table, "Comparison of the methods") + f'<div class="fine">{sentences}{warnings}</div>'
+
+
+def ledger_section(comparison: Comparison) -> str:
+    """The traffic ledger as a table."""
+    headings, cells = ledger_cells([ledger_row(group) for group in comparison.groups])
+    return scrolled(plain_table(headings, cells), "Traffic ledger")
+
+
+def settings_section(comparison: Comparison) -> str:
+    """What the methods have in common, where they differ, and each one's whole experiment to unfold."""
+    runs = [group.runs[0] for group in comparison.groups]
+    differing = differing_settings(runs)
+    common = {key: value for key, value in settings_of(runs[0]).items() if key not in differing}
+    parts = []
+    if differing:
+        lines = [[key, *(_setting(value) for value in values)] for key, values in differing.items()]
+        headings = ["differs", *(group.label for group in comparison.groups)]
+        parts.append(scrolled(plain_table(headings, lines), "Settings in which the methods differ"))
+    if common:
+        lines = [[key, _setting(value)] for key, value in common.items()]
+        name = "the same for all" if len(runs) > 1 else "setting"
+        parts.append(scrolled(plain_table([name, "value"], lines), "Settings"))
+    for run in runs:
+        file = run.path / "experiment.toml"
+        if file.is_file():
+            source = escape(file.read_text(encoding="utf-8", errors="replace"))
+            parts.append(
+                f"<details><summary>{escape(run.name)}/experiment.toml</summary><pre>{source}</pre></details>"
+            )
+    return "".join(parts) or "<p>The runs recorded no settings.</p>"
+
+
+def commands_section(comparison: Comparison) -> str:
+    """For every method the commands that repeat its runs, with a button that copies them."""
+    parts = []
+    for group in comparison.groups:
+        commands = "\n".join(repeat_command(run) for run in group.runs)
+        parts.append(
+            f"<h3>{escape(group.label)}</h3>"
+            f'<div class="command"><pre tabindex="0"><code>{escape(commands)}</code></pre>'
+            f'<button type="button" class="copy" aria-label="Copy the commands of {escape(group.label)}">'
+            f"Copy</button></div>"
+        )
+    return "".join(parts)
+
+
+def repeat_command(run: RunData) -> str:
+    """The recorded command; a run that has not ended is repeated from its resolved experiment."""
+    return run.command or f"potluck run {run.path / 'experiment.toml'}"
+
+
+def toggles(comparison: Comparison) -> str:
+    """One button per method that shows or hides it in every chart."""
+    return "".join(
+        f'<button type="button" class="toggle" data-group="{position}" aria-pressed="true">'
+        f"{swatch(position)}<span>{escape(row.label)}</span></button>"
+        for position, row in enumerate(comparison.rows)
+    )
+
+
+def _two_lines(title: str) -> str:
+    first, _, rest = title.partition(" ")
+    return f"{escape(first)}<br>{escape(rest)}" if rest else escape(first)
+
+
+def _setting(value: object) -> str:
+    return (
+        text.MISSING if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+    )
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _span(values: Sequence[int]) -> str:
+    return str(values[0]) if values[0] == values[-1] else f"{values[0]}–{values[-1]}"
