@@ -85,7 +85,8 @@ def best_rows(comparison: Comparison, column: Column) -> set[int]:
         return set()
     values = {position: column.value(row) for position, row in enumerate(comparison.rows)}
     known = {position: value for position, value in values.items() if math.isfinite(value)}
-    if len(set(known.values())) < 2:
+    if not known:
         return set()
     best = max(known.values()) if column.best == "max" else min(known.values())
-    return {position for position, value in known.items() if value == best}
+    equal = {position for position, value in known.items() if math.isclose(value, best, rel_tol=1e-9)}
+    return equal if len(equal) < len(known) else set()

@@ -94,6 +94,10 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     return flat
 
 
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _tell_apart(groups: list[Group]) -> list[Group]:
     """Give groups of the same method labels that name the settings in which they differ."""
     labelled: list[Group] = []
@@ -101,7 +105,7 @@ def _tell_apart(groups: list[Group]) -> list[Group]:
         same = [other for other in groups if other.method == group.method]
         differing = differing_settings([other.runs[0] for other in same])
         shown = {key: row[same.index(group)] for key, row in list(differing.items())[:_SHOWN_SETTINGS]}
-        details = ", ".join(f"{key.split('.')[-1]}={value}" for key, value in shown.items())
+        details = ", ".join(f"{key.split('.')[-1]}={_shown(value)}" for key, value in shown.items())
         labelled.append(replace(group, label=f"{group.method} ({details})" if details else group.label))
     seen: set[str] = set()
     for position, group in enumerate(labelled):

@@ -121,11 +121,13 @@ def legend(comparison: Comparison) -> list[str]:
         sentences.append(
             f"p against {comparison.rows[0].label}: {', '.join(tests)}, two-sided, not corrected."
         )
-    sentences += [
-        f"{row.label}: {row.test.note}."
-        for row in comparison.rows
-        if row.test and row.test.note and row.test.p is None
-    ]
+    untested: dict[str, list[str]] = {}
+    for row in comparison.rows:
+        if row.test and row.test.p is None:
+            untested.setdefault(row.test.note, []).append(row.label)
+    for note, labels in untested.items():
+        everybody = len(labels) == len(comparison.rows) - 1
+        sentences.append(f"No test{'' if everybody else ' for ' + ', '.join(labels)}: {note}.")
     return sentences
 
 

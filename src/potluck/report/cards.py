@@ -9,13 +9,16 @@ from html import escape
 from potluck.analysis import text
 from potluck.analysis.comparison import Comparison, Row
 
+_LONG = 16  # characters from which a card's value is set smaller
+
 
 def cards(comparison: Comparison) -> str:
     """The few numbers a reader looks for first."""
     rows = comparison.rows
     found = _cards_of_one(rows[0]) if len(rows) == 1 else _cards_of_many(comparison)
     items = (
-        f'<div class="card"><dt>{escape(name)}</dt><dd>{escape(value)}</dd>'
+        f'<div class="card"><dt>{escape(name)}</dt>'
+        f'<dd class="{"long" if len(value) > _LONG else "short"}">{escape(value)}</dd>'
         f'<dd class="detail">{escape(detail)}</dd></div>'
         for name, value, detail in found
     )

@@ -14,6 +14,11 @@ const shown = () => data.groups.filter((_, position) => !hidden.has(position));
 
 // Plotly reads a little HTML in texts and %{…} in templates; names from run folders must be neither.
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+// A name for an axis: long ones lose their middle, since what tells settings apart is at the end.
+function short(text) {
+  const most = window.innerWidth < 600 ? 16 : 44;
+  return plain(text.length <= most ? text : `${text.slice(0, most / 2 - 1)}…${text.slice(-most / 2)}`);
+}
 const faded = (hex, alpha) =>
   `rgba(${[1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)).join(",")},${alpha})`;
 
@@ -59,7 +64,8 @@ function layout(xaxis, yaxis, more = {}) {
     xaxis, yaxis, showlegend: false, hovermode: "closest", dragmode: touch ? false : "zoom",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 8, r: 10, t: 12, b: 8 },
     font: { family: getComputedStyle(document.body).fontFamily, color: css("--quiet"), size: 13 },
-    hoverlabel: { bgcolor: css("--panel"), bordercolor: css("--line"), font: { color: css("--text"), size: 13 }, align: "left", namelength: -1 },
+    hoverlabel: { bgcolor: css("--panel"), bordercolor: css("--line"), font: { family: getComputedStyle(document.body).fontFamily, color: css("--text"), size: 13 }, align: "left", namelength: -1 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--quiet"), activecolor: css("--accent") },
     ...more,
   };
 }
@@ -86,7 +92,8 @@ function chart(name, figure) {
     if (empty) return Plotly.purge(plot);
     const config = {
       displaylogo: false, responsive: true, displayModeBar: touch ? false : "hover",
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d", "pan2d"],
+      modeBarButtons: [["toImage", "zoom2d", "resetScale2d"]],
+      showSendToCloud: false, plotlyServerURL: "", // by default Plotly offers to upload charts
       toImageButtonOptions: { format: "svg", filename: `potluck-${name}` },
     };
     return Plotly.react(plot, drawn.traces, drawn.layout, config);

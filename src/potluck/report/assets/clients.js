@@ -20,7 +20,7 @@ function strip(group, rows, value, template) {
   return {
     x: rows.map((_, at) => (rows.length > 1 ? at / (rows.length - 1) : 0.5)), y: rows.map(value), type: "scatter", mode: "lines+markers",
     name: plain(group.label), text: rows.map((row) => describe(row, group.seeds.length)),
-    line: { color: faded(colour, 0.35), width: 1.5, dash: group.dash }, marker: { color: colour, symbol: group.symbol, size: rows.length > 150 ? 5 : 8 },
+    line: { color: faded(colour, 0.35), width: 1.5, dash: group.dash }, marker: { color: colour, symbol: group.symbol, size: rows.length > 60 ? 5 : 8 },
     hovertemplate: `%{fullData.name}<br>%{text}<br><b>${template}</b><extra></extra>`,
   };
 }
@@ -49,7 +49,7 @@ function differenceFigure() {
   return {
     traces: compared.map(([group, rows]) => strip(group, rows, (row) => 100 * row.gain, "%{y:+.2f} points")),
     layout: layout(axis("clients, from greatest loss to greatest gain", { tickformat: ".0%", range: [-0.02, 1.02] }),
-      axis(`points above ${plain(base.label)}`, { zeroline: true, zerolinewidth: 2, zerolinecolor: css("--quiet") })),
+      axis(`points above ${short(base.label)}`, { zeroline: true, zerolinewidth: 2, zerolinecolor: css("--quiet") })),
     caption: better.length ? better.join(" ") : "No other shown method was run with the same clients and seed.",
     table: { head: ["client", "method", "architecture", "points"], rows: compared.flatMap(([group, rows]) => rows.map((row) => [row.name, group.label, row.architecture, (100 * row.gain).toFixed(2)])) },
   };

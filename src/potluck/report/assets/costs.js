@@ -17,11 +17,14 @@ function costOf(group, target, name) {
 
 function bars(groups, values, template, colour, more = {}) {
   return {
-    type: "bar", orientation: "h", y: groups.map((group) => plain(group.label)), x: values, marker: { color: colour },
-    hovertemplate: `%{y}<br><b>${template}</b><extra></extra>`, cliponaxis: false, ...more,
+    type: "bar", orientation: "h", y: groups.map((_, at) => at), x: values, marker: { color: colour }, customdata: groups.map((group) => plain(group.label)),
+    hovertemplate: `%{customdata}<br><b>${template}</b><extra></extra>`, ...more,
   };
 }
-const methodAxis = () => axis("", { type: "category", autorange: "reversed", fixedrange: true, ticksuffix: " " });
+const methodAxis = (groups) => axis("", {
+  tickvals: groups.map((_, at) => at), ticktext: groups.map((group) => short(group.label)), ticksuffix: " ",
+  range: [groups.length - 0.5, -0.5], fixedrange: true, showgrid: false, zeroline: false,
+});
 const sizeTo = (name, lines) => { byId(`chart-${name}`).style.height = `${Math.max(150, 78 + 46 * lines)}px`; };
 
 chart("target", () => {
@@ -37,7 +40,7 @@ chart("target", () => {
   const words = values.map((value) => (name === "flops" ? value.toExponential(2) : spaced(value, value < 10 ? 2 : 1)));
   return {
     traces: [bars(got.map((cost) => cost.group), values, `%{text} ${unit}`, got.map((cost) => colourOf(cost.group)), { text: words, textposition: "auto" })],
-    layout: layout(axis(unit, { rangemode: "tozero", fixedrange: true }), methodAxis(), { bargap: 0.35 }),
+    layout: layout(axis(unit, { rangemode: "tozero", fixedrange: true }), methodAxis(got.map((cost) => cost.group)), { bargap: 0.35 }),
     caption, table: { head: ["method", unit], rows: got.map((cost, at) => [cost.group.label, words[at]]) },
   };
 });
@@ -50,10 +53,10 @@ chart("traffic", () => {
   const [divisor, unit] = name === "floats" ? [1, "numbers"] : byteUnit(all);
   sizeTo("traffic", groups.length + 0.6);
   const titles = { floats: "numbers per client and round", bytes: `${unit} per client and round`, total: `${unit}, all clients and rounds` };
-  const side = (at, word, colour, pattern) => bars(groups, groups.map((group) => group.traffic[name][at] / divisor), `%{x:,.4~g} ${unit} ${word}`, colour, { name: word, marker: { color: colour, pattern: { shape: pattern, size: 6, solidity: 0.25 } } });
+  const side = (at, word, colour, pattern) => bars(groups, groups.map((group) => group.traffic[name][at] / divisor), `%{x:,.4~g} ${unit} ${word}`, colour, { name: word, marker: { color: colour, pattern: { shape: pattern, size: 7, solidity: 0.18, fgcolor: css("--panel"), fillmode: "overlay" } } });
   return {
     traces: [side(0, "up", css("--up"), ""), side(1, "down", css("--down"), "/")],
-    layout: layout(axis(titles[name], { type: logarithmic.checked ? "log" : "linear", fixedrange: true }), methodAxis(),
+    layout: layout(axis(titles[name], { type: logarithmic.checked ? "log" : "linear", fixedrange: true }), methodAxis(groups),
       { barmode: "group", bargap: 0.3, showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemclick: false, itemdoubleclick: false } }),
     caption: "Up is from client to server. Counted from the messages themselves.",
     table: null,

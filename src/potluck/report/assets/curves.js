@@ -41,7 +41,7 @@ function curveTraces({ group, curve }, divisor, share) {
   const number = share ? "%{y:.2%}" : "%{y:.4f}";
   const spread = curve.std ? " ± %{customdata[1]}" : "";
   traces.push({
-    x, y, type: "scatter", mode: x.length <= 40 ? "lines+markers" : "lines", name: plain(group.label),
+    x, y, type: "scatter", mode: x.length * 22 <= byId("chart-curves").clientWidth ? "lines+markers" : "lines", name: plain(group.label),
     customdata: curve.rounds.map((round, at) => [round, curve.std ? (share ? percent(curve.std[at]) : curve.std[at].toFixed(4)) : ""]),
     line: { color: colour, width: 2.5, dash: group.dash }, marker: { color: colour, symbol: group.symbol, size: 7 },
     hovertemplate: `%{fullData.name}<br>round %{customdata[0]}: <b>${number}</b>${spread}<extra></extra>`,

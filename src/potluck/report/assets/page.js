@@ -43,5 +43,11 @@ document.querySelectorAll(".copy").forEach((button) => button.addEventListener("
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 }));
 
+let resized = 0;
+window.addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(drawSamples, 200); // bubbles are sized by the width there is
+});
+
 paintTheme();
 document.documentElement.dataset.ready = "true";

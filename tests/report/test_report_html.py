@@ -1,0 +1,203 @@
+"""The report as a file: self-contained, escaped, complete, also for one run that never ended."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from potluck.analysis.comparison import compare
+from potluck.core.errors import PotluckError
+from potluck.report.data import MAX_CLIENTS, MAX_POINTS, report_data, to_json
+from potluck.report.html import common_target, write_report
+from potluck.report.palette import look
+from potluck.runs.read import read_run
+from synthetic_runs import make_run
+
+HOSTILE = "<script>alert('x')</script>&\"%{y}{{style}}"
+
+
+class Page(HTMLParser):
+    """Just enough of a browser to see what the page consists of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside not in ("script", "style"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def embedded(text: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    data: dict[str, Any] = json.loads(found.group(1))
+    return data
+
+
+def test_report_is_one_file_that_loads_nothing(compared: list[Path], tmp_path: Path) -> None:
+    file = write_report(compared, tmp_path / "new" / "report.html")
+    text = file.read_text()
+    assert [each.name for each in file.parent.iterdir()] == ["report.html"]
+    for tag, attributes in Page(text).tags:
+        for name in ("src", "href", "action", "data", "poster", "srcset"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:")), (tag, name, value)
+    policy = next(
+        a["content"] for t, a in Page(text).tags if a.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "form-action 'none'" in policy
+    assert "plotly.js v" in text
+
+
+def test_everything_a_reader_asks_for_is_there(compared: list[Path], tmp_path: Path) -> None:
+    page = Page(write_report(compared, tmp_path / "r.html").read_text())
+    ids = {attributes.get("id") for _, attributes in page.tags}
+    charts = ("curves", "target", "clients", "architectures", "samples", "traffic", "failures", "staleness")
+    assert {f"chart-{name}" for name in charts} <= ids
+    assert "fedavg vs fedgh vs fedhe on digits" in page.text
+    assert "potluck run fedgh --rounds 20 --seed 1" in page.text
+    best = max((read_run(run) for run in compared[2:4]), key=lambda run: run.final_accuracy)
+    mean = sum(read_run(run).final_accuracy for run in compared[2:4]) / 2
+    assert f"{100 * mean:.2f} ±" in page.text
+    assert best.method == "fedgh"
+    assert "dirichlet:0.3" in page.text
+    assert "paired t over seeds (2 pairs)" in page.text
+
+
+def test_controls_are_buttons_and_labelled_fields(compared: list[Path], tmp_path: Path) -> None:
+    page = Page(write_report(compared, tmp_path / "r.html").read_text())
+    toggles = [
+        attributes for tag, attributes in page.tags if tag == "button" and attributes.get("class") == "toggle"
+    ]
+    assert [toggle["aria-pressed"] for toggle in toggles] == ["true"] * 3
+    assert not [a for tag, a in page.tags if tag != "button" and "onclick" in a]
+    references = [a["aria-labelledby"] for _, a in page.tags if "aria-labelledby" in a]
+    ids = {attributes.get("id") for _, attributes in page.tags}
+    assert set(references) <= ids
+    skip = next(attributes for tag, attributes in page.tags if tag == "a")
+    assert skip["href"] == "#main"
+
+
+def test_text_from_run_folders_is_never_markup(tmp_path: Path) -> None:
+    run = make_run(
+        tmp_path, method=HOSTILE, summary={"dataset": "<img src=x onerror=1>", "partition": "</style>"}
+    )
+    (run / "experiment.toml").write_text("# </pre><script>alert(2)</script>\nnote = '<b>'\n")
+    text = write_report([run], tmp_path / "r.html").read_text()
+    page = Page(text)
+    assert len([tag for tag, _ in page.tags if tag == "script"]) == 3  # data, plotly, the page's own
+    assert not [tag for tag, _ in page.tags if tag in ("img", "b")]
+    assert HOSTILE in page.text
+    data = embedded(text)
+    assert data["groups"][0]["label"] == HOSTILE
+    assert "<" not in to_json(data)
+
+
+def test_one_unfinished_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path, finished=False)
+    text = write_report([run], tmp_path / "r.html").read_text()
+    page = Page(text)
+    assert "unfinished" in page.text
+    assert "experiment.toml" in page.text
+    data = embedded(text)
+    assert len(data["groups"][0]["curves"]["accuracy"]["mean"]) == 20
+    assert data["partitions"] == []
+
+
+def test_a_run_before_its_first_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "early").mkdir()
+    (tmp_path / "early" / "rounds.jsonl").write_text('{"step": 1, "round": 1, "accuracy": null}\n')
+    text = write_report([tmp_path / "early"], tmp_path / "r.html").read_text()
+    assert embedded(text)["axes"] == []
+    (tmp_path / "early" / "rounds.jsonl").write_text("")
+    assert write_report([tmp_path / "early"], tmp_path / "r.html").exists()
+
+
+def test_band_over_seeds_and_every_axis(compared: list[Path]) -> None:
+    data = report_data(compare(read_run(path) for path in compared))
+    curve = data["groups"][1]["curves"]["accuracy"]
+    assert curve["seeds"] == 2
+    assert (
+        len(curve["std"])
+        == len(curve["bytes"])
+        == len(curve["seconds"])
+        == len(curve["virtual_seconds"])
+        == 20
+    )
+    assert data["axes"] == ["rounds", "bytes", "seconds", "virtual_seconds"]
+    assert set(data["metrics"]) == {"accuracy", "loss", "train_loss"}
+
+
+def test_clients_pair_only_within_one_partition(compared: list[Path]) -> None:
+    groups = report_data(compare(read_run(path) for path in compared))["groups"]
+    first, second = (set(group["clients"]["pair"]) for group in groups[:2])
+    assert first == second
+    assert len(first) == 20  # ten clients of two seeds are twenty different clients
+
+
+def test_long_runs_and_large_populations_are_thinned(tmp_path: Path) -> None:
+    run = make_run(tmp_path, clients=MAX_CLIENTS + 5, rounds=2)
+    lines = [json.dumps({"step": n, "round": n, "accuracy": n / 1e5}) for n in range(1, MAX_POINTS * 3)]
+    (run / "rounds.jsonl").write_text("\n".join(lines) + "\n")
+    data = report_data(compare([read_run(run)]))
+    rounds = data["groups"][0]["curves"]["accuracy"]["rounds"]
+    assert len(rounds) == MAX_POINTS
+    assert (rounds[0], rounds[-1]) == (1, MAX_POINTS * 3 - 1)
+    assert len(data["partitions"][0]["counts"]) == MAX_CLIENTS
+    assert data["partitions"][0]["left_out"] == 5
+
+
+def test_numbers_json_does_not_know_become_null() -> None:
+    assert to_json({"a": float("nan"), "b": [float("inf"), 1 / 3], "c": "\u2028</"}) == (
+        '{"a":null,"b":[null,0.333333333],"c":"\\u2028\\u003c/"}'
+    )
+
+
+def test_default_target_is_what_everybody_reached(tmp_path: Path) -> None:
+    high = make_run(tmp_path, method="a", summary={"best_accuracy": 0.92})
+    low = make_run(tmp_path, method="b", summary={"best_accuracy": 0.7})
+    assert common_target(compare([read_run(high), read_run(low)])) == 0.7
+    weak = make_run(tmp_path, method="c", summary={"best_accuracy": 0.04})
+    assert common_target(compare([read_run(weak)])) is None
+
+
+def test_reference_and_target_are_obeyed(compared: list[Path], tmp_path: Path) -> None:
+    text = write_report(compared, tmp_path / "r.html", reference="fedhe", target=0.55).read_text()
+    data = embedded(text)
+    assert (data["groups"][0]["label"], data["target"]) == ("fedhe", 0.55)
+    assert "rounds to 55%" in Page(text).text.replace("  ", " ")
+
+
+def test_an_unwritable_place_is_one_sentence(compared: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PotluckError, match="Cannot write the report to"):
+        write_report(compared, tmp_path / "file" / "report.html")
+
+
+def test_looks_are_all_different() -> None:
+    looks = [look(position) for position in range(28)]
+    assert len({(each.light, each.dash) for each in looks}) == 28
+    assert len({(each.light, each.linestyle, each.marker) for each in looks}) == 28
+    assert len({each.marker for each in looks[:7]}) == 7
