@@ -1,0 +1,184 @@
+"""Figures for print: every kind in every format, what is drawn, and what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from potluck.analysis.groups import Group, group_runs
+from potluck.analysis.tsne import tsne
+from potluck.core.errors import PotluckError
+from potluck.report.feature_figures import plot_cka, plot_mean_cka, plot_tsne
+from potluck.report.figures import KINDS, plot
+from potluck.report.options import Options
+from potluck.report.palette import look
+from potluck.runs.read import read_run
+from synthetic_runs import make_run
+
+OPTIONS: dict[str, dict[str, Any]] = {"target": {"target": 0.5}, "sweep": {"field": "partition"}}
+SIGNATURES = {".pdf": b"%PDF", ".png": b"\x89PNG", ".svg": b"<?xml"}
+
+
+def groups_of(paths: list[Path]) -> list[Group]:
+    return group_runs(read_run(path) for path in paths)
+
+
+def drawn(kind: str, paths: list[Path], **options: Any) -> Figure:
+    draw: Callable[..., Figure] = KINDS[kind]
+    return draw(groups_of(paths), Options(**options))
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("ending", sorted(SIGNATURES))
+def test_every_kind_in_every_format(compared: list[Path], tmp_path: Path, kind: str, ending: str) -> None:
+    runs = compared[:1] if kind == "client-curves" else compared
+    file = plot(runs, tmp_path / "sub" / f"figure{ending}", kind=kind, **OPTIONS.get(kind, {}))
+    assert file.read_bytes().startswith(SIGNATURES[ending])
+    if ending == ".png":
+        pixels = np.asarray(Image.open(file).convert("L"))
+        assert pixels.min() < 128 < pixels.max()  # something is drawn, on white
+
+
+@pytest.mark.parametrize("ending", [".pdf", ".svg"])
+def test_the_same_runs_give_the_same_bytes(compared: list[Path], tmp_path: Path, ending: str) -> None:
+    files = [plot(compared, tmp_path / f"{n}{ending}").read_bytes() for n in (1, 2)]
+    assert files[0] == files[1]
+
+
+def test_curves_show_percent_target_and_a_look_per_method(compared: list[Path]) -> None:
+    axes = drawn("accuracy", compared, target=0.5).axes[0]
+    lines = [line for line in axes.lines if not line.get_label().startswith("_")]
+    assert [line.get_label() for line in lines] == ["fedavg", "fedgh", "fedhe"]
+    assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}) == 3
+    first = read_run(compared[0]).curve().y + read_run(compared[1]).curve().y
+    np.testing.assert_allclose(lines[0].get_ydata(), 50 * first)  # the mean of two seeds, in %
+    assert list(axes.lines[-1].get_ydata()) == [50, 50]
+    assert len(axes.collections) == 3  # a band for each
+
+
+def test_axes_have_units_that_keep_numbers_short(compared: list[Path]) -> None:
+    assert drawn("accuracy", compared, x="bytes").axes[0].get_xlabel() == "traffic (MiB)"
+    assert drawn("accuracy", compared, x="seconds").axes[0].get_xlabel() == "time (seconds)"
+    assert drawn("accuracy", compared, x="virtual_seconds").axes[0].get_xlabel() == "simulated time (minutes)"
+    line = drawn("accuracy", compared[:1], x="bytes").axes[0].lines[0]
+    np.testing.assert_allclose(line.get_xdata()[-1], read_run(compared[0]).axis("bytes")[-1] / 2**20)
+
+
+def test_smoothing_is_applied(compared: list[Path]) -> None:
+    raw = drawn("accuracy", compared[:1]).axes[0].lines[0].get_ydata()
+    smoothed = drawn("accuracy", compared[:1], smooth=3).axes[0].lines[0].get_ydata()
+    np.testing.assert_allclose(smoothed[5], np.mean(raw[4:7]))
+
+
+def test_difference_tells_the_share_of_clients_that_gain(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path, method=name, clients=4, summary={"client_accuracy": values})
+        for name, values in (("a", [0.5, 0.5, 0.5, 0.5]), ("b", [0.6, 0.7, 0.8, 0.4]))
+    ]
+    axes = drawn("difference", runs).axes[0]
+    assert axes.get_legend().get_texts()[0].get_text() == "b: 75 % better"
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [-10, 10, 20, 30])
+    other = drawn("difference", runs, reference="b").axes[0]
+    assert other.get_legend().get_texts()[0].get_text() == "a: 25 % better"
+
+
+def test_bubble_areas_are_proportional_to_counts(tmp_path: Path) -> None:
+    run = make_run(tmp_path, clients=2, summary={"class_counts": [[100, 0], [25, 50]]})
+    points = drawn("bubbles", [run]).axes[0].collections[0]
+    assert points.get_offsets().tolist() == [[0, 0], [1, 0], [1, 1]]
+    sizes = points.get_sizes()
+    np.testing.assert_allclose(sizes / sizes[0], [1, 0.25, 0.5])
+
+
+def test_target_bars_say_who_did_not_reach_it(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, method="high", level=0.9), make_run(tmp_path, method="low", level=0.3)]
+    figure = drawn("target", runs, target=0.7)
+    assert [axes.get_xlabel() for axes in figure.axes] == [
+        "rounds to 70 %",
+        "traffic (MiB) to 70 %",
+        "training (GFLOPs) to 70 %",
+    ]
+    assert " not reached" in [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_traffic_over_several_magnitudes_is_logarithmic(compared: list[Path], tmp_path: Path) -> None:
+    assert drawn("traffic", compared).axes[0].get_xscale() == "linear"  # 1,010 to 20,000
+    large = make_run(tmp_path, method="large", floats_up=10**7)
+    assert drawn("traffic", [*compared, large]).axes[0].get_xscale() == "log"
+
+
+def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
+    run = make_run(tmp_path, method="$\\frac{broken$ & <b>")
+    assert b"broken$ &amp; &lt;b&gt;" in plot([run], tmp_path / "f.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"kind": "acuracy"}, "Did you mean 'accuracy'"),
+        ({"x": "minutes"}, "Unknown axis 'minutes'"),
+        ({"smooth": 2}, "smooth=2"),
+        ({"kind": "target"}, "pass target=0.8"),
+        ({"kind": "target", "target": 0.99}, "choose a lower one"),
+        ({"kind": "sweep"}, "pass field="),
+        ({"kind": "difference", "reference": "nobody"}, "reference method 'nobody'"),
+        ({"kind": "client-curves"}, "draws one method, not 3"),
+        ({"out": "figure.docx"}, "figure format 'docx'"),
+        ({"out": "figure"}, "figure format 'figure'"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_sentence(
+    compared: list[Path], tmp_path: Path, arguments: dict[str, Any], sentence: str
+) -> None:
+    out = tmp_path / str(arguments.pop("out", "figure.png"))
+    with pytest.raises(PotluckError, match=sentence):
+        plot(compared, out, **arguments)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("kind", ["bubbles", "difference"])
+def test_one_unfinished_run_is_drawn_or_refused_in_a_sentence(tmp_path: Path, kind: str) -> None:
+    run = make_run(tmp_path, finished=False)
+    assert plot([run], tmp_path / "a.png").exists()
+    with pytest.raises(PotluckError, match=f"kind '{kind}' needs"):
+        plot([run], tmp_path / "b.png", kind=kind)
+
+
+def test_matplotlibs_own_settings_are_left_alone(compared: list[Path], tmp_path: Path) -> None:
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    plot(compared, tmp_path / "f.png")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_colours_stay_apart_for_colour_blind_readers() -> None:
+    """Viénot's simulation of deuteranopia and protanopia in linear light keeps the first six apart."""
+    simulations = {
+        "deuteranopia": [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],
+        "protanopia": [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]],
+    }
+    for theme in ("light", "dark"):
+        colours = [getattr(look(position), theme) for position in range(6)]
+        srgb = np.asarray([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in colours])
+        linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+        for name, matrix in simulations.items():
+            seen = np.clip(linear @ np.asarray(matrix).T, 0, 1) ** (1 / 2.2)
+            distances = np.linalg.norm(seen[:, None] - seen[None], axis=2) + 10 * np.eye(6)
+            assert distances.min() > 0.08, (theme, name, np.unravel_index(distances.argmin(), (6, 6)))
+
+
+def test_feature_figures(tmp_path: Path) -> None:
+    features = [np.random.default_rng(seed).normal(size=(12, 4)) for seed in range(3)]
+    assert plot_cka(features, ["a", "b", "c"], tmp_path / "cka.pdf", "stage 3").stat().st_size > 1000
+    stages = {"fedavg": {"stage 1": features, "stage 2": features}, "fedin": {"stage 1": features[:2]}}
+    assert plot_mean_cka(stages, tmp_path / "mean.png").stat().st_size > 1000
+    embedding = tsne({"a": features[0], "b": features[1]}, {"a": [0, 1] * 6, "b": [1, 2] * 6})
+    assert plot_tsne(embedding, tmp_path / "tsne.svg").read_bytes().startswith(b"<?xml")
+    assert plot_tsne(tsne({"a": features[0]}), tmp_path / "plain.png").stat().st_size > 1000
