@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from synthetic_runs import make_run
 
 from potluck.runs.read import RunData, read_run
+from synthetic_runs import make_run
 
 
 @pytest.fixture
