@@ -87,9 +87,9 @@ def test_models_by_memory_in_an_experiment(tmp_path: Path):
 
 
 def test_training_flops_of_a_linear_model_by_hand():
-    """4→5→3→3: forward 2·(20+15+9)=88, weight gradients the same, input gradients 2·(15+9)=48."""
+    """4→5→3→3: forward 2·(20+15+9) = 88, backward twice that."""
     me = tiny(1).client(0)
-    assert training_flops(me.model, me.train.x) == 88 + 88 + 48
+    assert training_flops(me.model, me.train.x) == 3 * 88
 
 
 def test_a_synchronous_round_lasts_as_long_as_its_slowest_client():
