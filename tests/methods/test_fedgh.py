@@ -5,11 +5,12 @@ from itertools import pairwise
 import pytest
 import torch
 
+from potluck.core.header import Header
 from potluck.core.method import Update
 from potluck.core.task import ClientInfo, Context
 from potluck.core.toolkit import ClassMean
 from potluck.core.training import Training
-from potluck.methods.fedgh import ClassMeans, FedGH, Header
+from potluck.methods.fedgh import ClassMeans, FedGH
 from tiny import Recorder, make_loop, tiny
 
 

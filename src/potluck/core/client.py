@@ -108,7 +108,7 @@ class Client:
         model = self.model if model is None else model
         optimizer = self.optimizer(model, name=name)
         total, steps = torch.zeros((), device=self.task.device, dtype=self.task.dtype), 0
-        with self.training_mode(model):
+        with self.training_mode(model, samples=samples):
             for x, y in self.batches(epochs, samples, models=(model,)):
                 value = loss(model, x, y, *given)
                 self.step(optimizer, value, adjust)
@@ -201,11 +201,11 @@ class Client:
         optimizer.step()
 
     @contextmanager
-    def training_mode(self, *models: nn.Module) -> Iterator[None]:
+    def training_mode(self, *models: nn.Module, samples: Samples | None = None) -> Iterator[None]:
         """Models in train mode, then in eval mode; BatchNorm does not train on batches of one sample."""
         for model in models:
             model.train()
-        single = models if self.batch_size() == 1 else ()
+        single = models if self.batch_size(samples) == 1 else ()
         with norms_at_rest(*single):
             yield
         for model in models:

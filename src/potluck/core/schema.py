@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from potluck.core.payload import Payload, PayloadError, Scalar, Tensors, field_kinds
-
-if TYPE_CHECKING:
-    from potluck.core.task import ClientInfo, Task
+from potluck.core.task import ClientInfo, Task, travels
 
 
 @dataclass(frozen=True)
@@ -162,6 +159,8 @@ def _any_model(task: Task, client: ClientInfo, value: Mapping[str, Tensor]) -> S
 _SHAPES: dict[str, Callable[[Task, ClientInfo, Mapping[str, Tensor]], Shapes]] = {
     "model": lambda task, client, value: task.architectures[client.architecture].shapes,
     "any model": _any_model,
-    "head": lambda task, client, value: task.architectures[client.architecture].head,
+    "head": lambda task, client, value: {
+        name: shape for name, shape in task.architectures[client.architecture].head.items() if travels(name)
+    },
     "shared": lambda task, client, value: task.shared_shapes(),
 }

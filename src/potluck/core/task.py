@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -15,6 +16,8 @@ from potluck.core.random import generator, seeded
 from potluck.core.samples import Samples
 
 CPU = torch.device("cpu")
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,11 @@ class Context:
     def rng(self, purpose: str) -> torch.Generator:
         """A random stream for one purpose of this server step."""
         return generator(self.seed, "server", self.step, purpose)
+
+    def module(self, name: str, build: Callable[[], Module]) -> Module:
+        """A module in the task's precision whose first weights come from this step's stream of that name."""
+        with seeded(self.seed, "server", self.step, "module", name):
+            return build().to(device=self.task.device, dtype=self.task.dtype)
 
     def linear(self, inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
         """A linear layer in the task's precision whose first weights come from this step's stream."""

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from potluck.core.method import Update
@@ -113,6 +114,25 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     surplus = module.load_state_dict(dict(tensors), strict=False).unexpected_keys
     if surplus:
         raise KeyError(f"the model has no tensor {surplus[0]!r}")
+
+
+class _Call(nn.Module):
+    """Makes any function of a model a forward pass, so that its tensors can be replaced for one call."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(self.model, *arguments)
+
+
+def call_with(
+    model: nn.Module, tensors: Mapping[str, Tensor], function: Callable[..., Any], *arguments: Any
+) -> Any:
+    """`function(model, *arguments)` as it would be with some of the model's tensors replaced."""
+    renamed = {f"model.{name}": tensor for name, tensor in tensors.items()}
+    return functional_call(_Call(model), renamed, (function, *arguments))
 
 
 class ClassMean:

@@ -19,6 +19,14 @@ METHODS: dict[str, tuple[str, str]] = {
     "heterofl": ("heterofl", "HeteroFL"),
     "fedrolex": ("fedrolex", "FedRolex"),
     "fedgh": ("fedgh", "FedGH"),
+    "lg-fedavg": ("lg_fedavg", "LGFedAvg"),
+    "fd": ("fd", "FD"),
+    "fedproto": ("fedproto", "FedProto"),
+    "fedtgp": ("fedtgp", "FedTGP"),
+    "fedhe": ("fedhe", "FedHe"),
+    "fedl2g-l": ("fedl2g", "FedL2GLogits"),
+    "fedl2g-f": ("fedl2g", "FedL2GFeatures"),
+    "fedgen": ("fedgen", "FedGen"),
 }
 
 

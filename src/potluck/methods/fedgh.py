@@ -11,18 +11,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from potluck.core.client import Client
+from potluck.core.header import Header, with_header
 from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
-from potluck.core.payload import Payload, Tensors
-from potluck.core.schema import Labels, Like, Shape
+from potluck.core.payload import Payload
+from potluck.core.schema import Labels, Shape
 from potluck.core.task import ClientInfo, Context
 from potluck.core.toolkit import sgd_step, tensors_of
-
-
-@dataclass(frozen=True)
-class Header(Payload):
-    """Server to client: the global header."""
-
-    weights: Annotated[Tensors, Like("head")]
 
 
 @dataclass(frozen=True)
@@ -91,9 +85,7 @@ class FedGH(Method[nn.Linear, Header, ClassMeans]):
 
     def predict(self, me: Client, message: Header | None) -> Predictor:
         """The client's own extractor with its trained header, or with the global one just received."""
-        if message is None:
-            return me.model
-        return me.predictor({f"head.{name}": tensor for name, tensor in message.weights.items()})
+        return me.model if message is None else with_header(me, message.weights)
 
     def paper_accounting(self, down: Header, up: ClassMeans) -> PaperAccounting:
         """Table 3 leaves the header's bias out of the downlink."""

@@ -1,0 +1,229 @@
+"""FedL2G (Zhang et al., 2024): guiding vectors per class that learn to make local training better.
+
+Two methods: the vectors guide logits (`fedl2g-l`) or features (`fedl2g-f`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, jvp
+from torch.nn.functional import cross_entropy
+
+from potluck.core.client import Client
+from potluck.core.method import Method, Need, Update
+from potluck.core.model import ClientModel
+from potluck.core.payload import Payload, Tensors
+from potluck.core.samples import Samples
+from potluck.core.schema import Labels, Shape
+from potluck.core.task import ClientInfo, Context
+from potluck.core.toolkit import call_with, mean_rows
+
+Batch = tuple[Tensor, Tensor]
+Outputs = Callable[[ClientModel, Tensor], tuple[Tensor, Tensor]]
+"""(what is guided [B, M], class scores [B, C]) of a batch."""
+
+
+@dataclass(frozen=True)
+class Guides(Payload):
+    """Server to client: v^c of every class."""
+
+    vectors: Annotated[Tensor, Shape("classes", "width")]
+
+
+@dataclass(frozen=True)
+class LogitGradients(Payload):
+    """Client to server: the rows of π that are not zero, with their classes."""
+
+    rows: Annotated[Tensor, Shape("rows", "classes")]
+    labels: Annotated[Tensor, Labels()]
+
+
+@dataclass(frozen=True)
+class FeatureGradients(Payload):
+    """Client to server: the rows of π that are not zero, with their classes."""
+
+    rows: Annotated[Tensor, Shape("rows", "features")]
+    labels: Annotated[Tensor, Labels()]
+
+
+@dataclass
+class Guiding:
+    """The options of both methods.
+
+    `warm_up` rounds learn vectors only (None: a tenth of the rounds). `divide_by`: a class's gradient is
+    averaged over the `senders` of that class (Algorithm 1) or over all `participants` (eq. 6).
+    `server_clip` bounds the norm of the averaged gradient. `small_clients`: one with fewer than two batches
+    gives `half` of its samples to the quiz set, or (the authors' code) a whole batch and sits out (`skip`).
+    """
+
+    server_lr: float = 0.1
+    warm_up: int | None = None
+    divide_by: Literal["senders", "participants"] = "senders"
+    server_clip: float | None = 100.0
+    small_clients: Literal["half", "skip"] = "half"
+
+    def first_guides(self, ctx: Context, width: int) -> Tensor:
+        """v^c ~ N(0, 1)."""
+        vectors = torch.randn(ctx.task.num_classes, width, generator=ctx.rng("guides"), dtype=ctx.task.dtype)
+        return vectors.to(ctx.task.device)
+
+    def learn(self, me: Client, guides: Tensor, outputs: Outputs) -> tuple[Tensor, Tensor]:
+        """Steps 2 to 5 of a round: train on the study set, then find out how the vectors should change."""
+        quiz, study = self.split(me)
+        nothing = guides[:0], torch.zeros(0, dtype=torch.int64, device=guides.device)
+        if self.small_clients == "skip" and len(study) < (me.training.batch_size or len(me.train)):
+            return nothing
+        warm_up = int(me.rounds / 10) if self.warm_up is None else self.warm_up
+        if me.round > warm_up:
+            me.fit(guided_loss, guides, outputs, samples=study)  # eq. 4
+        if not len(quiz):
+            return nothing
+        batch = next(me.batches(1, study))
+        pi = guide_gradient(me.model, outputs, guides, batch, me.prepare(*quiz.take(slice(None))), me.lr)
+        labels = pi.any(dim=1).nonzero()[:, 0]
+        return pi[labels], labels
+
+    def split(self, me: Client) -> tuple[Samples, Samples]:
+        """The first samples, one batch of them, are the quiz set; the rest is the study set."""
+        count = len(me.train)
+        size = me.batch_size() if self.small_clients == "skip" else min(me.batch_size(), count // 2)
+        rows = torch.arange(count)
+        return me.train.select(rows[:size]), me.train.select(rows[size:])
+
+    def move(self, guides: Tensor, sent: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """v^c ← v^c − η_s · mean of the gradients sent for c; a class that nobody sent stays put."""
+        mean, senders = mean_rows(sent, len(guides))
+        if self.divide_by == "participants":
+            mean = mean * (senders / len(sent)).to(mean.dtype)[:, None]
+        if self.server_clip is not None:
+            mean = mean * (self.server_clip / mean.norm().clamp(min=self.server_clip))
+        return guides - self.server_lr * mean
+
+
+@dataclass
+class FedL2GLogits(Guiding, Method[Tensor, Guides, LogitGradients]):
+    """Guiding vectors in the space of logits."""
+
+    name: ClassVar[str] = "fedl2g-l"
+    summary: ClassVar[str] = "learned guiding vectors for the logits"
+    own_steps: ClassVar[bool] = True
+
+    def init_server(self, ctx: Context) -> Tensor:
+        """Random vectors of one entry per class."""
+        return self.first_guides(ctx, ctx.task.num_classes)
+
+    def broadcast(self, state: Tensor, client: ClientInfo, ctx: Context) -> Guides:
+        """G."""
+        return Guides(state)
+
+    def client(self, me: Client, message: Guides) -> LogitGradients:
+        """Train with guidance, send π."""
+        return LogitGradients(*self.learn(me, message.vectors, guide_logits))
+
+    def server(self, state: Tensor, updates: Sequence[Update[LogitGradients]], ctx: Context) -> Tensor:
+        """One gradient step on the vectors."""
+        return self.move(state, [(update.payload.rows, update.payload.labels) for update in updates])
+
+
+@dataclass
+class FedL2GFeatures(Guiding, Method[Tensor, Guides, FeatureGradients]):
+    """Guiding vectors in the space of features."""
+
+    name: ClassVar[str] = "fedl2g-f"
+    summary: ClassVar[str] = "learned guiding vectors for the features"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
+    own_steps: ClassVar[bool] = True
+
+    server_lr: float = 100.0
+
+    def init_server(self, ctx: Context) -> Tensor:
+        """Random vectors of the common feature size."""
+        return self.first_guides(ctx, ctx.task.feature_dim or 0)
+
+    def broadcast(self, state: Tensor, client: ClientInfo, ctx: Context) -> Guides:
+        """G."""
+        return Guides(state)
+
+    def client(self, me: Client, message: Guides) -> FeatureGradients:
+        """Train with guidance, send π."""
+        return FeatureGradients(*self.learn(me, message.vectors, guide_features))
+
+    def server(self, state: Tensor, updates: Sequence[Update[FeatureGradients]], ctx: Context) -> Tensor:
+        """One gradient step on the vectors."""
+        return self.move(state, [(update.payload.rows, update.payload.labels) for update in updates])
+
+
+def guide_logits(model: ClientModel, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits are guided."""
+    scores = model(x)
+    return scores, scores
+
+
+def guide_features(model: ClientModel, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Features are guided."""
+    features = model.features(x)
+    return features, model.head(features)
+
+
+def guided_loss(model: ClientModel, x: Tensor, y: Tensor, guides: Tensor, outputs: Outputs) -> Tensor:
+    """Mean cross-entropy plus the mean squared distance to the class's guiding vector (eq. 4)."""
+    guided, scores = outputs(model, x)
+    return cross_entropy(scores, y) + (guided - guides[y]).square().mean()
+
+
+def guide_gradient(
+    model: ClientModel, outputs: Outputs, guides: Tensor, study: Batch, quiz: Batch, lr: float
+) -> Tensor:
+    """π = dCE(θ'; quiz)/dG with θ' = θ − η_c ∇L(θ; G, study), exactly and without second derivatives.
+
+    The guide term's gradient is linear in G, so π^c = 2η_c/(M·B) Σ_{study, y=c} J(x)·∇CE(θ'; quiz), where J
+    is the derivative of what is guided: one product in forward mode (eq. 7; eq. 9 drops factors).
+    """
+    parameters: Tensors = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+    def quiz_loss(tensors: Tensors) -> Tensor:
+        return cross_entropy(call_with(model, tensors, outputs, quiz[0])[1], quiz[1])
+
+    def study_loss(tensors: Tensors) -> Tensor:
+        loss: Tensor = call_with(model, tensors, guided_loss, *study, guides, outputs)
+        return loss
+
+    def guided(tensors: Tensors) -> Tensor:
+        vectors: Tensor = call_with(model, tensors, outputs, study[0])[0]
+        return vectors
+
+    with pure_training_mode(model, single=min(len(study[1]), len(quiz[1])) == 1):
+        step = grad(study_loss)(parameters)
+        pseudo = {name: tensor - lr * step[name] for name, tensor in parameters.items()}  # eq. 5
+        direction = grad(quiz_loss)(pseudo)
+        pushed = jvp(guided, (parameters,), (direction,))[1]
+    pi = torch.zeros_like(guides).index_add_(0, study[1], pushed.detach())
+    return pi * (2 * lr / (guides.shape[1] * len(study[1])))
+
+
+@contextmanager
+def pure_training_mode(model: nn.Module, *, single: bool) -> Iterator[None]:
+    """Train mode in which nothing is remembered: normalisation layers use the batch, and keep no statistics.
+
+    Where a batch has one sample there is nothing to normalise over, and the running statistics are used.
+    """
+    layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+    tracking = [layer.track_running_stats for layer in layers]
+    model.train()
+    for layer in layers:
+        if single:
+            layer.eval()
+        else:
+            layer.track_running_stats = False
+    try:
+        yield
+    finally:
+        for layer, before in zip(layers, tracking, strict=True):
+            layer.track_running_stats = before
+        model.eval()
