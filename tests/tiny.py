@@ -10,13 +10,15 @@ from torch import Tensor, nn
 
 from potluck.codec import encoded_size
 from potluck.core.callback import Callback
+from potluck.core.client import Client
 from potluck.core.evaluation import Evaluation
 from potluck.core.loop import Loop
-from potluck.core.method import Method
+from potluck.core.method import Method, Update
 from potluck.core.model import ClientModel
 from potluck.core.needs import check_needs
 from potluck.core.random import seeded
 from potluck.core.schedule import Schedule
+from potluck.core.task import ClientInfo, Context
 from potluck.core.training import Training
 from potluck.core.worker import Worker
 from potluck.engines.serial import SerialEngine
@@ -79,6 +81,33 @@ def tiny(
     more.setdefault("shared_test", points(9, 1000))
     more.setdefault("public", points(10, 2000))
     return federate(members, training=settings, num_classes=3, seed=seed, **more)
+
+
+def context(fed: Federation | None = None, number: int = 1, rounds: int = 1) -> Context:
+    """What a server function sees in round `number`."""
+    return Context((fed or tiny()).task, number, rounds, 0, number)
+
+
+def update(payload: Any, index: int = 0, samples: int = 1) -> Update[Any]:
+    """A client's answer, as the server gets it."""
+    return Update(ClientInfo(index, f"client-{index}", samples, "Net"), payload)
+
+
+def answer(method: Method[Any, Any, Any], me: Client, message: Any, number: int = 1, rounds: int = 1) -> Any:
+    """Let a client do its job of round `number`, as a worker would."""
+    me.begin("train", number - 1, number, rounds)
+    with seeded(me.task.seed, "torch", me.info.name, "train", number - 1):
+        return method.client(me, message).copy()
+
+
+def weights(me: Client) -> dict[str, Tensor]:
+    """Copies of a client's tensors, to compare with later ones."""
+    return {name: tensor.clone() for name, tensor in me.model.state_dict().items()}
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    """Whether two sets of tensors are equal bit for bit."""
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def make_loop(

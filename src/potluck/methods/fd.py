@@ -40,7 +40,7 @@ class Outputs:
 
 @dataclass
 class FD(Method[Outputs, ClassRows, MeanOutputs]):
-    """Local training on cross-entropy plus `weight` times a pull towards the class's mean output.
+    """Local training on cross-entropy plus `distillation_weight` times a pull towards the class's mean output.
 
     `target`: `kl` to the softmax of mean logits; `softmax_excl_own`, cross-entropy with mean softmax vectors
     of the other clients only (the original); `raw_ce`, cross-entropy with raw mean logits (a peer's code,
@@ -51,7 +51,7 @@ class FD(Method[Outputs, ClassRows, MeanOutputs]):
     summary: ClassVar[str] = "distillation from the mean logits of each class"
     own_steps: ClassVar[bool] = True
 
-    weight: float = 1.0
+    distillation_weight: float = 1.0  # λ
     target: Target = "kl"
     keep_old: bool = True
 
@@ -78,7 +78,7 @@ class FD(Method[Outputs, ClassRows, MeanOutputs]):
             scores = me.model(x)
             pull = pull_to(self.target, scores, received.rows[y]) * received.known[y]
             shared = scores.softmax(dim=1) if self.target == "softmax_excl_own" else scores
-            return F.cross_entropy(scores, y) + self.weight * pull.mean(), shared
+            return F.cross_entropy(scores, y) + self.distillation_weight * pull.mean(), shared
 
         fit_collecting(me, loss, me.batches(), means)
         rows, labels, _ = means.result()

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from potluck.core.client import Client
 from potluck.core.header import average_headers, initial_header, with_header
 from potluck.core.method import Method, Need, Predictor, Update
+from potluck.core.model import ClientModel
 from potluck.core.payload import Payload, Tensors
 from potluck.core.schema import Like, Range, Shape
 from potluck.core.sharing import Weighting
@@ -80,7 +81,7 @@ class FedGen(Method[Server, HeaderAndGenerator, HeaderAndCounts]):
     needs: ClassVar[frozenset[Need]] = frozenset(
         {Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS, Need.LINEAR_HEADS}
     )
-    own_steps: ClassVar[bool] = True
+    own_steps: ClassVar[bool] = True  # the loss draws labels and noise anew in every step
 
     variant: Literal["htfllib", "original"] = "htfllib"
     generator_weight: float | None = None
@@ -152,19 +153,15 @@ class FedGen(Method[Server, HeaderAndGenerator, HeaderAndCounts]):
             return features.detach()
 
         decay = 0.98 ** (me.round - 1) if self.original else 1.0
-        optimizer, total, steps = me.optimizer(me.model), 0.0, 0
-        with me.training_mode(me.model):
-            for x, y in me.batches():
-                scores = me.model(x)
-                drawn = _labels(draw, me.batch_size(), labels_rng)
-                loss = F.cross_entropy(scores, y)
-                extra = F.cross_entropy(me.model.head(make(drawn)), drawn)
-                if self.original:
-                    extra = extra + distillation(me.model.head(make(y)), scores)
-                loss = loss + self.strength * decay * extra
-                me.step(optimizer, loss)
-                total, steps = total + float(loss), steps + 1
-        me.report(steps, total / steps if steps else float("nan"))
+
+        def loss(model: ClientModel, x: Tensor, y: Tensor) -> Tensor:
+            scores, drawn = model(x), _labels(draw, me.batch_size(), labels_rng)
+            extra = F.cross_entropy(model.head(make(drawn)), drawn)
+            if self.original:
+                extra = extra + distillation(model.head(make(y)), scores)
+            return F.cross_entropy(scores, y) + self.strength * decay * extra
+
+        me.fit(loss)
 
     def server(self, state: Server, updates: Sequence[Update[HeaderAndCounts]], ctx: Context) -> Server:
         """Train the generator under the received headers, then average them."""

@@ -42,7 +42,7 @@ class Store:
 class FedHe(Method[Store, ClassRows, MeanLogits]):
     """A client takes a few batches towards labels and the store's mean logits, and adds its own to the store.
 
-    `alpha` weighs the distillation. `inner_batches` is how many batches make a job (0: the experiment's local
+    `distillation_weight` is the paper's α. `inner_batches` is how many batches make a job (0: the experiment's local
     epochs). `denominator`: V+1 (eq. 8) or `v`, the plain mean. `store`: `all` ever received (eq. 9);
     `collapse`, history becomes one vote every `collapse_every` answers (0: ten per client); or the
     `latest_per_client`. `absent`: a class not seen is left out (`omit`) or sent as `zeros`.
@@ -54,7 +54,7 @@ class FedHe(Method[Store, ClassRows, MeanLogits]):
     asynchronous: ClassVar[bool] = True
     own_steps: ClassVar[bool] = True
 
-    alpha: float = 1.0
+    distillation_weight: float = 1.0
     inner_batches: int = 3
     denominator: Literal["v_plus_1", "v"] = "v_plus_1"
     store: Literal["all", "collapse", "latest_per_client"] = "all"
@@ -80,7 +80,7 @@ class FedHe(Method[Store, ClassRows, MeanLogits]):
         def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             logits = me.model(x)
             pull = row_loss(logits, y, received.rows, received.known)
-            return cross_entropy(logits, y) + self.alpha * pull, logits
+            return cross_entropy(logits, y) + self.distillation_weight * pull, logits
 
         batches = me.batches()
         if self.inner_batches:  # a small client goes through its data again

@@ -54,13 +54,7 @@ class FeatureGradients(Payload):
 
 @dataclass
 class Guiding:
-    """The options of both methods.
-
-    `warm_up` rounds learn vectors only (None: a tenth of the rounds). `divide_by`: a class's gradient is
-    averaged over the `senders` of that class (Algorithm 1) or over all `participants` (eq. 6).
-    `server_clip` bounds the norm of the averaged gradient. `small_clients`: one with fewer than two batches
-    gives `half` of its samples to the quiz set, or (the authors' code) a whole batch and sits out (`skip`).
-    """
+    """The options of both methods and the work they share."""
 
     server_lr: float = 0.1
     warm_up: int | None = None
@@ -108,7 +102,13 @@ class Guiding:
 
 @dataclass
 class FedL2GLogits(Guiding, Method[Tensor, Guides, LogitGradients]):
-    """Guiding vectors in the space of logits."""
+    """Guiding vectors in the space of logits.
+
+    `warm_up` rounds learn vectors only (None: a tenth of the rounds). `divide_by`: a class's gradient is
+    averaged over the `senders` of that class (Algorithm 1) or over all `participants` (eq. 6).
+    `server_clip` bounds the norm of the averaged gradient. `small_clients`: one with fewer than two batches
+    gives `half` of its samples to the quiz set, or (the authors' code) a whole batch and sits out (`skip`).
+    """
 
     name: ClassVar[str] = "fedl2g-l"
     summary: ClassVar[str] = "learned guiding vectors for the logits"
@@ -133,7 +133,7 @@ class FedL2GLogits(Guiding, Method[Tensor, Guides, LogitGradients]):
 
 @dataclass
 class FedL2GFeatures(Guiding, Method[Tensor, Guides, FeatureGradients]):
-    """Guiding vectors in the space of features."""
+    """Guiding vectors in the space of features, of a common size. Options as those of `fedl2g-l`."""
 
     name: ClassVar[str] = "fedl2g-f"
     summary: ClassVar[str] = "learned guiding vectors for the features"
@@ -190,21 +190,28 @@ def guide_gradient(
     def quiz_loss(tensors: Tensors) -> Tensor:
         return cross_entropy(call_with(model, tensors, outputs, quiz[0])[1], quiz[1])
 
-    def study_loss(tensors: Tensors) -> Tensor:
-        loss: Tensor = call_with(model, tensors, guided_loss, *study, guides, outputs)
-        return loss
-
     def guided(tensors: Tensors) -> Tensor:
         vectors: Tensor = call_with(model, tensors, outputs, study[0])[0]
         return vectors
 
     with pure_training_mode(model, single=min(len(study[1]), len(quiz[1])) == 1):
-        step = grad(study_loss)(parameters)
-        pseudo = {name: tensor - lr * step[name] for name, tensor in parameters.items()}  # eq. 5
-        direction = grad(quiz_loss)(pseudo)
+        direction = grad(quiz_loss)(pseudo_step(model, parameters, outputs, guides, study, lr))
         pushed = jvp(guided, (parameters,), (direction,))[1]
     pi = torch.zeros_like(guides).index_add_(0, study[1], pushed.detach())
     return pi * (2 * lr / (guides.shape[1] * len(study[1])))
+
+
+def pseudo_step(
+    model: ClientModel, parameters: Tensors, outputs: Outputs, guides: Tensor, study: Batch, lr: float
+) -> Tensors:
+    """θ' = θ − η_c ∇L(θ; G, study) (eq. 5), while the model keeps θ."""
+
+    def study_loss(tensors: Tensors) -> Tensor:
+        loss: Tensor = call_with(model, tensors, guided_loss, *study, guides, outputs)
+        return loss
+
+    gradient = grad(study_loss)(parameters)
+    return {name: tensor - lr * gradient[name] for name, tensor in parameters.items()}
 
 
 @contextmanager

@@ -37,7 +37,7 @@ class Prototypes(Payload):
 
 @dataclass
 class FedProto(Method[ClassTable, ClassRows, Prototypes]):
-    """Local training on cross-entropy plus `weight` times the squared distance of features to prototypes.
+    """Local training on cross-entropy plus `prototype_weight` times the squared distance of features to prototypes.
 
     `prediction`: `head`, or the nearest prototype among all classes (`proto_all`) or the client's own
     (`proto_own`). `aggregate`: `mean` over senders, `weighted` by sample counts, or the published equation
@@ -49,7 +49,7 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
     summary: ClassVar[str] = "features drawn to the class means of all clients"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
 
-    weight: float = 1.0
+    prototype_weight: float = 1.0  # λ
     prediction: Literal["head", "proto_all", "proto_own"] = "head"
     aggregate: Literal["mean", "weighted", "literal"] = "mean"
     collect: Literal["after", "training", "last_epoch"] = "after"
@@ -75,7 +75,7 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
         if self.prediction != "head":
             me.private["prototypes"] = {"rows": table.rows.clone(), "known": table.known.clone()}
         if self.collect == "after":
-            me.fit(prototype_loss, table.rows, table.known, self.weight)
+            me.fit(prototype_loss, table.rows, table.known, self.prototype_weight)
             means, labels, counts = me.class_means(me.model.features)
         else:
             means, labels, counts = self._fit_collecting(me, table).result()
@@ -85,7 +85,7 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
         def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             features = me.model.features(x)
             pull = row_loss(features, y, table.rows, table.known)
-            return cross_entropy(me.model.head(features), y) + self.weight * pull, features
+            return cross_entropy(me.model.head(features), y) + self.prototype_weight * pull, features
 
         optimizer, means = me.optimizer(me.model), ClassMean(me.task.num_classes)
         for _ in range(me.training.epochs):

@@ -61,20 +61,21 @@ class FedTGP(Method[Prototypes, GlobalPrototypes, ClassMeans]):
     """Local training as in FedProto, towards prototypes that the server trained to be far apart.
 
     `threshold` caps the margin (τ). `margin`: `adaptive` (the largest nearest-neighbour distance of the
-    class means), `fixed` (τ itself) or `none`. `prediction`: nearest prototype, or the client's `head`.
+    class means), `fixed` (τ itself) or `none`. `prediction`: the nearest prototype
+    of all classes (`proto_all`), or the client's `head`.
     """
 
     name: ClassVar[str] = "fedtgp"
     summary: ClassVar[str] = "features drawn to prototypes that the server trains apart"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
 
-    weight: float = 10.0
+    prototype_weight: float = 10.0  # λ
     threshold: float = 100.0
     margin: Literal["adaptive", "fixed", "none"] = "adaptive"
     server_epochs: int = 100
     server_batch: int = 10
     server_lr: float = 0.01
-    prediction: Literal["prototypes", "head"] = "prototypes"
+    prediction: Literal["proto_all", "head"] = "proto_all"
 
     def init_server(self, ctx: Context) -> Prototypes:
         """Random prototypes, not sent before they have learned."""
@@ -91,9 +92,9 @@ class FedTGP(Method[Prototypes, GlobalPrototypes, ClassMeans]):
             me.fit()
         else:
             table = _table(message.prototypes)
-            if self.prediction == "prototypes":
+            if self.prediction == "proto_all":
                 me.private["prototypes"] = table.rows.clone()
-            me.fit(prototype_loss, table.rows, table.known, self.weight)
+            me.fit(prototype_loss, table.rows, table.known, self.prototype_weight)
         means, labels, _ = me.class_means(me.model.features)
         return ClassMeans(means, labels)
 

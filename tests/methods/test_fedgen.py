@@ -1,0 +1,196 @@
+"""FedGen: labels, shares, the generator's training, and what it is without a generator."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from potluck.core.evaluation import Evaluation
+from potluck.core.training import Training
+from potluck.methods.fedgen import FedGen, HeaderAndCounts, HeaderAndGenerator, diversity, label_shares
+from potluck.methods.lg_fedavg import LGFedAvg
+from tiny import Recorder, answer, context, make_loop, same, tiny, update, weights
+
+SMALL = {"noise_dim": 4, "hidden_dim": 8, "server_steps": 5}
+VARIANTS = pytest.mark.parametrize("variant", ["htfllib", "original"])
+
+
+def header(value: float = 0.0) -> dict[str, torch.Tensor]:
+    return {
+        "weight": value * torch.eye(3, dtype=torch.float64),
+        "bias": torch.zeros(3, dtype=torch.float64),
+    }
+
+
+def sent(value: float, counts: list[int] | None) -> HeaderAndCounts:
+    return HeaderAndCounts(header(value), None if counts is None else torch.tensor(counts))
+
+
+def test_label_weights_are_shares_of_the_class():
+    method, ctx = FedGen(**SMALL, variant="original"), context()
+    updates = [update(sent(1, [1, 4, 0]), 0), update(sent(1, [3, 0, 0]), 1)]
+    state = method.server(method.init_server(ctx), updates, ctx)
+    assert label_shares(state, updates)[:, 0].tolist() == [0.25, 0.75]
+    assert label_shares(state, updates)[:, 1].tolist() == [1.0, 0.0]
+    assert label_shares(state, updates)[:, 2].tolist() == [0.0, 0.0]
+
+
+def test_labels_are_drawn_from_the_pool_or_evenly_where_somebody_has_two():
+    ctx = context()
+    updates = [update(sent(1, [1, 4, 0]), 0), update(sent(1, [1, 2, 0]), 1)]
+    for variant, expected in [("htfllib", [2, 6, 0]), ("original", [0, 1, 0])]:
+        method = FedGen(**SMALL, variant=variant)
+        state = method.server(method.init_server(ctx), updates, ctx)
+        assert method.draw(state, ctx).tolist() == expected
+
+
+@VARIANTS
+def test_generator_steps_lower_the_loss_under_fixed_headers(variant: str):
+    method = FedGen(
+        variant=variant, noise_dim=4, hidden_dim=16, server_steps=60, server_lr=0.02, diversity=0.0
+    )
+    ctx = context()
+    updates = [update(sent(1, [5, 5, 5]), 0), update(sent(2, [5, 5, 5]), 1)]
+    state = method.init_server(ctx)
+    labels, noise = torch.tensor([0, 1, 2] * 4), torch.rand(12, 4).double()
+
+    def loss() -> float:
+        made = state.generator(labels, noise)
+        return cross_entropy(made @ header(1.5)["weight"], labels).item()
+
+    before = loss()
+    state = method.server(state, updates, ctx)
+    assert loss() < before / 2
+    assert state.header["weight"].diagonal().tolist() == [1.5] * 3
+    assert not state.generator.training
+
+
+def test_one_step_under_the_ensemble_of_headers_in_plain_torch():
+    method, ctx = FedGen(**{**SMALL, "server_steps": 1}), context()
+    state = method.init_server(ctx)
+    mine = copy.deepcopy(state.generator).train()
+    optimizer = torch.optim.Adam(mine.parameters(), 0.1)
+    labels = torch.multinomial(torch.tensor([4.0, 4, 4]).double(), 32, True, generator=ctx.rng("labels"))
+    made = mine(labels, torch.rand(32, 4, generator=ctx.rng("noise"), dtype=torch.float64))
+    logits = 0.25 * made @ header(1)["weight"].T + 0.75 * made @ header(-2)["weight"].T
+    cross_entropy(logits, labels).backward()
+    optimizer.step()
+    updates = [update(sent(1, [1, 2, 0]), 0, samples=1), update(sent(-2, [3, 2, 4]), 1, samples=3)]
+    state = method.server(state, updates, ctx)
+    for theirs, ours in zip(state.generator.parameters(), mine.parameters(), strict=True):
+        assert torch.allclose(theirs, ours)
+
+
+def test_diversity_of_two_samples_by_hand():
+    made, noise = torch.tensor([[0.0, 0.0], [1.0, 3.0]]), torch.tensor([[0.0], [2.0]])
+    # pairs: (0,0) and (1,1) give 0, the two others mean|Δ| = 2 times Δnoise² = 4, mean over four pairs = 4
+    assert diversity(made, noise).item() == pytest.approx(torch.exp(torch.tensor(-4.0)).item())
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_without_generator_it_is_lg_fedavg_bit_for_bit(norm: bool):
+    runs = []
+    for method in (FedGen(generator_weight=0), LGFedAvg()):
+        seen = Recorder()
+        make_loop(method, tiny(4, norm=norm, sizes=(12, 7)), rounds=3, callbacks=[seen]).run()
+        runs.append(seen)
+    assert same(runs[0].end.state.header, runs[1].end.state)
+    for index in range(4):
+        assert same(runs[0].end.fetch(index)["model"], runs[1].end.fetch(index)["model"])
+    for one, two in zip(runs[0].steps, runs[1].steps, strict=True):
+        assert (one.record.floats_up, one.record.floats_down) == (
+            two.record.floats_up,
+            two.record.floats_down,
+        )
+
+
+@pytest.mark.parametrize(("wait", "first"), [(True, False), (False, True)])
+def test_an_untrained_generator_is_held_back_unless_told(wait: bool, first: bool):
+    seen = Recorder()
+    make_loop(FedGen(**SMALL, wait=wait), tiny(2), rounds=2, callbacks=[seen]).run()
+    assert [message.generator is not None for _, _, message in seen.sent] == [first, first, True, True]
+
+
+def test_the_first_round_is_that_of_lg_fedavg():
+    fed = tiny(1)
+    plain, other = fed.client(0), fed.client(0)
+    method, ctx = FedGen(**SMALL), context(fed)
+    message = method.broadcast(method.init_server(ctx), other.info, ctx)
+    answer(method, other, message)
+    answer(LGFedAvg(), plain, LGFedAvg().broadcast(message.header, plain.info, ctx))
+    assert same(weights(plain), weights(other))
+
+
+def test_counts_are_asked_for_until_they_came():
+    method, ctx = FedGen(**SMALL), context()
+    state = method.init_server(ctx)
+    client = update(None, 0).client
+    assert method.broadcast(state, client, ctx).counts_wanted == 1
+    state = method.server(state, [update(sent(1, None), 0), update(sent(1, [2, 2, 2]), 1)], ctx)
+    assert method.broadcast(state, client, ctx).counts_wanted == 1  # this answer came without
+    state = method.server(state, [update(sent(1, [3, 3, 3]), 0)], ctx)
+    assert method.broadcast(state, client, ctx).counts_wanted is None
+    assert method.draw(state, ctx).tolist() == [5, 5, 5]
+
+
+def test_numbers_that_travel():
+    """Up H, and C counts once; down H, then the generator with its statistics and C label weights."""
+    seen = Recorder()
+    make_loop(FedGen(**SMALL), tiny(1), rounds=3, callbacks=[seen]).run()
+    head = 3 * 3 + 3
+    generator = (4 + 3) * 8 + 8 + 2 * 8 + 2 * 8 + 8 * 3 + 3
+    assert [item.payload.numbers() for _, item in seen.updates] == [head + 3, head, head]
+    assert [message.numbers() for _, _, message in seen.sent] == [
+        head + 1,
+        head + generator + 3,
+        head + generator + 3,
+    ]
+
+
+@pytest.mark.parametrize(("variant", "alike"), [("htfllib", True), ("original", False)])
+def test_generated_features_reach_the_extractor_only_by_distillation(variant: str, alike: bool):
+    method = FedGen(**SMALL, variant=variant)
+    fed = tiny(1, seed=1, training=Training(epochs=1, batch_size=0, lr=0.1))
+    ctx = context(fed)
+    state = method.server(method.init_server(ctx), [update(sent(1, [9, 9, 9]))], ctx)
+    message = method.broadcast(state, update(None).client, ctx)
+    plain, taught = fed.client(0), fed.client(0)
+    answer(FedGen(**SMALL, generator_weight=0), plain, HeaderAndGenerator(message.header))
+    answer(method, taught, message)
+    assert not torch.equal(plain.model.head.weight, taught.model.head.weight)
+    assert torch.equal(plain.model.body[0].weight, taught.model.body[0].weight) == alike
+
+
+def test_the_original_fades_its_terms_by_two_percent_a_round():
+    method = FedGen(**SMALL, variant="original", generator_weight=1.0)
+    fed = tiny(1)
+    ctx = context(fed)
+    state = method.server(method.init_server(ctx), [update(sent(1, [9, 9, 9]))], ctx)
+    message = method.broadcast(state, update(None).client, ctx)
+    distances = []
+    for number in (1, 200):
+        plain, taught = fed.client(0), fed.client(0)
+        answer(FedGen(**SMALL, generator_weight=0), plain, HeaderAndGenerator(message.header), number, 200)
+        answer(method, taught, message, number, 200)
+        distances.append(float((plain.model.head.weight - taught.model.head.weight).norm().detach()))
+    assert distances[1] < 0.1 * distances[0]  # 0.98¹⁹⁹ = 0.018
+
+
+def test_received_protocol_tests_the_averaged_header():
+    me = tiny(1).client(0)
+    message = HeaderAndGenerator({**header(), "bias": torch.tensor([0.0, 9.0, 0.0]).double()})
+    x, _ = me.train.take(slice(None))
+    assert (FedGen().predict(me, message)(x).argmax(1) == 1).all()
+    assert torch.equal(FedGen().predict(me, None)(x), me.model(x))
+
+
+@VARIANTS
+def test_missing_classes_single_samples_and_a_generator_batch_of_one(variant: str):
+    fed = tiny(4, classes_of=[(0,), (1, 2), None], norm=True, sizes=(12, 1, 7))
+    seen = Recorder()
+    method = FedGen(**SMALL, variant=variant, server_batch=1)
+    evaluation = Evaluation("received", also=("local",))
+    make_loop(method, fed, rounds=4, participation=0.5, callbacks=[seen], evaluation=evaluation).run()
+    assert all(torch.isfinite(tensor).all() for tensor in seen.end.state.header.values())
+    assert all(step.record.accuracy is not None for step in seen.steps)

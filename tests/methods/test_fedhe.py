@@ -1,0 +1,175 @@
+"""FedHe: the store, the denominator, and asynchronous running."""
+
+import pytest
+import torch
+
+from potluck.core.classwise import ClassRows, row_loss
+from potluck.core.toolkit import ClassMean
+from potluck.core.training import Training
+from potluck.methods.fedhe import FedHe, MeanLogits
+from tiny import Recorder, answer, context, make_loop, same, tiny, update, weights
+
+EMPTY = ClassRows(torch.zeros(0, 3).double(), torch.zeros(0).long())
+NATIVE = {"buffer": 1, "concurrency": 1}
+
+
+def logits(row: list[float], label: int = 0) -> MeanLogits:
+    return MeanLogits(torch.tensor([[*row, 0.0]], dtype=torch.float64), torch.tensor([label]))
+
+
+def shared(method: FedHe) -> MeanLogits:
+    means = ClassMean(3)
+    means.add(torch.tensor([[1.0, 3.0, 0.0], [3.0, 5.0, 0.0]], dtype=torch.float64), torch.tensor([1, 1]))
+    return method._share(*means.result(), classes=3)
+
+
+def row_of_class_0(method: FedHe, state: object) -> list[float]:
+    return method.broadcast(state, update(None).client, context()).rows[0].tolist()[:2]
+
+
+def test_the_mean_divides_by_one_more_than_it_has():
+    assert shared(FedHe()).rows[0].tolist() == pytest.approx([4 / 3, 8 / 3, 0.0])
+    assert shared(FedHe(denominator="v")).rows[0].tolist() == pytest.approx([2.0, 4.0, 0.0])
+
+
+def test_an_absent_class_is_left_out_unless_zeros_are_asked_for():
+    assert shared(FedHe()).labels.tolist() == [1]
+    zeros = shared(FedHe(absent="zeros"))
+    assert zeros.labels.tolist() == [0, 1, 2]
+    assert zeros.rows[0].tolist() == [0.0, 0.0, 0.0]
+    assert zeros.rows[1].tolist() == pytest.approx([4 / 3, 8 / 3, 0.0])
+
+
+def test_the_loss_of_one_sample():
+    o, y = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
+    pull = row_loss(o, y, torch.ones(2, 2), torch.tensor([True, True]))
+    assert pull.item() == 1.0
+    total = torch.nn.functional.cross_entropy(o, y) + 1.0 * pull
+    assert total.item() == pytest.approx(1.126928, abs=1e-6)
+
+
+@pytest.mark.parametrize(("store", "after"), [("all", [2.0, 2.0]), ("collapse", [1.5, 2.5])])
+def test_the_store_keeps_everything_or_collapses_to_one_vote(store: str, after: list[float]):
+    method, ctx = FedHe(store=store, collapse_every=2), context()
+    state = method.init_server(ctx)
+    for index, row in enumerate([[2.0, 2.0], [4.0, 0.0]]):
+        state = method.server(state, [update(logits(row), index)], ctx)
+    assert row_of_class_0(method, state) == [3.0, 1.0]
+    state = method.server(state, [update(logits([0.0, 4.0]), 2)], ctx)
+    assert row_of_class_0(method, state) == pytest.approx(after)
+
+
+def test_history_collapses_every_ten_answers_per_client():
+    method, ctx = FedHe(store="collapse"), context(tiny(2))
+    state = method.init_server(ctx)
+    for _ in range(19):
+        state = method.server(state, [update(logits([1.0, 1.0]))], ctx)
+    assert state.count[0] == 19
+    assert method.server(state, [update(logits([1.0, 1.0]))], ctx).count.tolist() == [1, 0, 0]
+
+
+def test_only_the_latest_of_each_client_counts_where_asked():
+    method, ctx = FedHe(store="latest_per_client"), context()
+    state = method.init_server(ctx)
+    sent = [(0, [2.0, 2.0], 0), (1, [4.0, 0.0], 0), (0, [8.0, 8.0], 0), (0, [1.0, 1.0], 1)]
+    for index, row, label in sent:
+        state = method.server(state, [update(logits(row, label), index)], ctx)
+    assert row_of_class_0(method, state) == [6.0, 4.0]
+    assert state.count.tolist() == [2, 1, 0]
+
+
+def test_several_answers_at_once_are_merged_like_one_after_another():
+    method, ctx = FedHe(), context()
+    updates = [update(logits([2.0, 2.0]), 0), update(logits([4.0, 0.0]), 1)]
+    together = method.server(method.init_server(ctx), updates, ctx)
+    one_by_one = method.init_server(ctx)
+    for item in updates:
+        one_by_one = method.server(one_by_one, [item], ctx)
+    assert torch.equal(together.total, one_by_one.total)
+    assert together.events == one_by_one.events == 2
+
+
+def test_cold_start_can_be_held_back_for_all_classes():
+    method, ctx = FedHe(cold_start_events=2), context()
+    state = method.server(method.init_server(ctx), [update(logits([2.0, 2.0]))], ctx)
+    assert method.broadcast(state, update(None).client, ctx).numbers() == 0
+    state = method.server(state, [update(logits([2.0, 2.0]))], ctx)
+    assert row_of_class_0(method, state) == [2.0, 2.0]
+
+
+def test_numbers_that_travel():
+    """110 numbers in Tables III and IV: ten classes, ten logits and an id each, one direction."""
+    up = MeanLogits(torch.zeros(10, 10), torch.arange(10))
+    down = ClassRows(torch.zeros(10, 10), torch.arange(10))
+    assert up.numbers() == down.numbers() == 110
+    accounted = FedHe().paper_accounting(down, up)
+    assert (accounted.up, accounted.down) == (110, 0)
+
+
+def test_ids_always_travel_with_the_store():
+    seen = Recorder()
+    make_loop(FedHe(), tiny(1), rounds=3, callbacks=[seen], **NATIVE).run()
+    assert [message.numbers() for _, _, message in seen.sent] == [0, 3 * 4, 3 * 4]
+
+
+def test_a_job_is_three_batches_and_a_small_client_goes_round_again():
+    fed = tiny(2, sizes=(40, 5), training=Training(epochs=5, batch_size=4, lr=0.1))
+    large, small = fed.client(0), fed.client(1)
+    answer(FedHe(), large, EMPTY)
+    assert large.trained_samples == 3 * 4
+    answer(FedHe(), small, EMPTY)
+    assert small.trained_samples == 4 + 1 + 4
+    answer(FedHe(inner_batches=0), small, EMPTY)
+    assert small.trained_samples == 5 * 5
+
+
+def test_logits_are_those_before_each_step():
+    me = tiny(1, training=Training(batch_size=0, lr=0.1)).client(0)
+    x, y = me.train.take(slice(None))
+    scores = me.model(x).detach()
+    sent = answer(FedHe(inner_batches=1), me, EMPTY)
+    assert torch.allclose(sent.rows[2], scores[y == 2].sum(0) / (4 + 1))
+
+
+def test_a_class_the_server_does_not_know_is_not_distilled():
+    fed = tiny(1, classes_of=[(1,)])
+    plain, told, blind = (fed.client(0) for _ in range(3))
+    row = torch.tensor([[5.0, -5.0, 0.0]], dtype=torch.float64)
+    answer(FedHe(distillation_weight=0.0), plain, ClassRows(row, torch.tensor([1])))
+    answer(FedHe(), blind, ClassRows(row, torch.tensor([0])))
+    answer(FedHe(), told, ClassRows(row, torch.tensor([1])))
+    assert same(weights(plain), weights(blind))
+    assert not same(weights(plain), weights(told))
+
+
+def test_native_mode_is_one_client_at_a_time_on_the_newest_store():
+    assert FedHe.asynchronous
+    seen = Recorder()
+    make_loop(FedHe(), tiny(3), rounds=4, callbacks=[seen], **NATIVE).run()
+    assert len(seen.steps) == 4 * 3  # the budget is counted in jobs
+    assert all(len(step.record.participants) == 1 for step in seen.steps)
+    assert all(step.record.staleness == [0] for step in seen.steps)
+    state = seen.steps[-1].state
+    assert state.events == 12
+    assert torch.allclose(state.count, torch.full((3,), 12))
+
+
+def test_synchronous_mode_sends_one_snapshot_to_all():
+    seen = Recorder()
+    make_loop(FedHe(), tiny(3), rounds=2, callbacks=[seen]).run()
+    second = [message.rows for number, _, message in seen.sent if number == 2]
+    assert len(second) == 3
+    assert torch.equal(second[0], second[1])
+    assert torch.equal(second[0], second[2])
+    first = [update.payload.rows[0] for number, update in seen.updates if number == 1]
+    assert torch.allclose(second[0][0], sum(first) / 3)
+
+
+@pytest.mark.parametrize("store", ["all", "collapse", "latest_per_client"])
+@pytest.mark.parametrize("schedule", [NATIVE, {"participation": 0.5}, {"buffer": 2, "concurrency": 3}])
+def test_missing_classes_single_samples_and_schedules(store: str, schedule: dict[str, float]):
+    fed = tiny(4, classes_of=[(0,), (1, 2), None], norm=True, sizes=(12, 1, 7))
+    seen = Recorder()
+    make_loop(FedHe(store=store, collapse_every=3), fed, rounds=2, callbacks=[seen], **schedule).run()
+    assert torch.isfinite(seen.end.state.total).all()
+    assert seen.end.state.events == sum(len(step.updates) for step in seen.steps)

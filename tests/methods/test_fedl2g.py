@@ -1,0 +1,279 @@
+"""FedL2G: the exact gradient of the guiding vectors, and everything around it."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy, mse_loss
+
+from potluck.core.model import ClientModel
+from potluck.core.training import Training
+from potluck.methods.fedl2g import (
+    FeatureGradients,
+    FedL2GFeatures,
+    FedL2GLogits,
+    Guides,
+    LogitGradients,
+    guide_features,
+    guide_gradient,
+    guide_logits,
+    pseudo_step,
+)
+from tiny import Net, Recorder, answer, context, make_loop, points, same, tiny, update, weights
+
+BOTH = pytest.mark.parametrize("kind", [FedL2GLogits, FedL2GFeatures])
+SPACES = pytest.mark.parametrize("outputs", [guide_logits, guide_features])
+NORM = pytest.mark.parametrize("norm", [False, True])
+
+
+class Straight(ClientModel):
+    """o = W x, W = 0 of shape 2×1: the smallest network of the worked example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(1, 2, bias=False, dtype=torch.float64)
+        nn.init.zeros_(self.head.weight)
+        self.feature_dim = 1
+
+    def features(self, x: Tensor) -> Tensor:
+        return x
+
+
+def one(value: float, label: int) -> tuple[Tensor, Tensor]:
+    return torch.tensor([[value]], dtype=torch.float64), torch.tensor([label])
+
+
+def problem(norm: bool) -> tuple[Net, Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """A network, vectors, a study batch of classes 0 and 2 only, and a quiz batch."""
+    torch.manual_seed(3)
+    net = Net(hidden=8, norm=norm).double()
+    return net, torch.randn(3, 3).double(), points(6, 1, only=(0, 2)), points(5, 2)
+
+
+def quiz_loss(net: Net, outputs: object, guides: Tensor, study: tuple, quiz: tuple, lr: float) -> Tensor:
+    """CE at the pseudo-trained weights, in plain torch and differentiable twice."""
+    named = dict(net.named_parameters())
+    start = {name: tensor.detach().clone() for name, tensor in net.named_buffers()}
+
+    def scores(parameters: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        buffers = {name: tensor.clone() for name, tensor in start.items()}
+        z = functional_call(
+            net.body, {k[5:]: v for k, v in {**parameters, **buffers}.items() if k[:5] == "body."}, x
+        )
+        o = functional_call(net.head, {k[5:]: v for k, v in parameters.items() if k[:5] == "head."}, z)
+        return (o if outputs is guide_logits else z), o
+
+    net.train()
+    u, o = scores(named, study[0])
+    loss = cross_entropy(o, study[1]) + mse_loss(u, guides[study[1]])
+    steps = torch.autograd.grad(loss, list(named.values()), create_graph=True)
+    pseudo = {name: p - lr * step for (name, p), step in zip(named.items(), steps, strict=True)}
+    result = cross_entropy(scores(pseudo, quiz[0])[1], quiz[1])
+    net.eval()
+    return result
+
+
+def test_the_worked_example():
+    """∇θ = (−1.5, 0.5), θ' = (0.15, −0.05), quiz loss 0.798139."""
+    guides = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    pi = guide_gradient(Straight(), guide_logits, guides, one(1.0, 0), one(1.0, 1), 0.1)
+    assert pi[0].tolist() == pytest.approx([0.0549834, -0.0549834], abs=1e-7)
+    assert pi[1].tolist() == [0.0, 0.0]
+    moved = FedL2GLogits(server_lr=0.1).move(guides, [(pi[:1], torch.tensor([0]))])
+    assert moved[0].tolist() == pytest.approx([0.994502, 0.005498], abs=1e-6)
+    assert moved[1].tolist() == [0.0, 0.0]
+
+
+def test_the_pseudo_step_of_the_worked_example():
+    guides = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    net = Straight()
+    parameters = {"head.weight": net.head.weight.detach()}
+    pseudo = pseudo_step(net, parameters, guide_logits, guides, one(1.0, 0), 0.1)
+    assert pseudo["head.weight"].flatten().tolist() == pytest.approx([0.15, -0.05])
+    quiz = functional_call(net, pseudo, one(1.0, 1)[0])
+    assert cross_entropy(quiz, torch.tensor([1])).item() == pytest.approx(0.798139, abs=1e-6)
+    assert not net.head.weight.any()
+
+
+@SPACES
+@NORM
+def test_the_gradient_equals_double_backward(outputs: object, norm: bool):
+    net, guides, study, quiz = problem(norm)
+    pi = guide_gradient(net, outputs, guides, study, quiz, 0.3)
+    leaf = guides.clone().requires_grad_()
+    exact = torch.autograd.grad(quiz_loss(net, outputs, leaf, study, quiz, 0.3), leaf)[0]
+    assert exact.abs().max() > 1e-4
+    assert torch.allclose(pi, exact, rtol=1e-10, atol=1e-15)
+
+
+@SPACES
+@NORM
+def test_the_gradient_equals_a_central_difference(outputs: object, norm: bool):
+    net, guides, study, quiz = problem(norm)
+    pi = guide_gradient(net, outputs, guides, study, quiz, 0.3)
+    step = 1e-4
+    for row, column in [(0, 0), (0, 2), (2, 1), (1, 1)]:
+        values = []
+        for sign in (1, -1):
+            moved = guides.clone()
+            moved[row, column] += sign * step
+            values.append(quiz_loss(net, outputs, moved, study, quiz, 0.3).item())
+        slope = (values[0] - values[1]) / (2 * step)
+        assert pi[row, column].item() == pytest.approx(slope, rel=1e-6, abs=1e-11)
+
+
+@SPACES
+@NORM
+def test_looking_changes_nothing_not_even_running_statistics(outputs: object, norm: bool):
+    net, guides, study, quiz = problem(norm)
+    net.eval()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    tracked = [m.track_running_stats for m in net.modules() if isinstance(m, nn.BatchNorm1d)]
+    guide_gradient(net, outputs, guides, study, quiz, 0.3)
+    assert same(before, net.state_dict())
+    assert tracked == [m.track_running_stats for m in net.modules() if isinstance(m, nn.BatchNorm1d)]
+    assert all(parameter.grad is None for parameter in net.parameters())
+    assert not any(module.training for module in net.modules())
+
+
+def test_rows_are_zero_exactly_for_classes_outside_the_study_batch():
+    net, guides, study, quiz = problem(norm=False)
+    pi = guide_gradient(net, guide_logits, guides, study, quiz, 0.1)
+    assert pi.any(dim=1).tolist() == [True, False, True]
+
+
+def test_a_batch_of_one_uses_running_statistics():
+    net, guides, study, quiz = problem(norm=True)
+    pi = guide_gradient(net, guide_logits, guides, (study[0][:1], study[1][:1]), quiz, 0.1)
+    assert torch.isfinite(pi).all()
+    assert pi.any()
+
+
+@pytest.mark.parametrize(("divide_by", "second"), [("senders", [2.0, 2.0]), ("participants", [1.0, 1.0])])
+def test_gradients_are_averaged_over_senders_or_participants(divide_by: str, second: list[float]):
+    sent = [
+        (torch.tensor([[1.0, 1.0], [2.0, 2.0]]), torch.tensor([0, 1])),
+        (torch.tensor([[3.0, 1.0]]), torch.tensor([0])),
+    ]
+    start = torch.zeros(3, 2)
+    moved = FedL2GLogits(server_lr=1.0, divide_by=divide_by).move(start, sent)
+    assert (-moved[0]).tolist() == [2.0, 1.0]
+    assert (-moved[1]).tolist() == second
+    assert moved[2].tolist() == [0.0, 0.0]
+
+
+def test_the_averaged_gradient_is_bounded():
+    sent = [(torch.tensor([[300.0, 400.0]]), torch.tensor([0]))]
+    assert (-FedL2GLogits(server_lr=1.0).move(torch.zeros(1, 2), sent))[0].tolist() == pytest.approx([60, 80])
+    free = FedL2GLogits(server_lr=1.0, server_clip=None).move(torch.zeros(1, 2), sent)
+    assert (-free)[0].tolist() == [300, 400]
+
+
+@BOTH
+def test_warm_up_leaves_the_model_alone_bit_for_bit(kind: type):
+    me = tiny(1, norm=True, seed=1).client(0)
+    guides = Guides(torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).double())
+    before = weights(me)
+    sent = answer(kind(), me, guides, number=2, rounds=20)  # a tenth of 20 rounds is two
+    assert same(before, weights(me))
+    assert len(sent.rows) > 0
+    answer(kind(), me, guides, number=3, rounds=20)
+    assert not same(before, weights(me))
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "rounds", "trained"), [(None, 9, True), (None, 19, False), (0, 100, True), (1, 9, False)]
+)
+def test_how_long_the_warm_up_lasts(warm_up: int | None, rounds: int, trained: bool):
+    me = tiny(1).client(0)
+    before = weights(me)
+    answer(FedL2GLogits(warm_up=warm_up), me, Guides(torch.zeros(3, 3).double()), number=1, rounds=rounds)
+    assert same(before, weights(me)) != trained
+
+
+def test_the_quiz_is_the_first_batch_and_is_never_trained_on():
+    fed = tiny(1)
+    honest, other = fed.client(0), fed.client(0)
+    guides = Guides(torch.zeros(3, 3).double())
+    changed = other.train.x.clone()
+    changed[:4] += 100.0  # the first batch of four
+    other.train = type(other.train)(changed, other.train.y)
+    answer(FedL2GLogits(), honest, guides)
+    answer(FedL2GLogits(), other, guides)
+    assert honest.trained_samples == 8 + 4  # one epoch of the study set, and the pseudo step
+    assert same(weights(honest), weights(other))
+
+
+def test_a_small_client_halves_its_samples_or_sits_out():
+    fed = tiny(1, sizes=(6,), training=Training(epochs=1, batch_size=4, lr=0.1))
+    guides = Guides(torch.zeros(3, 3).double())
+    me = fed.client(0)
+    quiz, study = FedL2GLogits().split(me)
+    assert (len(quiz), len(study)) == (3, 3)
+    before = weights(me)
+    sent = answer(FedL2GLogits(small_clients="skip"), me, guides)
+    assert len(sent.labels) == 0
+    assert same(before, weights(me))
+    assert len(answer(FedL2GLogits(), me, guides).labels) > 0
+    assert not same(before, weights(me))
+
+
+@BOTH
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_smallest_clients_with_batch_norm(kind: type, size: int):
+    me = tiny(1, norm=True, sizes=(size,), seed=1).client(0)
+    before = weights(me)
+    sent = answer(kind(), me, Guides(torch.zeros(3, 3).double()))
+    assert torch.isfinite(sent.rows).all()
+    assert not same(before, weights(me))
+    if size == 1:
+        assert len(sent.rows) == 0  # nothing is left for a quiz
+
+
+def test_first_guides_are_standard_normal_and_fit_the_space():
+    fed = tiny(1)
+    assert FedL2GLogits().init_server(context(fed)).shape == (3, 3)
+    many = FedL2GLogits().first_guides(context(fed), 2000)
+    assert many.mean().item() == pytest.approx(0.0, abs=0.05)
+    assert many.std().item() == pytest.approx(1.0, abs=0.05)
+    assert many.dtype == torch.float64
+    assert (FedL2GLogits().server_lr, FedL2GFeatures().server_lr) == (0.1, 100.0)
+
+
+def test_numbers_that_travel():
+    """Down C·M; up n_b·(M+1) for the n_b classes of one study batch. Table 3: 0.763 and 3.906 MiB down."""
+    assert round(20 * 4 * Guides(torch.zeros(100, 100)).numbers() / 2**20, 3) == 0.763
+    assert round(20 * 4 * Guides(torch.zeros(100, 512)).numbers() / 2**20, 3) == 3.906
+    assert LogitGradients(torch.zeros(7, 100), torch.arange(7)).numbers() == 7 * 101
+    assert FeatureGradients(torch.zeros(7, 512), torch.arange(7)).numbers() == 7 * 513
+
+
+@BOTH
+def test_upload_is_bounded_by_the_study_batch_and_the_classes_held(kind: type):
+    fed = tiny(3, classes_of=[(0,), (0, 2), None], training=Training(epochs=1, batch_size=2, lr=0.1), seed=1)
+    seen = Recorder()
+    make_loop(kind(), fed, rounds=3, callbacks=[seen]).run()
+    held = [{0}, {0, 2}, {0, 1, 2}]
+    for _, item in seen.updates:
+        labels = set(item.payload.labels.tolist())
+        assert labels <= held[item.client.index]
+        assert len(labels) <= 2
+    assert all(message.numbers() == 9 for _, _, message in seen.sent)
+
+
+def test_one_server_step():
+    method, ctx = FedL2GLogits(server_lr=0.5), context()
+    start = torch.zeros(3, 3, dtype=torch.float64)
+    row = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64)
+    moved = method.server(start, [update(LogitGradients(row, torch.tensor([2])))], ctx)
+    assert moved.tolist() == [[0, 0, 0], [0, 0, 0], [-0.5, -1.0, -1.5]]
+    assert not start.any()
+
+
+@BOTH
+def test_partial_participation_one_class_and_single_samples(kind: type):
+    fed = tiny(4, classes_of=[(0,), (1, 2), None], norm=True, sizes=(12, 1, 7))
+    seen = Recorder()
+    make_loop(kind(), fed, rounds=4, participation=0.5, callbacks=[seen]).run()
+    assert torch.isfinite(seen.end.state).all()
+    assert not torch.equal(seen.steps[0].state, seen.end.state)

@@ -1,0 +1,167 @@
+"""FedProto: prototypes, their pull, their means, and the rules of prediction."""
+
+import pytest
+import torch
+
+from potluck.core.classwise import ClassRows, prototype_loss, row_loss
+from potluck.core.training import Training
+from potluck.experiment import make_method
+from potluck.methods.fedproto import FedProto, Prototypes
+from potluck.methods.standalone import Standalone
+from tiny import Net, Recorder, answer, context, make_loop, same, tiny, update, weights
+
+NONE = ClassRows(torch.zeros(0, 3).double(), torch.zeros(0).long())
+FULL = ClassRows(5 * torch.eye(3, dtype=torch.float64))
+
+
+def prototype(value: float, count: int) -> Prototypes:
+    return Prototypes(torch.full((1, 3), value).double(), torch.tensor([0]), torch.tensor([count]))
+
+
+@pytest.mark.parametrize(("aggregate", "mean"), [("mean", 4.0), ("weighted", 5.0), ("literal", 2.5)])
+def test_three_ways_to_average(aggregate: str, mean: float):
+    method, ctx = FedProto(aggregate=aggregate), context()
+    updates = [update(prototype(2.0, 1), 0), update(prototype(6.0, 3), 1)]
+    state = method.server(method.init_server(ctx), updates, ctx)
+    assert state.rows[0].tolist() == [mean] * 3
+    assert state.known.tolist() == [True, False, False]
+
+
+def test_the_distance_is_a_mean_over_entries():
+    z, y = torch.ones(1, 2), torch.tensor([0])
+    assert row_loss(z, y, torch.zeros(1, 2), torch.tensor([True])).item() == 1.0
+
+
+def test_a_sample_of_an_unknown_class_has_no_pull():
+    z = torch.tensor([[1.0, 1.0], [1.0, 1.0]], requires_grad=True)
+    loss = row_loss(z, torch.tensor([0, 1]), torch.zeros(2, 2), torch.tensor([True, False]))
+    gradient = torch.autograd.grad(loss, z)[0]
+    assert gradient[1].tolist() == [0.0, 0.0]
+    assert gradient[0].tolist() == [0.5, 0.5]  # 2·1/K, halved by the batch of two
+
+
+def test_the_loss_is_cross_entropy_plus_the_weighted_pull():
+    net = Net().double()
+    x, y = torch.randn(4, 4).double(), torch.tensor([0, 1, 2, 0])
+    z = net.features(x)
+    expected = torch.nn.functional.cross_entropy(net(x), y) + 10 * (z - FULL.rows[y]).square().mean()
+    known = torch.ones(3, dtype=torch.bool)
+    assert prototype_loss(net, x, y, FULL.rows, known, 10.0).item() == pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize("collect", ["after", "training", "last_epoch"])
+def test_the_first_round_is_local_training(collect: str):
+    fed = tiny(1)
+    alone, drawn = fed.client(0), fed.client(0)
+    answer(Standalone(), alone, None)
+    answer(FedProto(collect=collect), drawn, NONE)
+    assert same(weights(alone), weights(drawn))
+
+
+def test_when_class_means_are_taken():
+    settings = Training(epochs=2, batch_size=0, lr=0.1)
+    fed = tiny(1, seed=1, training=settings)
+    x, y = fed.client(0).train.take(slice(None))
+
+    def means(model: torch.nn.Module) -> torch.Tensor:
+        return torch.stack([model.features(x[y == label]).mean(0) for label in range(3)]).detach()
+
+    once = tiny(1, seed=1, training=Training(epochs=1, batch_size=0, lr=0.1)).client(0)
+    first = means(once.model)
+    answer(Standalone(), once, None)
+    second = means(once.model)
+    me = fed.client(0)
+    after = answer(FedProto(), me, NONE)
+    assert torch.allclose(after.means, means(me.model))
+    assert after.counts is None
+    last = answer(FedProto(collect="last_epoch"), fed.client(0), NONE)
+    assert torch.allclose(last.means, second)
+    both = answer(FedProto(collect="training"), fed.client(0), NONE)
+    assert torch.allclose(both.means, (first + second) / 2)
+
+
+def test_only_a_collecting_pass_is_a_step_of_its_own():
+    assert not FedProto().own_steps
+    assert make_method(FedProto, {"collect": "training"}).own_steps
+
+
+def test_counts_travel_only_where_the_mean_is_weighted():
+    sent = answer(FedProto(aggregate="weighted"), tiny(1).client(0), NONE)
+    assert sent.counts.tolist() == [4, 4, 4]
+
+
+def test_prediction_by_prototype():
+    me = tiny(1, seed=1, classes_of=[(0, 2)]).client(0)
+    before = weights(me)
+    x, _ = me.train.take(slice(None))
+    z = me.model.features(x)
+    rows = torch.stack([z.mean(0) + 90, z.mean(0), z.mean(0) + 50]).detach()
+    message = ClassRows(rows)
+    assert (FedProto(prediction="proto_all").predict(me, message)(x).argmax(1) == 1).all()
+    assert (FedProto(prediction="proto_own").predict(me, message)(x).argmax(1) == 2).all()
+    assert torch.equal(FedProto().predict(me, message)(x), me.model(x))
+    assert same(before, weights(me))
+
+
+@pytest.mark.parametrize("prediction", ["proto_all", "proto_own"])
+def test_without_prototypes_the_head_predicts_and_later_the_last_received(prediction: str):
+    me = tiny(1, seed=1).client(0)
+    x, _ = me.train.take(slice(None))
+    method = FedProto(prediction=prediction)
+    answer(method, me, NONE)
+    assert torch.equal(method.predict(me, None)(x), me.model(x))
+    assert torch.equal(method.predict(me, NONE)(x), me.model(x))
+    answer(method, me, FULL, number=2)
+    scores = method.predict(me, None)(x)
+    assert torch.allclose(scores, -(me.model.features(x)[:, None] - FULL.rows).norm(dim=2))
+
+
+def test_a_class_without_prototype_never_wins_and_has_a_finite_score():
+    me = tiny(1, seed=1).client(0)
+    x, _ = me.train.take(slice(None))
+    message = ClassRows(torch.zeros(2, 3).double() + 1000, torch.tensor([0, 2]))
+    scores = FedProto(prediction="proto_all").predict(me, message)(x)
+    assert torch.isfinite(scores).all()
+    assert (scores.argmax(1) != 1).all()
+
+
+@pytest.mark.parametrize(("keep_old", "known"), [(True, [True, True, False]), (False, [False, True, False])])
+def test_a_class_that_drops_out(keep_old: bool, known: list[bool]):
+    method, ctx = FedProto(keep_old=keep_old), context()
+    both = Prototypes(torch.ones(2, 3).double(), torch.tensor([0, 1]))
+    state = method.server(method.init_server(ctx), [update(both)], ctx)
+    state = method.server(
+        state, [update(Prototypes(torch.full((1, 3), 7.0).double(), torch.tensor([1])))], ctx
+    )
+    assert state.known.tolist() == known
+    assert state.rows[1].tolist() == [7.0] * 3
+
+
+@pytest.mark.parametrize(("classes", "held", "kib"), [(10, 2, 7.81), (100, 10, 39.06)])
+def test_numbers_that_travel(classes: int, held: int, kib: float):
+    """Table 3 of FedGH counts the client's own classes both ways, without ids."""
+    up = Prototypes(torch.zeros(held, 500), torch.arange(held))
+    down = ClassRows(torch.zeros(classes, 500))
+    assert up.numbers() == held * 500 + held
+    assert down.numbers() == classes * 500
+    accounted = FedProto().paper_accounting(down, up)
+    assert round(4 * (accounted.up + accounted.down) / 1024, 2) == kib
+    assert round(20 * 4 * ClassRows(torch.zeros(100, 512)).numbers() / 2**20, 3) == 3.906
+
+
+def test_the_accuracy_is_that_of_each_client_alone():
+    """In published code right answers pile up from client to client."""
+    seen = Recorder()
+    make_loop(FedProto(), tiny(3), rounds=1, callbacks=[seen]).run()
+    scores = [score.score for score in seen.steps[0].scores]
+    assert [score.samples for score in scores] == [9, 9, 9]
+    assert seen.steps[0].record.accuracy == pytest.approx(sum(s.correct / 9 for s in scores) / 3)
+
+
+@pytest.mark.parametrize("prediction", ["head", "proto_all", "proto_own"])
+def test_partial_participation_missing_classes_and_single_samples(prediction: str):
+    fed = tiny(4, classes_of=[(0,), (1, 2), None], norm=True, sizes=(12, 1, 7))
+    seen = Recorder()
+    make_loop(FedProto(prediction=prediction), fed, rounds=4, participation=0.5, callbacks=[seen]).run()
+    assert all(step.record.accuracy is not None for step in seen.steps)
+    assert torch.isfinite(seen.end.state.rows).all()

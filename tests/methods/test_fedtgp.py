@@ -1,0 +1,134 @@
+"""FedTGP: the margin, the server's training, and prototypes of the trained model."""
+
+import math
+
+import pytest
+import torch
+
+from potluck.core.toolkit import mean_rows
+from potluck.methods.fedtgp import ClassMeans, FedTGP, GlobalPrototypes, class_margin, margin_loss
+from potluck.methods.standalone import Standalone
+from tiny import Recorder, answer, context, make_loop, same, tiny, update, weights
+
+FEW = {"server_epochs": 5}
+NONE = GlobalPrototypes(None)
+
+
+def means(rows: list[list[float]], labels: list[int]) -> ClassMeans:
+    return ClassMeans(torch.tensor(rows, dtype=torch.float64), torch.tensor(labels))
+
+
+def test_the_margin_is_added_to_the_distance_of_the_right_class():
+    prototypes = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    loss = margin_loss(torch.zeros(1, 2), prototypes, torch.tensor([0]), 2.0)
+    assert loss.item() == pytest.approx(math.log(1 + math.exp(6)))
+    assert loss.item() == pytest.approx(6.002476, abs=1e-6)
+
+
+def test_equal_distances_without_margin_leave_a_coin_toss():
+    prototypes = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    loss = margin_loss(torch.zeros(1, 2), prototypes, torch.tensor([1]), 0.0)
+    assert loss.item() == pytest.approx(math.log(2))
+
+
+def test_the_adaptive_margin_is_the_largest_nearest_neighbour_distance():
+    pair = mean_rows([(torch.tensor([[0.0], [3.0]]), torch.tensor([0, 1]))], 3)
+    assert class_margin(*pair) == 3.0  # class 2, which nobody sent, changes nothing
+    three = mean_rows([(torch.tensor([[0.0], [3.0], [10.0]]), torch.tensor([0, 1, 2]))], 3)
+    assert class_margin(*three) == 7.0
+    two_senders = mean_rows(
+        [
+            (torch.tensor([[0.0], [3.0]]), torch.tensor([0, 1])),
+            (torch.tensor([[5.0]]), torch.tensor([1])),
+        ],
+        3,
+    )
+    assert class_margin(*two_senders) == 4.0
+
+
+def test_margins_by_option():
+    rows, labels = torch.tensor([[0.0], [300.0]]), torch.tensor([0, 1])
+    assert FedTGP()._margin(rows, labels, 3) == 100.0  # capped at τ
+    assert FedTGP(threshold=500)._margin(rows, labels, 3) == 300.0
+    assert FedTGP(margin="none")._margin(rows, labels, 3) == 0.0
+    assert FedTGP(margin="fixed", threshold=7)._margin(rows, labels, 3) == 7.0
+    assert FedTGP()._margin(rows[:1], labels[:1], 3) == 0.0  # one class only
+
+
+def test_a_mean_that_sits_on_a_prototype_has_a_finite_gradient():
+    prototypes = torch.zeros(2, 2, requires_grad=True)
+    loss = margin_loss(torch.zeros(1, 2), prototypes, torch.tensor([0]), 1.0)
+    assert torch.isfinite(torch.autograd.grad(loss, prototypes)[0]).all()
+
+
+def test_prototypes_are_those_of_the_trained_model():
+    """In published code they come from the model as it was before training."""
+    me = tiny(1, seed=1).client(0)
+    x, y = me.train.take(slice(None))
+    before = me.model.features(x[y == 0]).mean(0)
+    sent = answer(FedTGP(), me, NONE)
+    assert torch.allclose(sent.means[0], me.model.features(x[y == 0]).mean(0))
+    assert not torch.allclose(sent.means[0], before)
+
+
+def test_the_first_round_is_local_training_and_costs_nothing_to_send():
+    fed = tiny(1)
+    alone, me = fed.client(0), fed.client(0)
+    method, ctx = FedTGP(), context(fed)
+    message = method.broadcast(method.init_server(ctx), me.info, ctx)
+    assert message.numbers() == 0
+    answer(Standalone(), alone, None)
+    answer(method, me, message)
+    assert same(weights(alone), weights(me))
+
+
+def test_the_server_brings_prototypes_to_their_means():
+    method, ctx = FedTGP(server_lr=0.05), context()
+    rows, labels = [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0]], [0, 1]
+    state = method.init_server(ctx)
+    payload = means(rows, labels)
+    first = margin_loss(payload.means, state.module(), payload.labels, 4.0).item()
+    state = method.server(state, [update(payload)], ctx)
+    assert margin_loss(payload.means, state.module(), payload.labels, 4.0).item() < first / 2
+    message = method.broadcast(state, update(None).client, ctx)
+    assert message.prototypes.shape == (3, 3)  # class 2, never seen, has one too
+
+
+def test_training_is_drawn_to_the_prototypes():
+    fed = tiny(1, seed=1)
+    free, drawn = fed.client(0), fed.client(0)
+    target = torch.full((3, 3), 2.0, dtype=torch.float64)
+    answer(FedTGP(prototype_weight=0.0), free, GlobalPrototypes(target))
+    answer(FedTGP(prototype_weight=1.0), drawn, GlobalPrototypes(target))
+    x, _ = free.train.take(slice(None))
+    assert (drawn.model.features(x) - 2).square().mean() < (free.model.features(x) - 2).square().mean()
+
+
+def test_prediction_is_the_nearest_prototype_or_the_head():
+    me = tiny(1, seed=1).client(0)
+    x, _ = me.train.take(slice(None))
+    centre = me.model.features(x).mean(0).detach()
+    message = GlobalPrototypes(torch.stack([centre + 9, centre + 9, centre]))
+    before = weights(me)
+    assert (FedTGP().predict(me, message)(x).argmax(1) == 2).all()
+    assert torch.equal(FedTGP(prediction="head").predict(me, message)(x), me.model(x))
+    assert torch.equal(FedTGP().predict(me, None)(x), me.model(x))  # none received yet
+    assert same(before, weights(me))
+    answer(FedTGP(), me, message)
+    assert FedTGP().predict(me, None)(x).shape == (12, 3)
+    assert not torch.equal(FedTGP().predict(me, None)(x), me.model(x))
+
+
+def test_numbers_that_travel():
+    seen = Recorder()
+    make_loop(FedTGP(**FEW), tiny(2, classes_of=[(0,), (0, 2)]), rounds=2, callbacks=[seen]).run()
+    assert [update.payload.numbers() for _, update in seen.updates[:2]] == [1 * 3 + 1, 2 * 3 + 2]
+    assert [message.numbers() for number, _, message in seen.sent if number == 2] == [9, 9]
+
+
+def test_partial_participation_and_single_samples():
+    fed = tiny(4, classes_of=[(0,), (1, 2), None], norm=True, sizes=(12, 1, 7))
+    seen = Recorder()
+    make_loop(FedTGP(**FEW), fed, rounds=4, participation=0.25, callbacks=[seen]).run()
+    assert all(step.record.accuracy is not None for step in seen.steps)
+    assert all(torch.isfinite(parameter).all() for parameter in seen.end.state.module.parameters())
