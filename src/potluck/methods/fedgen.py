@@ -177,7 +177,7 @@ class FedGen(Method[Server, HeaderAndGenerator, HeaderAndCounts]):
     def _train(self, state: Server, updates: Sequence[Update[HeaderAndCounts]], ctx: Context) -> None:
         steps = (50 if self.original else 100) if self.server_steps is None else self.server_steps
         rate = (3e-4 if self.original else 0.1) if self.server_lr is None else self.server_lr
-        optimizer = torch.optim.Adam(state.generator.parameters(), rate)
+        optimizer = torch.optim.Adam(state.generator.parameters(), rate, fused=True)
         draw, labels_rng, noise_rng = self.draw(state, ctx), ctx.rng("labels"), ctx.rng("noise")
         shares = label_shares(state, updates)
         state.generator.train(self.server_batch > 1)

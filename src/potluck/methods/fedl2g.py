@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from potluck.core.client import Client
 from potluck.core.method import Method, Need, Update
 from potluck.core.model import ClientModel
+from potluck.core.norm import norms_at_rest
 from potluck.core.payload import Payload, Tensors
 from potluck.core.samples import Samples
 from potluck.core.schema import Labels, Shape
@@ -216,20 +217,18 @@ def pseudo_step(
 
 @contextmanager
 def pure_training_mode(model: nn.Module, *, single: bool) -> Iterator[None]:
-    """Train mode in which nothing is remembered: normalisation layers use the batch, and keep no statistics.
+    """Train mode in which nothing is remembered: normalisation uses the batch and keeps no statistics.
 
-    Where a batch has one sample there is nothing to normalise over, and the running statistics are used.
+    Where a batch has one sample there is nothing to normalise over, and the kept statistics are used.
     """
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
     tracking = [layer.track_running_stats for layer in layers]
     model.train()
     for layer in layers:
-        if single:
-            layer.eval()
-        else:
-            layer.track_running_stats = False
+        layer.track_running_stats = single and layer.track_running_stats
     try:
-        yield
+        with norms_at_rest(*[model] * single):
+            yield
     finally:
         for layer, before in zip(layers, tracking, strict=True):
             layer.track_running_stats = before
