@@ -35,7 +35,13 @@ class DataSection(Section):
 
     name: str = "digits"
     root: str | None = None
-    label: str | None = None
+    label: str | None = Field(None, description="the column of a table to predict")
+    groups: str | None = Field(None, description="the column of a table that says who produced a row")
+    image_size: int | None = Field(None, ge=1, description="resize pictures that come in many sizes")
+    normalise: Literal["own", "half", "mean-image", "unit", "none"] = Field(
+        "own",
+        description="how images become numbers: as usual for the data set, or as one of the papers does",
+    )
     limit: int = Field(0, ge=0, description="class-balanced sample of this many rows; 0 takes all")
     split: str = Field("75:25", description="train:test or train:val:test of each client")
     pool: Literal["auto", "merged", "train"] = Field(

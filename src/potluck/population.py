@@ -90,7 +90,14 @@ def build_federation(
 def experiment_data(experiment: Experiment) -> Data:
     """The data set that an experiment names."""
     settings = experiment.data
-    return load_data(settings.name, settings.root, label=settings.label)
+    data = load_data(
+        settings.name,
+        settings.root,
+        label=settings.label,
+        groups=settings.groups,
+        image_size=settings.image_size,
+    )
+    return data if settings.normalise == "own" else data.normalised(settings.normalise)
 
 
 def suitable_models(method: Method[Any, Any, Any], data: Data) -> str:

@@ -19,7 +19,7 @@ def prepare(
     """Fetch and verify a data set, or say exactly which files to put where."""
     from potluck.data import prepare as prepare_data
 
-    typer.echo(prepare_data(name, data_root))
+    typer.echo(prepare_data(name, data_root, typer.echo))
 
 
 @app.command("show")
