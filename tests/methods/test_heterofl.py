@@ -11,9 +11,11 @@ from potluck.core.model import ClientModel
 from potluck.core.payload import PayloadError
 from potluck.core.schema import check_payload
 from potluck.core.task import ClientInfo
+from potluck.core.toolkit import tensors_of
 from potluck.core.training import Training
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.heterofl import HeteroFL, Slice, masked_loss
+from potluck.models import build_model
 from tiny import Recorder, make_loop, points, tiny
 
 
@@ -111,6 +113,16 @@ def test_the_slice_and_the_class_ids_travel():
     accounted = HeteroFL().paper_accounting(seen.sent[1][2], seen.updates[1][1].payload)
     assert (accounted.up, accounted.down) == (widths[1], widths[1])
     assert run(HeteroFL(mask=False), fed, rounds=1)[0].updates[0][1].payload.numbers() == widths[0]
+
+
+@pytest.mark.parametrize(
+    ("rate", "numbers"),
+    [(1, 58_148_938), (0.5, 14_578_730), (0.25, 3_665_434), (0.125, 926_738), (0.0625, 236_878)],
+)
+def test_slices_of_the_papers_resnet152(rate: float, numbers: int):
+    with torch.device("meta"):
+        model = build_model(f"preresnet152@{rate}", (3, 32, 32), 10)
+    assert Slice(tensors_of(model)).numbers() == numbers  # static norms have no statistics to send
 
 
 # -- testing ----------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ METHODS: dict[str, tuple[str, str]] = {
     "fedin": ("fedin", "FedIN"),
     "heterofl": ("heterofl", "HeteroFL"),
     "fedrolex": ("fedrolex", "FedRolex"),
+    "inclusivefl": ("inclusivefl", "InclusiveFL"),
     "fedgh": ("fedgh", "FedGH"),
     "lg-fedavg": ("lg_fedavg", "LGFedAvg"),
     "fd": ("fd", "FD"),

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from potluck.core.model import ClientModel
+from potluck.core.norm import norms_at_rest
 from potluck.core.random import generator, seeded
 from potluck.models.registry import build_model, model_summary, require_name
 
@@ -68,8 +69,8 @@ def describe(
     with torch.device("meta"):
         model = build_model(name, input_shape, num_classes, vocabulary=vocabulary)
         x = torch.zeros(1, *input_shape, dtype=torch.int64 if _reads_words(name) else torch.float32)
-        layers = _layers(model, x)
-        flops = _flops(model, x)
+        with norms_at_rest(model):  # one sample is no batch to normalise over
+            layers, flops = _layers(model, x), _flops(model, x)
     tensors = [*model.parameters(), *model.buffers()]
     return ModelCard(
         name=name,
