@@ -15,7 +15,6 @@ from potluck.core.toolkit import load_tensors, tensors_of
 from potluck.methods import METHODS, method_class
 from potluck.testing import MethodError, check_method
 
-
 QUICK = {"fedgen": {"hidden_dim": 16, "server_steps": 5}, "fedtgp": {"server_epochs": 5}}
 """Less work on the server: the contract is the same."""
 
