@@ -187,8 +187,8 @@ class Experiment(Section):
 
 
 def options_of(method: Method[Any, Any, Any]) -> dict[str, Any]:
-    """A method's hyper-parameters by name."""
-    return asdict(method) if hasattr(method, "__dataclass_fields__") else {}  # type: ignore[call-overload]
+    """A method's hyper-parameters by name; those left unset (None) are not named."""
+    return _without_none(asdict(method)) if hasattr(method, "__dataclass_fields__") else {}  # type: ignore[call-overload]
 
 
 def make_method(cls: type[Method[Any, Any, Any]], options: Mapping[str, Any]) -> Method[Any, Any, Any]:
