@@ -96,20 +96,22 @@ class Client:
         model: nn.Module | None = None,
         epochs: int | None = None,
         samples: Samples | None = None,
+        batch_size: int | None = None,
         name: str = "model",
         adjust: Callable[[], None] | None = None,
     ) -> Fit:
         """Train a model (this client's own unless told) on a loss over `(model, x, y, *given)`.
 
         Whatever else the loss reads is handed over as `given`. Batching, optimiser, learning rate, clipping
-        and the single-sample rule of BatchNorm are the experiment's. `adjust` may change the gradients before
-        each step; a method that uses it has steps of its own.
+        and the single-sample rule of BatchNorm are the experiment's; `batch_size` is for training on other
+        data than the client's own. `adjust` may change the gradients before each step; a method that uses it
+        has steps of its own.
         """
         model = self.model if model is None else model
         optimizer = self.optimizer(model, name=name)
         total, steps = torch.zeros((), device=self.task.device, dtype=self.task.dtype), 0
-        with self.training_mode(model, samples=samples):
-            for x, y in self.batches(epochs, samples, models=(model,)):
+        with self.training_mode(model, samples=samples, batch_size=batch_size):
+            for x, y in self.batches(epochs, samples, models=(model,), batch_size=batch_size):
                 value = loss(model, x, y, *given)
                 self.step(optimizer, value, adjust)
                 total += value.detach()
@@ -128,13 +130,14 @@ class Client:
         samples: Samples | None = None,
         *,
         models: Iterable[nn.Module] = (),
+        batch_size: int | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled minibatches of the training data, epoch after epoch.
 
         A trailing batch of one is left out where this client's model, or one of `models`, has BatchNorm.
         """
         samples = self.train if samples is None else samples
-        count, size = len(samples), self.batch_size(samples)
+        count, size = len(samples), self.batch_size(samples, batch_size)
         # BatchNorm cannot normalise a batch of one; where every batch is single it runs in eval mode instead.
         smallest = 2 if size > 1 and any(map(has_batch_norm, (self.model, *models))) else 1
         if self.training.drop_last and count >= size:
@@ -151,10 +154,10 @@ class Client:
                     self.trained_samples += len(rows)
                     yield x, y
 
-    def batch_size(self, samples: Samples | None = None) -> int:
-        """The real size of a full batch: the setting, or all samples where they are fewer."""
+    def batch_size(self, samples: Samples | None = None, wanted: int | None = None) -> int:
+        """The real size of a full batch: as wanted or set, or all samples where they are fewer."""
         count = max(1, len(self.train if samples is None else samples))
-        return min(self.training.batch_size or count, count)
+        return min((self.training.batch_size if wanted is None else wanted) or count, count)
 
     def prepare(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """A batch on the task's device, its real numbers in the task's precision."""
@@ -201,11 +204,13 @@ class Client:
         optimizer.step()
 
     @contextmanager
-    def training_mode(self, *models: nn.Module, samples: Samples | None = None) -> Iterator[None]:
+    def training_mode(
+        self, *models: nn.Module, samples: Samples | None = None, batch_size: int | None = None
+    ) -> Iterator[None]:
         """Models in train mode, then in eval mode; BatchNorm does not train on batches of one sample."""
         for model in models:
             model.train()
-        single = models if self.batch_size(samples) == 1 else ()
+        single = models if self.batch_size(samples, batch_size) == 1 else ()
         with norms_at_rest(*single):
             yield
         for model in models:
@@ -241,15 +246,22 @@ class Client:
 
     # -- private state --------------------------------------------------------------------------------
 
-    def module(self, name: str, build: Callable[[], nn.Module]) -> nn.Module:
-        """A private module that persists over jobs, built on first use from this client's own stream."""
-        if name not in self._modules:
-            with seeded(self.task.seed, "client", self.info.name, "module", name):
-                module = build().to(device=self.task.device, dtype=self.task.dtype)
-            if name in self._saved_modules:
-                module.load_state_dict(self._saved_modules.pop(name))
-            self._modules[name] = module
-        return self._modules[name]
+    def module(self, name: str, build: Callable[[], nn.Module], *, keep: bool = True) -> nn.Module:
+        """A private module that persists over jobs, built on first use from this client's own stream.
+
+        With `keep=False` a module that does not exist yet is built and forgotten: for `predict`, which
+        leaves the client as it is.
+        """
+        if name in self._modules:
+            return self._modules[name]
+        with seeded(self.task.seed, "client", self.info.name, "module", name):
+            module = build().to(device=self.task.device, dtype=self.task.dtype).eval()
+        if name in self._saved_modules:
+            module.load_state_dict(self._saved_modules.pop(name))
+        elif not keep:
+            return module
+        self._modules[name] = module
+        return module
 
     def state(self) -> tree.Flat:
         """Everything of this client that a later job depends on."""

@@ -39,6 +39,8 @@ class Need(StrEnum):
     NESTED_DEPTH = "nested depth"
     NESTED_WIDTH = "nested width"
     SHARED_MODEL = "shared small model"
+    SHARED_FEATURES = "shared small model of the clients' feature size"
+    SMALLER_FEATURES = "shared small model with no more features than a client's"
     PUBLIC_DATA = "public data"
 
 

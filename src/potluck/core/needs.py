@@ -112,6 +112,28 @@ def _shared_model(task: Task) -> str | None:
     return None if task.shared_builder else "the federation has none. Pass models.shared=NAME."
 
 
+def _shared_features(task: Task) -> str | None:
+    return _shared_size(task, lambda mine, shared: mine == shared)
+
+
+def _smaller_features(task: Task) -> str | None:
+    return _shared_size(task, lambda mine, shared: mine >= shared)
+
+
+def _shared_size(task: Task, fits: Callable[[int, int], bool]) -> str | None:
+    if task.shared_builder is None:
+        return _shared_model(task)
+    shared = task.shared_model().feature_dim
+    for info in task.clients:
+        mine = task.architectures[info.architecture].feature_dim
+        if not fits(mine, shared):
+            return (
+                f"client {info.index} {info.architecture!r} gives {mine}, the shared model {shared}. "
+                f"Pass models.shared=NAME of a model with {mine} features, or feature_dim={mine} to project."
+            )
+    return None
+
+
 def _public_data(task: Task) -> str | None:
     return (
         None if task.public is not None else "the federation has none. Pass data.public=0.1 to hold some out."
@@ -127,5 +149,7 @@ _CHECKS: dict[Need, Callable[[Task], str | None]] = {
     Need.NESTED_DEPTH: _nested_depth,
     Need.NESTED_WIDTH: _nested_width,
     Need.SHARED_MODEL: _shared_model,
+    Need.SHARED_FEATURES: _shared_features,
+    Need.SMALLER_FEATURES: _smaller_features,
     Need.PUBLIC_DATA: _public_data,
 }

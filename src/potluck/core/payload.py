@@ -6,12 +6,15 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
 from potluck.core.errors import PotluckError
+
+if TYPE_CHECKING:
+    from potluck.core.task import ClientInfo, Task
 
 Tensors = dict[str, Tensor]
 Scalar = int | float
@@ -71,6 +74,9 @@ class Payload:
         """How many numbers travel: every tensor entry and every scalar counts one."""
         tensors, scalars = self.flatten()
         return sum(tensor.numel() for tensor in tensors.values()) + len(scalars)
+
+    def check(self, task: Task, client: ClientInfo) -> None:
+        """Raise `PayloadError` for what no annotation of a field can express; nothing by default."""
 
     def copy(self) -> Self:
         """A payload that shares no memory and no graph with live models or server state."""

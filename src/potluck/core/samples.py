@@ -43,6 +43,14 @@ class Samples:
         index = rows if self.index is None else self.index[rows]
         return Samples(self.x, self.y, index, self.transform)
 
+    def with_targets(self, targets: Tensor) -> Samples:
+        """The same rows with other targets, one per row: soft labels of public data, say."""
+        if self.index is None:
+            return Samples(self.x, targets, None, self.transform)
+        y = targets.new_zeros(len(self.x), *targets.shape[1:])
+        y[self.index] = targets
+        return Samples(self.x, y, self.index, self.transform)
+
     def classes(self) -> Tensor:
         """The distinct labels present, ascending."""
         classes: Tensor = torch.unique(self.labels)

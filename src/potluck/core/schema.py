@@ -83,6 +83,7 @@ def check_payload(
         _check_dtype(f"{name}.{field}", value, kind.rules, task)
         for rule in kind.rules:
             _check_rule(f"{name}.{field}", rule, value, sizes, task, client)
+    payload.check(task, client)
 
 
 def _is_finite(value: Tensor | Scalar) -> bool:

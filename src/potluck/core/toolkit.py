@@ -47,10 +47,14 @@ def proximal_term(model: nn.Module, reference: Mapping[str, Tensor], mu: float) 
     return mu / 2 * torch.stack(squares).sum()
 
 
-def distillation(teacher: Tensor, student: Tensor) -> Tensor:
-    """KL(softmax(teacher) ‖ softmax(student)), averaged over the batch; the teacher gets no gradient."""
-    target = F.log_softmax(teacher.detach(), dim=1)
-    return F.kl_div(F.log_softmax(student, dim=1), target, reduction="batchmean", log_target=True)
+def distillation(teacher: Tensor, student: Tensor, *, htfllib_compat: bool = False) -> Tensor:
+    """KL(softmax(teacher) ‖ softmax(student)), averaged over the batch; the teacher gets no gradient.
+
+    HtFLlib divides by the number of classes as well and lets the gradient into the teacher.
+    """
+    target = F.log_softmax(teacher if htfllib_compat else teacher.detach(), dim=1)
+    reduction = "mean" if htfllib_compat else "batchmean"
+    return F.kl_div(F.log_softmax(student, dim=1), target, reduction=reduction, log_target=True)
 
 
 def by_client(updates: Iterable[Update[Up]]) -> list[Update[Up]]:

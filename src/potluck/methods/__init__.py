@@ -28,6 +28,12 @@ METHODS: dict[str, tuple[str, str]] = {
     "fedl2g-l": ("fedl2g", "FedL2GLogits"),
     "fedl2g-f": ("fedl2g", "FedL2GFeatures"),
     "fedgen": ("fedgen", "FedGen"),
+    "pfedafm": ("pfedafm", "PFedAFM"),
+    "fml": ("fml", "FML"),
+    "fedkd": ("fedkd", "FedKD"),
+    "fedmd": ("fedmd", "FedMD"),
+    "fedapen": ("fedapen", "FedAPEN"),
+    "fedmrl": ("fedmrl", "FedMRL"),
 }
 
 

@@ -1,0 +1,186 @@
+"""FedKD (Wu et al., Nature Communications 2022): mutual distillation with a student that travels compressed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from potluck.core.client import Client
+from potluck.core.method import Method, Need, Predictor, Update
+from potluck.core.payload import Payload, PayloadError, Tensors
+from potluck.core.schema import Like
+from potluck.core.shared_model import as_received, average, fit_together, own_copy
+from potluck.core.sharing import Weighting
+from potluck.core.task import ClientInfo, Context, Task
+from potluck.core.toolkit import distillation, tensors_of
+
+
+@dataclass(frozen=True)
+class Compressed(Payload):
+    """Tensors of the student, or changes of them: matrices as U·diag(σ)·V where that is shorter, others raw."""
+
+    raw: Annotated[Tensors, Like("shared", subset=True)]
+    left: Tensors
+    values: Tensors
+    right: Tensors
+
+    def check(self, task: Task, client: ClientInfo) -> None:
+        """Factors must multiply to the student's own shapes."""
+        shapes = task.shared_shapes()
+        if not self.left.keys() == self.values.keys() == self.right.keys() <= shapes.keys() - self.raw.keys():
+            raise PayloadError(
+                "Compressed names a tensor that is no matrix of the student, or not all its factors."
+            )
+        for name, values in self.values.items():
+            rows, columns = shapes[name][0], math.prod(shapes[name][1:])
+            found = tuple(self.left[name].shape), tuple(values.shape), tuple(self.right[name].shape)
+            if found != ((rows, values.numel()), (values.numel(),), (values.numel(), columns)):
+                raise PayloadError(
+                    f"Compressed.{name} has factors of {found}, which do not make {shapes[name]}."
+                )
+
+
+@dataclass
+class Server:
+    """The student in full, and as it is sent (compressed once for all clients)."""
+
+    student: Tensors
+    sent: Compressed
+
+
+@dataclass
+class FedKD(Method[Server, Compressed, Compressed]):
+    """A private teacher and a shared student distil into each other, more strongly the better both are.
+
+    Matrices travel by their leading singular vectors; the share of energy kept rises from `energy_start` to
+    `energy_end`. `uplink`: the student's change over the round, or its parameters. Switches: `compress` (low rank
+    at all), `hidden` (the loss between features), `adaptive` (distillation divided by the sum of both
+    cross-entropies). `weight`: the mean over clients by samples or plain. `buffers` averages BatchNorm
+    statistics as well. `predict_with`: what is tested. `htfllib_compat` weakens the distillation by the number
+    of classes and stops no gradient, as HtFLlib does.
+    """
+
+    name: ClassVar[str] = "fedkd"
+    summary: ClassVar[str] = "mutual distillation with a shared student that travels at low rank"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.SHARED_MODEL})
+    own_steps: ClassVar[bool] = True
+
+    energy_start: float = 0.95
+    energy_end: float = 0.98
+    uplink: Literal["delta", "params"] = "delta"
+    compress: bool = True
+    hidden: bool = True
+    adaptive: bool = True
+    weight: Weighting = "samples"
+    buffers: bool = True
+    predict_with: Literal["teacher", "student"] = "teacher"
+    htfllib_compat: bool = False
+
+    def init_server(self, ctx: Context) -> Server:
+        """One random student for all."""
+        student = tensors_of(ctx.task.shared_model(), buffers=self.buffers)
+        return Server(student, self._pack(student, done=0.0))
+
+    def broadcast(self, state: Server, client: ClientInfo, ctx: Context) -> Compressed:
+        """The student's parameters: a client that was away could not apply a change."""
+        return state.sent
+
+    def client(self, me: Client, message: Compressed) -> Compressed:
+        """Train teacher, student and the map between their features; send what became of the student."""
+        student = own_copy(me, expand(message, me.task))
+        before = tensors_of(student, buffers=self.buffers)
+        hidden_map = me.module(
+            "hidden map", lambda: nn.Linear(student.feature_dim, me.model.feature_dim, bias=False)
+        )
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            teacher_features, student_features = me.model.features(x), student.features(x)
+            scores = me.model.head(teacher_features), student.head(student_features)
+            return self.loss(teacher_features, student_features, *scores, hidden_map, y)
+
+        fit_together(me, {"model": me.model, "shared": student, "hidden map": hidden_map}, loss)
+        after = tensors_of(student, buffers=self.buffers)
+        if self.uplink == "delta":
+            after.update({name: after[name] - before[name] for name, _ in student.named_parameters()})
+        return self._pack(after, done=(me.round - 1) / me.rounds)
+
+    def loss(
+        self,
+        teacher_features: Tensor,
+        student_features: Tensor,
+        teacher: Tensor,
+        student: Tensor,
+        hidden_map: nn.Module,
+        y: Tensor,
+    ) -> Tensor:
+        """L_t + L_s. Each model is trained by its own: D and what it imitates are fixed; W_h follows both."""
+        stop = (lambda tensor: tensor) if self.htfllib_compat else Tensor.detach
+        teacher_ce, student_ce = cross_entropy(teacher, y), cross_entropy(student, y)
+        imitation = distillation(student, teacher, htfllib_compat=self.htfllib_compat)
+        imitation = imitation + distillation(teacher, student, htfllib_compat=self.htfllib_compat)
+        if self.hidden:
+            imitation = imitation + mse_loss(teacher_features, hidden_map(stop(student_features)))
+            imitation = imitation + mse_loss(stop(teacher_features), hidden_map(student_features))
+        divisor = stop(teacher_ce + student_ce) if self.adaptive else 1.0
+        return teacher_ce + student_ce + imitation / divisor
+
+    def server(self, state: Server, updates: Sequence[Update[Compressed]], ctx: Context) -> Server:
+        """Rebuild, average, apply to the full student, compress again for the next round."""
+        parts = [expand(update.payload, ctx.task) for update in updates]
+        if self.uplink == "delta":
+            learned = {name for name, _ in ctx.task.shared_model().named_parameters()}
+            for part in parts:
+                part.update({name: state.student[name] + part[name] for name in part if name in learned})
+        student = average(state.student, updates, parts, self.weight)
+        return Server(student, self._pack(student, done=ctx.round / ctx.rounds))
+
+    def _pack(self, tensors: Tensors, *, done: float) -> Compressed:
+        """Compress at the energy for this share of the training done."""
+        energy = self.energy_start + (self.energy_end - self.energy_start) * done
+        return pack(tensors, energy if self.compress else None)
+
+    def predict(self, me: Client, message: Compressed | None) -> Predictor:
+        """The teacher, or the student: as trained, or as just received."""
+        if self.predict_with == "teacher":
+            return me.model
+        return as_received(me, None if message is None else expand(message, me.task))
+
+
+def rank(values: Tensor, energy: float) -> int:
+    """The fewest leading singular values, at least one, whose squares hold this share of the sum of all."""
+    kept = torch.cumsum(values.double() ** 2, dim=0)
+    return min(int((kept < energy * kept[-1]).sum()) + 1, len(values))
+
+
+def pack(tensors: Tensors, energy: float | None) -> Compressed:
+    """Each matrix (a convolution is one of out × rest) by n(P+Q+1) numbers where those are fewer than P·Q."""
+    packed = Compressed({}, {}, {}, {})
+    for name, tensor in tensors.items():
+        # A zero matrix has no direction to keep, and one that is not finite is for the receiver to refuse.
+        if energy is None or tensor.dim() < 2 or not tensor.any() or not tensor.isfinite().all():
+            packed.raw[name] = tensor
+            continue
+        matrix = tensor.flatten(1)
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        count = rank(values, energy)
+        if count * (sum(matrix.shape) + 1) < matrix.numel():
+            packed.left[name], packed.values[name] = left[:, :count], values[:count]
+            packed.right[name] = right[:count]
+        else:
+            packed.raw[name] = tensor
+    return packed
+
+
+def expand(packed: Compressed, task: Task) -> Tensors:
+    """The tensors that `pack` took apart, up to the energy it left out."""
+    tensors = dict(packed.raw)
+    for name, values in packed.values.items():
+        matrix = (packed.left[name] * values) @ packed.right[name]
+        tensors[name] = matrix.reshape(task.shared_shapes()[name])
+    return tensors

@@ -1,0 +1,139 @@
+"""FedMD (Li and Wang, NeurIPS workshop 2019): clients agree on their logits for public data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from potluck.core.client import Client
+from potluck.core.errors import PotluckError
+from potluck.core.method import Method, Need, PaperAccounting, Update
+from potluck.core.payload import Payload, PayloadError, Tensors
+from potluck.core.samples import Samples
+from potluck.core.schema import Shape
+from potluck.core.task import ClientInfo, Context, Task
+from potluck.core.toolkit import mean_rows
+
+
+@dataclass(frozen=True)
+class Consensus(Payload):
+    """Server to client: the public samples to answer for next, and what all made of the last ones."""
+
+    asked: Annotated[Tensor, Shape("asked")]
+    rows: Annotated[Tensor, Shape("rows")] | None
+    logits: Annotated[Tensor, Shape("rows", "classes")] | None
+    images: Tensor | None
+
+
+@dataclass(frozen=True)
+class Logits(Payload):
+    """Client to server: class scores before the softmax, one row per sample asked for."""
+
+    logits: Annotated[Tensor, Shape("rows", "classes")]
+
+
+@dataclass
+class FedMD(Method[Tensors, Consensus, Logits]):
+    """A round of a client: digest the last consensus, revisit its own data, answer for the next public samples.
+
+    `public_samples` are drawn anew each round (all, where the public set is smaller). Digesting minimises the
+    `digest_loss` to the consensus for `digest_epochs` in batches of `digest_batch`. `pretrain_epochs` train each
+    client once on the labelled public data before its first round. `send_images` ships the samples asked for
+    instead of reading them from the public set that all hold.
+    """
+
+    name: ClassVar[str] = "fedmd"
+    summary: ClassVar[str] = "a consensus of logits on public data"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.PUBLIC_DATA})
+
+    public_samples: int = 5000
+    digest_loss: Literal["mae", "mse"] = "mae"
+    digest_epochs: int = 1
+    digest_batch: int = 256
+    pretrain_epochs: int = 0
+    send_images: bool = False
+
+    def __post_init__(self) -> None:
+        if self.public_samples < 1:
+            raise PotluckError(f"public_samples is {self.public_samples}; FedMD needs at least 1 per round.")
+
+    def init_server(self, ctx: Context) -> Tensors:
+        """No consensus yet."""
+        return {}
+
+    def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> Consensus:
+        """The rows of the next public sample, and the consensus with the rows that it is about."""
+        asked = self._draw(ctx)
+        images = _public(ctx.task).take(asked)[0] if self.send_images else None
+        return Consensus(asked, state.get("rows"), state.get("logits"), images)
+
+    def _draw(self, ctx: Context) -> Tensor:
+        """The public sample of this server step; a function of the step, so that late answers find theirs."""
+        size = len(_public(ctx.task))
+        return torch.randperm(size, generator=ctx.rng("public sample"))[: self.public_samples]
+
+    def client(self, me: Client, message: Consensus) -> Logits:
+        """Digest, revisit, answer."""
+        public = _public(me.task)
+        if self.pretrain_epochs and "pretrained" not in me.private:
+            me.fit(samples=public, epochs=self.pretrain_epochs, name="pretrain")
+            me.private["pretrained"] = True
+        if message.rows is not None and message.logits is not None:
+            digest = public.select(message.rows.cpu()).with_targets(message.logits.cpu())
+            loss = mae if self.digest_loss == "mae" else mse
+            me.fit(
+                loss, samples=digest, epochs=self.digest_epochs, batch_size=self.digest_batch, name="digest"
+            )
+        me.fit()
+        return Logits(_answers(me, message))
+
+    def server(self, state: Tensors, updates: Sequence[Update[Logits]], ctx: Context) -> Tensors:
+        """The plain mean of the answers for each public sample."""
+        answers = []
+        for update in updates:
+            asked = self._draw(replace(ctx, step=ctx.step - update.staleness)).to(ctx.task.device)
+            if len(asked) != len(update.payload.logits):
+                raise PayloadError(
+                    f"Client {update.client.index} answered for {len(update.payload.logits)} public samples "
+                    f"and was asked for {len(asked)}; all parties must set public_samples alike."
+                )
+            answers.append((update.payload.logits, asked))
+        means, senders = mean_rows(answers, len(_public(ctx.task)))
+        rows = torch.nonzero(senders).flatten()
+        return {"rows": rows, "logits": means[rows]}
+
+    def paper_accounting(self, down: Consensus, up: Logits) -> PaperAccounting:
+        """FedHe's tables count each sample with its image and one set of logits: n·(C + |x|)."""
+        if down.images is not None:
+            return PaperAccounting(up.numbers(), down.images.numel(), "images and one set of logits counted")
+        logits = 0 if down.logits is None else down.logits.numel()
+        return PaperAccounting(up.numbers(), logits, "row numbers of public samples not counted")
+
+
+def _public(task: Task) -> Samples:
+    assert task.public is not None
+    return task.public
+
+
+def mae(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+    """Mean absolute difference of the logits, the paper's digest."""
+    return F.l1_loss(model(x), target)
+
+
+def mse(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+    """Mean squared difference of the logits."""
+    return F.mse_loss(model(x), target)
+
+
+def _answers(me: Client, message: Consensus) -> Tensor:
+    """Logits in eval mode for the samples asked for: as shipped, or from the public set."""
+    me.model.eval()
+    samples = _public(me.task).select(message.asked.cpu())
+    if message.images is not None:
+        samples = Samples(message.images, samples.labels)
+    return torch.cat([logits for logits, _ in me.outputs(me.model, samples)])

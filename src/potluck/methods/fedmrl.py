@@ -1,0 +1,96 @@
+"""FedMRL (Yi et al., NeurIPS 2024): features of a small shared and a large private model, nested in each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from potluck.core.client import Client
+from potluck.core.method import Method, Need, Predictor, Update
+from potluck.core.model import ClientModel
+from potluck.core.payload import Tensors
+from potluck.core.shared_model import SharedWeights, as_received, average, fit_together, own_copy
+from potluck.core.sharing import Weighting
+from potluck.core.task import ClientInfo, Context
+from potluck.core.toolkit import tensors_of
+
+
+@dataclass
+class FedMRL(Method[Tensors, SharedWeights, SharedWeights]):
+    """A private projector fuses both models' features; the small head reads the first of the fused features.
+
+    `weight`: the mean over clients by samples or plain. `buffers` averages BatchNorm statistics as well.
+    `predict_with`: the large head on the fused features (the paper), the small head on its part of them,
+    or either model alone.
+    """
+
+    name: ClassVar[str] = "fedmrl"
+    summary: ClassVar[str] = "nested features of a private large and a shared small model"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.SHARED_MODEL, Need.SMALLER_FEATURES})
+    own_steps: ClassVar[bool] = True
+
+    weight: Weighting = "samples"
+    buffers: bool = True
+    predict_with: Literal["fused-large", "fused-small", "large", "small"] = "fused-large"
+
+    def init_server(self, ctx: Context) -> Tensors:
+        """One random small model for all."""
+        return tensors_of(ctx.task.shared_model(), buffers=self.buffers)
+
+    def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> SharedWeights:
+        """The small model, features and head."""
+        return SharedWeights(state)
+
+    def client(self, me: Client, message: SharedWeights) -> SharedWeights:
+        """Train the large model, the small model and the projector on the sum of both heads' losses."""
+        small = own_copy(me, message.tensors)
+        projector = me.module("projector", _projector(me, small))
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            fused = fuse(projector, small.features(x), me.model.features(x))
+            large_scores, small_scores = both_heads(me.model.head, small, fused)
+            return cross_entropy(large_scores, y) + cross_entropy(small_scores, y)
+
+        fit_together(me, {"model": me.model, "shared": small, "projector": projector}, loss)
+        return SharedWeights(tensors_of(small, buffers=self.buffers))
+
+    def server(self, state: Tensors, updates: Sequence[Update[SharedWeights]], ctx: Context) -> Tensors:
+        """θ ← Σ n_k/n · θ_k over the participants."""
+        return average(state, updates, [update.payload.tensors for update in updates], self.weight)
+
+    def predict(self, me: Client, message: SharedWeights | None) -> Predictor:
+        """The large head on the fused features, with the small model as trained or as just received."""
+        if self.predict_with == "large":
+            return me.model
+        small = as_received(me, None if message is None else message.tensors)
+        if self.predict_with == "small":
+            return small
+        projector = me.module("projector", _projector(me, small), keep=False)
+
+        def predict(x: Tensor) -> Tensor:
+            fused = fuse(projector, small.features(x), me.model.features(x))
+            large_scores, small_scores = both_heads(me.model.head, small, fused)
+            return large_scores if self.predict_with == "fused-large" else small_scores
+
+        return predict
+
+
+def _projector(me: Client, small: ClientModel) -> Callable[[], nn.Module]:
+    large_size = me.model.feature_dim
+    return lambda: nn.Linear(small.feature_dim + large_size, large_size)
+
+
+def fuse(projector: nn.Module, small_features: Tensor, large_features: Tensor) -> Tensor:
+    """P([z_small; z_large]), as wide as the large model's features."""
+    fused: Tensor = projector(torch.cat([small_features, large_features], dim=1))
+    return fused
+
+
+def both_heads(large_head: nn.Module, small: ClientModel, fused: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores of the large head on all fused features and of the small head on the first d₁ of them."""
+    return large_head(fused), small.head(fused[:, : small.feature_dim])

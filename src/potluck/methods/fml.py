@@ -1,0 +1,80 @@
+"""FML (Shen et al., 2020): a private model and a shared "meme" model that teach each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from potluck.core.client import Client
+from potluck.core.method import Method, Need, Predictor, Update
+from potluck.core.payload import Tensors
+from potluck.core.shared_model import SharedWeights, as_received, average, fit_together, own_copy
+from potluck.core.sharing import Weighting
+from potluck.core.task import ClientInfo, Context
+from potluck.core.toolkit import distillation, tensors_of
+
+
+@dataclass
+class FML(Method[Tensors, SharedWeights, SharedWeights]):
+    """The private model stays at home; only the meme model, its partner in mutual learning, is averaged.
+
+    `alpha` and `beta` are the shares of the labels in the private and the meme model's loss, the rest is
+    imitation. `weight`: the mean over clients by samples or plain. `buffers` averages BatchNorm statistics as
+    well. `predict_with`: the model that is tested. `htfllib_compat` weakens the imitation by the number of
+    classes and lets both losses train both models, as HtFLlib does.
+    """
+
+    name: ClassVar[str] = "fml"
+    summary: ClassVar[str] = "mutual learning of a private model and a small model that is averaged"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.SHARED_MODEL})
+    own_steps: ClassVar[bool] = True
+
+    alpha: float = 0.5
+    beta: float = 0.5
+    weight: Weighting = "samples"
+    buffers: bool = True
+    predict_with: Literal["private", "meme"] = "private"
+    htfllib_compat: bool = False
+
+    def init_server(self, ctx: Context) -> Tensors:
+        """One random meme model for all."""
+        return tensors_of(ctx.task.shared_model(), buffers=self.buffers)
+
+    def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> SharedWeights:
+        """The meme model."""
+        return SharedWeights(state)
+
+    def client(self, me: Client, message: SharedWeights) -> SharedWeights:
+        """Train both models on every batch; each follows its own loss."""
+        meme = own_copy(me, message.tensors)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            private_loss, meme_loss = self.losses(me.model(x), meme(x), y)
+            return private_loss + meme_loss
+
+        fit_together(me, {"model": me.model, "shared": meme}, loss)
+        return SharedWeights(tensors_of(meme, buffers=self.buffers))
+
+    def losses(self, private: Tensor, meme: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """α·CE + (1-α)·KL(meme ‖ private) of the private model, β·CE + (1-β)·KL(private ‖ meme) of the meme."""
+        compat = self.htfllib_compat
+        private_kl = distillation(meme, private, htfllib_compat=compat)
+        meme_kl = distillation(private, meme, htfllib_compat=compat)
+        return (
+            self.alpha * cross_entropy(private, y) + (1 - self.alpha) * private_kl,
+            self.beta * cross_entropy(meme, y) + (1 - self.beta) * meme_kl,
+        )
+
+    def server(self, state: Tensors, updates: Sequence[Update[SharedWeights]], ctx: Context) -> Tensors:
+        """The mean of the participants' meme models."""
+        return average(state, updates, [update.payload.tensors for update in updates], self.weight)
+
+    def predict(self, me: Client, message: SharedWeights | None) -> Predictor:
+        """The private model, or the meme: as trained, or as just received."""
+        if self.predict_with == "private":
+            return me.model
+        return as_received(me, None if message is None else message.tensors)
