@@ -27,21 +27,34 @@ from potluck.members import Member, federate
 
 
 class Net(ClientModel):
-    """Linear body of any width to `features` sizes, linear head."""
+    """Linear body of any width to `features` sizes, linear head; a `smooth` one has no feature that can die."""
 
     def __init__(
-        self, inputs: int = 4, features: int = 3, classes: int = 3, hidden: int = 5, norm: bool = False
+        self,
+        inputs: int = 4,
+        features: int = 3,
+        classes: int = 3,
+        hidden: int = 5,
+        norm: bool = False,
+        smooth: bool = False,
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Linear(inputs, hidden)]
         if norm:
             layers.append(nn.BatchNorm1d(hidden))
-        self.body = nn.Sequential(*layers, nn.ReLU(), nn.Linear(hidden, features), nn.ReLU())
+        bend = nn.Tanh if smooth else nn.ReLU
+        self.body = nn.Sequential(*layers, bend(), nn.Linear(hidden, features), bend())
         self.head = nn.Linear(features, classes)
         self.feature_dim = features
 
     def features(self, x: Tensor) -> Tensor:
         return self.body(x)
+
+
+def seeded_net(seed: int = 0, **shape: Any) -> Net:
+    """A float64 `Net` with the same first weights in every run of the tests."""
+    with seeded(seed, "net"):
+        return Net(**shape).double()
 
 
 def points(
@@ -60,6 +73,7 @@ def tiny(
     *,
     hidden: Sequence[int] = (5, 7),
     norm: bool = False,
+    smooth: bool = False,
     classes_of: Sequence[Sequence[int] | None] = (),
     sizes: Sequence[int] = (12,),
     training: Training | None = None,
@@ -70,12 +84,12 @@ def tiny(
     members = []
     for index in range(clients):
         with seeded(seed, "net", index):
-            net = Net(hidden=hidden[index % len(hidden)], norm=norm).double()
+            net = Net(hidden=hidden[index % len(hidden)], norm=norm, smooth=smooth).double()
         only = classes_of[index % len(classes_of)] if classes_of else None
         size = sizes[index % len(sizes)]
         members.append(Member(net, points(size, 10 + index, only=only), points(9, 90 + index, only=only)))
     with seeded(seed, "shared"):
-        shared = Net(hidden=2).double()
+        shared = Net(hidden=2, smooth=smooth).double()
     settings = training or Training(epochs=1, batch_size=4, lr=0.1)
     more.setdefault("shared_model", shared)
     more.setdefault("shared_test", points(9, 1000))
@@ -146,3 +160,12 @@ class Recorder(Callback):
 
     def on_end(self, end: Any) -> None:
         self.end = end
+
+
+def same_state(one: Any, other: Any) -> bool:
+    """Whether two saved states hold the same things, bit for bit."""
+    return (
+        one.layout == other.layout
+        and one.tensors.keys() == other.tensors.keys()
+        and all(torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items())
+    )

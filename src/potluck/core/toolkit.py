@@ -53,8 +53,8 @@ def distillation(teacher: Tensor, student: Tensor, *, htfllib_compat: bool = Fal
     HtFLlib divides by the number of classes as well and lets the gradient into the teacher.
     """
     target = F.log_softmax(teacher if htfllib_compat else teacher.detach(), dim=1)
-    reduction = "mean" if htfllib_compat else "batchmean"
-    return F.kl_div(F.log_softmax(student, dim=1), target, reduction=reduction, log_target=True)
+    value = F.kl_div(F.log_softmax(student, dim=1), target, reduction="batchmean", log_target=True)
+    return value / student.shape[1] if htfllib_compat else value
 
 
 def by_client(updates: Iterable[Update[Up]]) -> list[Update[Up]]:

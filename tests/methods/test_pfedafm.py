@@ -1,0 +1,207 @@
+"""pFedAFM: the mixture and its weights by hand, the two steps of training, and the bugs of its release."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from potluck.core.errors import PotluckError
+from potluck.core.method import Update
+from potluck.core.shared_model import SharedWeights
+from potluck.core.task import ClientInfo, Context
+from potluck.core.training import Training
+from potluck.methods.pfedafm import PFedAFM, mix
+from potluck.models import build_model
+from tiny import Recorder, make_loop, same_state, seeded_net, tiny
+
+FULL_BATCH = Training(epochs=1, batch_size=0, lr=0.1)
+
+
+def context(fed) -> Context:
+    return Context(fed.task, 1, 1, 0, 1)
+
+
+def first_message(fed, method) -> SharedWeights:
+    return method.broadcast(method.init_server(context(fed)), fed.task.clients[0], context(fed))
+
+
+def by_hand() -> tuple[torch.Tensor, torch.Tensor]:
+    """G = [1, 2], F = [3, 4], α = [1, ¼], identity header, label 1: α and the loss."""
+    small, large = (torch.tensor([row], dtype=torch.float64) for row in ([1.0, 2.0], [3.0, 4.0]))
+    alpha = torch.tensor([1.0, 0.25], dtype=torch.float64, requires_grad=True)
+    mixed = mix(alpha, small, large)
+    assert mixed.tolist() == [[3.0, 2.5]]
+    return alpha, F.cross_entropy(mixed, torch.tensor([1]))
+
+
+def test_mixture_loss_and_gradient_by_hand():
+    alpha, loss = by_hand()
+    loss.backward()
+    assert loss.item() == pytest.approx(0.974077, abs=1e-6)
+    assert alpha.grad.tolist() == pytest.approx([1.244919, -1.244919], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("clamp", "expected"), [(True, [0.0, 1.0]), (False, [1 - 1.244919, 0.25 + 1.244919])]
+)
+def test_weights_stay_between_zero_and_one(clamp: bool, expected: list[float]):
+    alpha, loss = by_hand()
+    loss.backward()
+    PFedAFM(alpha_lr=1.0, clamp=clamp).adapt(alpha)
+    assert alpha.tolist() == pytest.approx(expected, abs=1e-6)
+    assert alpha.grad is None
+
+
+def test_the_mean_is_weighted_by_training_samples():
+    """n = (100, 300), θ = (0, 4) gives 3; the release would give the last client's 4."""
+    fed = tiny(1)
+    updates = [
+        Update(
+            ClientInfo(index, str(index), n, "Net"), SharedWeights({"body.0.bias": torch.full((2,), value)})
+        )
+        for index, (n, value) in enumerate([(100, 0.0), (300, 4.0)])
+    ]
+    state = PFedAFM().server({"body.0.bias": torch.zeros(2)}, updates, context(fed))
+    assert state["body.0.bias"].tolist() == [3.0, 3.0]
+
+
+def test_one_round_against_plain_torch():
+    """Step 1 moves ω and α with G fixed, step 2 moves G in front of the header just trained."""
+    fed = tiny(1, smooth=True, training=Training(epochs=2, batch_size=0, lr=0.1, weight_decay=0.01))
+    method = PFedAFM(alpha_lr=0.5)
+    me = fed.client(0)
+    upload = method.client(me, first_message(fed, method)).tensors
+    twin, small = fed.client(0).model, fed.task.shared_model()
+    alpha = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    x, y = me.train.take(slice(None))
+    optimizer = torch.optim.SGD(twin.parameters(), 0.1, weight_decay=0.01)
+    for _ in range(2):
+        mixed = (1 - alpha) * small.features(x).detach() + alpha * twin.features(x)
+        optimizer.zero_grad()
+        alpha.grad = None
+        F.cross_entropy(twin.head(mixed), y).backward()
+        optimizer.step()
+        alpha.data = (alpha.data - 0.5 * alpha.grad).clamp(0, 1)
+    header = {name: tensor.clone() for name, tensor in twin.head.state_dict().items()}
+    extractor = [parameter for name, parameter in small.named_parameters() if not name.startswith("head.")]
+    optimizer = torch.optim.SGD(extractor, 0.1, weight_decay=0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(twin.head(small.features(x)), y).backward()
+        optimizer.step()
+    assert torch.allclose(me.private["alpha"], alpha, atol=1e-12)
+    assert 0 < me.private["alpha"].min() < 1
+    assert all(torch.allclose(me.model.head.state_dict()[name], t, atol=1e-12) for name, t in header.items())
+    assert upload.keys() == {name for name in small.state_dict() if not name.startswith("head.")}
+    assert all(torch.allclose(upload[name], small.state_dict()[name], atol=1e-12) for name in upload)
+
+
+def test_the_second_step_leaves_the_large_model_alone(monkeypatch: pytest.MonkeyPatch):
+    """Header, extractor and α have the same bits before and after the small extractor is trained."""
+    fed = tiny(1, smooth=True, training=FULL_BATCH)
+    me, method = fed.client(0), PFedAFM()
+    seen = {}
+    fit = me.fit
+
+    def watched(*args, **options):
+        seen["before"] = {name: tensor.clone() for name, tensor in me.model.state_dict().items()}
+        seen["small"] = options["model"].body[0].weight.clone()
+        result = fit(*args, **options)
+        seen["moved"] = not torch.equal(seen["small"], options["model"].body[0].weight)
+        return result
+
+    monkeypatch.setattr(me, "fit", watched)
+    method.client(me, first_message(fed, method))
+    assert seen["moved"]
+    assert all(torch.equal(seen["before"][name], tensor) for name, tensor in me.model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in me.model.parameters())
+
+
+def test_weights_are_personal_and_last():
+    """In the release one α is handed from client to client."""
+    fed = tiny(3, smooth=True, training=FULL_BATCH)
+    method = PFedAFM(alpha_lr=0.5)
+    loop = make_loop(method, fed, rounds=1)
+    loop.run()
+    first = [loop.fetch(index)["private"]["alpha"] for index in range(3)]
+    assert len({tuple(alpha.tolist()) for alpha in first}) == 3
+    loop = make_loop(method, fed, rounds=2)
+    loop.run()
+    assert not torch.equal(loop.fetch(0)["private"]["alpha"], first[0])
+
+
+def test_weight_decay_does_not_touch_the_weights():
+    """With α's gradient zero (α_lr any), decay of 1 % per step would have moved it off 1."""
+    fed = tiny(1, smooth=True, training=Training(epochs=3, batch_size=0, lr=0.1, weight_decay=0.1))
+    me, method = fed.client(0), PFedAFM(alpha_lr=0.0)
+    method.client(me, first_message(fed, method))
+    assert me.private["alpha"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_the_aggregate_is_not_the_last_client():
+    seen = Recorder()
+    make_loop(PFedAFM(), tiny(3, sizes=(12, 24, 6)), rounds=1, callbacks=[seen]).run()
+    uploads = [update.payload.tensors["body.0.weight"] for _, update in seen.updates]
+    mean = (12 * uploads[0] + 24 * uploads[1] + 6 * uploads[2]) / 42
+    assert torch.allclose(seen.end.state["body.0.weight"], mean, atol=1e-12)
+    assert not torch.allclose(mean, uploads[-1], atol=1e-4)
+
+
+def test_end_to_end_trains_all_at_once():
+    fed = tiny(1, smooth=True, training=FULL_BATCH)
+    me, method = fed.client(0), PFedAFM(alpha_lr=0.5, train="end_to_end")
+    upload = method.client(me, first_message(fed, method)).tensors
+    twin, small = fed.client(0).model, fed.task.shared_model()
+    alpha = torch.full((3,), 1.0, dtype=torch.float64, requires_grad=True)
+    x, y = me.train.take(slice(None))
+    mixed = (1 - alpha) * small.features(x) + alpha * twin.features(x)
+    F.cross_entropy(twin.head(mixed), y).backward()
+    wanted = {name: p - 0.1 * p.grad for name, p in small.named_parameters() if not name.startswith("head.")}
+    assert all(torch.allclose(upload[name], tensor, atol=1e-12) for name, tensor in wanted.items())
+    assert torch.allclose(me.private["alpha"], (alpha - 0.5 * alpha.grad).clamp(0, 1), atol=1e-12)
+    assert all(torch.equal(me.private["extractor"][name], tensor) for name, tensor in upload.items())
+
+
+def test_a_new_client_predicts_with_its_own_model():
+    """α = 1 mixes nothing in; and nothing is remembered of having been asked."""
+    fed = tiny(1)
+    me, method = fed.client(0), PFedAFM()
+    x, _ = me.test.take(slice(None))
+    before = me.state()
+    assert torch.equal(method.predict(me, None)(x), me.model(x))
+    assert torch.equal(method.predict(me, first_message(fed, method))(x), me.model(x))
+    assert same_state(me.state(), before)
+
+
+def test_what_is_tested():
+    """Mixed, small and large; the small extractor is the one received, not the one trained after it."""
+    fed = tiny(1, smooth=True, training=FULL_BATCH)
+    me, method = fed.client(0), PFedAFM(alpha_lr=0.5)
+    method.client(me, first_message(fed, method))
+    x, _ = me.test.take(slice(None))
+    received = fed.task.shared_model().features(x)
+    head, own = me.model.head, me.model.features(x)
+    assert torch.equal(method.predict(me, None)(x), head(mix(me.private["alpha"], received, own)))
+    assert torch.equal(PFedAFM(predict_with="small").predict(me, None)(x), head(received))
+    assert torch.equal(PFedAFM(predict_with="large").predict(me, None)(x), me.model(x))
+    zeros = SharedWeights(
+        {name: torch.zeros_like(t) for name, t in first_message(fed, method).tensors.items()}
+    )
+    assert torch.equal(
+        method.predict(me, zeros)(x), head(mix(me.private["alpha"], torch.zeros_like(own), own))
+    )
+
+
+def test_numbers_that_travel():
+    """CNN-5 without its header, 2.537 MiB each way."""
+    task = replace(tiny(1).task, shared_builder=lambda: build_model("cnn-5", (3, 32, 32), 10))
+    method = PFedAFM()
+    numbers = SharedWeights(method.init_server(Context(task, 1, 1, 0, 1))).numbers()
+    assert numbers == 1216 + 12832 + 400500 + 250500 == 665_048
+    assert round(4 * numbers / 2**20, 3) == 2.537
+
+
+def test_another_feature_size_is_refused():
+    with pytest.raises(PotluckError, match=r"client 0 'Net' gives 3, the shared model 2\."):
+        make_loop(PFedAFM(), tiny(shared_model=seeded_net(features=2)))

@@ -1,0 +1,90 @@
+"""What every method with a shared small model, or public data, has to survive; and joint training itself."""
+
+import pytest
+import torch
+
+from potluck.core.evaluation import Evaluation
+from potluck.core.shared_model import fit_together
+from potluck.core.task import Context
+from potluck.core.training import Training
+from potluck.methods import method_class
+from tiny import Recorder, make_loop, same_state, seeded_net, tiny
+
+NAMES = ("pfedafm", "fml", "fedkd", "fedmd", "fedapen", "fedmrl")
+ALL_TESTS = Evaluation(also=("received", "shared"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hard_populations_are_survived(name: str):
+    """BatchNorm with one-sample clients, one-class clients, a trailing batch of one, clients never asked."""
+    fed = tiny(
+        5,
+        norm=True,
+        sizes=(1, 5, 2, 24, 9),
+        classes_of=[(0,), None, (1, 2), None, (2,)],
+        shared_model=seeded_net(hidden=2, norm=True),
+    )
+    seen = Recorder()
+    method = method_class(name)()
+    make_loop(method, fed, rounds=3, participation=0.4, callbacks=[seen], evaluation=ALL_TESTS).run()
+    assert len(seen.end.scores) == 5
+    assert all(torch.isfinite(torch.tensor(score.score.loss_sum)) for score in seen.end.scores)
+    assert not any(step.failures for step in seen.steps)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_prediction_leaves_the_client_as_it_is(name: str):
+    fed = tiny(1, norm=True, sizes=(40,), shared_model=seeded_net(hidden=2, norm=True))
+    method, context = method_class(name)(), Context(fed.task, 1, 2, 0, 1)
+    state = method.init_server(context)
+    me = fed.client(0)
+    message = method.broadcast(state, me.info, context).copy()
+    x, _ = me.test.take(slice(None))
+    for _ in range(2):  # before the first job, and after it
+        before = me.state()
+        me.model.eval()
+        scores = [method.predict(me, sent)(x) for sent in (None, message, None)]
+        assert same_state(me.state(), before)
+        assert torch.equal(scores[0], scores[2])
+        method.client(me, message)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_saved_client_goes_on_as_if_nothing_had_happened(name: str):
+    """With momentum kept over rounds, so that every optimiser's state is there."""
+    settings = Training(epochs=1, batch_size=5, lr=0.1, momentum=0.9, keep_optimizer=True)
+    fed = tiny(1, sizes=(40,), training=settings)
+    method, context = method_class(name)(), Context(fed.task, 1, 2, 0, 1)
+    message = method.broadcast(method.init_server(context), fed.task.clients[0], context).copy()
+    one, other = fed.client(0), fed.client(0)
+    method.client(one, message)
+    other.restore(one.state())
+    for me in (one, other):
+        me.begin("train", 1, 2, 2)
+    answers = [method.client(me, message) for me in (one, other)]
+    tensors = [answer.flatten()[0] for answer in answers]
+    assert all(torch.equal(tensors[0][key], tensors[1][key]) for key in tensors[0])
+    assert same_state(one.state(), other.state())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_may_come_late(name: str):
+    """A buffered asynchronous schedule: two answers make a step, three clients are at work."""
+    seen = Recorder()
+    make_loop(method_class(name)(), rounds=3, buffer=2, concurrency=3, callbacks=[seen]).run()
+    assert any(max(step.record.staleness) > 0 for step in seen.steps)
+
+
+def test_models_trained_together_are_clipped_apart():
+    """A loss a thousand times steeper for one model does not shrink the other's step."""
+    fed = tiny(1, smooth=True, training=Training(epochs=1, batch_size=0, lr=1.0, clip_norm=1.0))
+    me, other = fed.client(0), fed.task.shared_model()
+    before = [parameter.detach().clone() for parameter in me.model.parameters()]
+    fit_together(
+        me, {"model": me.model, "other": other}, lambda x, y: me.model(x).sum() + 1000 * other(x).sum()
+    )
+    moved = sum(
+        float((now - then).detach().square().sum())
+        for now, then in zip(me.model.parameters(), before, strict=True)
+    )
+    assert moved == pytest.approx(1.0)
