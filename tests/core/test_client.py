@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from potluck.core.training import Training
-from tiny import tiny
+from tiny import same_state, tiny
 
 
 def client(**training: object):
@@ -114,3 +114,37 @@ def test_augmentation_is_applied_to_training_batches_only():
     me = fed.client(0)
     assert all((x == 0).all() for x, _ in me.batches())
     assert not any((x == 0).all() for x, _ in me.outputs(lambda x: x))
+
+
+def test_a_module_asked_for_in_prediction_is_not_kept():
+    """What `keep=False` builds is what the first job will build, but the client's state does not show it."""
+    me = tiny(1).client(0)
+    before = me.state()
+    looked_at = me.module("extra", lambda: torch.nn.Linear(2, 2), keep=False)
+    assert same_state(me.state(), before)
+    kept = me.module("extra", lambda: torch.nn.Linear(2, 2))
+    assert torch.equal(looked_at.weight, kept.weight)
+    assert me.module("extra", torch.nn.Identity, keep=False) is kept
+    other = tiny(1).client(0)
+    other.restore(me.state())
+    assert torch.equal(other.module("extra", lambda: torch.nn.Linear(2, 2), keep=False).weight, kept.weight)
+    assert same_state(other.state(), me.state())
+
+
+def test_a_batch_size_for_other_data():
+    """Ten public rows in batches of four, where the experiment says one batch of all."""
+    fed = tiny(1, training=Training(batch_size=0))
+    me = fed.client(0)
+    sizes = [len(y) for _, y in me.batches(1, fed.task.public, batch_size=4)]
+    assert sizes == [4, 4, 2]
+    assert [len(y) for _, y in me.batches(1, fed.task.public)] == [10]
+
+
+def test_batch_norm_rests_on_other_data_of_one_row():
+    """The client's own data make full batches; the single public row must not be normalised over itself."""
+    fed = tiny(1, norm=True)
+    me = fed.client(0)
+    one = fed.task.public.select(torch.tensor([0]))
+    mean = me.model.body[1].running_mean.clone()
+    assert me.fit(samples=one, epochs=2, batch_size=8).steps == 2
+    assert torch.equal(me.model.body[1].running_mean, mean)
