@@ -150,6 +150,9 @@ class EngineSection(Section):
     name: Literal["serial", "pool"] = "serial"
     workers: int = Field(0, ge=0, description="0: one per core")
     device: str = "cpu"
+    vectorize: Literal["off", "on", "auto"] = Field(
+        "off", description="train clients of one architecture stacked (serial engine); auto measures once"
+    )
 
 
 class Experiment(Section):

@@ -25,6 +25,8 @@ from potluck.core.worker import Worker
 from potluck.data import Data, Partition, as_data
 from potluck.engines.faults import Faults, FaultyEngine
 from potluck.engines.serial import SerialEngine
+from potluck.engines.vectorized import VectorizedEngine
+from potluck.engines.vectorized.decide import worth_stacking
 from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.federation import Federation
 from potluck.population import ModelSource, build_federation, experiment_data, suitable_models
@@ -169,6 +171,7 @@ def execute(
         federation = build_federation(experiment, method, data=data, models=models)
     check_needs(method, federation.task)
     check_evaluation(experiment, federation)
+    experiment = settle_stacking(experiment, federation)
     label = f"{experiment.method.name.split(':')[-1].lower()}-{federation.label}-seed{experiment.seed}"
     path = out or folder.new_folder(Path("runs"), label.replace("/", "-").replace(":", "-"))
     if folder.open_folder(path, experiment.to_toml(), resume=resume) and (path / folder.SUMMARY).exists():
@@ -197,6 +200,16 @@ def settle_models(experiment: Experiment, method: Method[Any, Any, Any], data: D
     return experiment.model_copy(update={"models": experiment.models.model_copy(update={"names": names})})
 
 
+def settle_stacking(experiment: Experiment, federation: Federation) -> Experiment:
+    """Decide once, by measuring, what `vectorize = "auto"` means here; the run's file and a resumed run obey it."""
+    if experiment.engine.vectorize != "auto":
+        return experiment
+    with one_thread():
+        decision = "on" if worth_stacking(federation.task, federation.client) else "off"
+    engine = experiment.engine.model_copy(update={"vectorize": decision})
+    return experiment.model_copy(update={"engine": engine})
+
+
 def comparable(settings: Sequence[Mapping[str, Any]]) -> list[Experiment]:
     """Experiments that differ in method and seed only: what one needs held out is held out for all."""
     experiments = [parse_experiment(values) for values in settings]
@@ -218,7 +231,7 @@ def facts(experiment: Experiment, federation: Federation, command: str) -> dict[
         "clients": len(federation.participants),
         "rounds": experiment.schedule.rounds,
         "seed": experiment.seed,
-        "engine": experiment.engine.name,
+        "engine": "vectorized" if experiment.engine.vectorize == "on" else experiment.engine.name,
         "protocol": experiment.evaluate.protocol,
         "partition": experiment.partition.rule,
         "models": list(federation.task.architectures),
@@ -266,7 +279,9 @@ def check_evaluation(experiment: Experiment, federation: Federation) -> None:
 
 def make_engine(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> Engine:
     """The engine of the experiment, with this federation's clients, and faults if they were asked for."""
-    engine = SerialEngine(Worker(method, federation.client, encoded_size))
+    worker = Worker(method, federation.client, encoded_size)
+    stacked = experiment.engine.vectorize == "on"
+    engine: Engine = VectorizedEngine(worker) if stacked else SerialEngine(worker)
     faults = Faults(**experiment.faults.model_dump())
     return FaultyEngine(engine, faults, experiment.seed) if faults else engine
 

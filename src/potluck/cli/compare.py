@@ -33,6 +33,7 @@ def compare(
     engine: options.Engine = None,
     workers: options.Workers = None,
     device: options.Device = None,
+    vectorize: options.Vectorize = None,
     fleet: options.Fleet = None,
     assign: options.Assign = None,
     seeds: Annotated[str, typer.Option("--seeds", help="comma list: each method runs once per seed")] = "0",
@@ -68,6 +69,7 @@ def compare(
             "engine.name": engine,
             "engine.workers": workers,
             "engine.device": device,
+            "engine.vectorize": vectorize,
             "devices.fleet": fleet,
             "devices.assign": assign,
         }

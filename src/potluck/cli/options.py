@@ -28,6 +28,10 @@ Workers = Annotated[
     int | None, typer.Option("--workers", help="worker processes of the pool; 0: one per core")
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu | cuda | mps")]
+Vectorize = Annotated[
+    str | None,
+    typer.Option("--vectorize", help="off | on | auto: train clients of one architecture together"),
+]
 Fleet = Annotated[
     str | None,
     typer.Option("--fleet", help="devices: uniform | phones | silos | long-tail | FILE.toml | FILE.csv"),

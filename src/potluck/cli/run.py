@@ -26,6 +26,7 @@ def run(
     engine: options.Engine = None,
     workers: options.Workers = None,
     device: options.Device = None,
+    vectorize: options.Vectorize = None,
     fleet: options.Fleet = None,
     assign: options.Assign = None,
     seed: Annotated[
@@ -50,6 +51,7 @@ def run(
         "engine.name": engine,
         "engine.workers": workers,
         "engine.device": device,
+        "engine.vectorize": vectorize,
         "devices.fleet": fleet,
         "devices.assign": assign,
         "seed": seed,

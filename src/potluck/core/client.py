@@ -34,6 +34,20 @@ class Fit:
     loss: float
 
 
+@dataclass(frozen=True)
+class FitRequest:
+    """A wish to train: what `Client.fit` was called with."""
+
+    loss: Loss
+    given: tuple[Any, ...]
+    model: nn.Module
+    epochs: int | None
+    samples: Samples | None
+    batch_size: int | None
+    name: str
+    adjust: Callable[[], None] | None
+
+
 class Client:
     """A participant as `Method.client` sees it. It lives on one engine worker for the whole run."""
 
@@ -58,6 +72,8 @@ class Client:
         self.shared_test = shared_test
         self.augment = augment
         self.private: dict[str, Any] = {}
+        self.trainer: Callable[[FitRequest], Fit] | None = None
+        """Set by an engine that trains several clients at once; otherwise a client trains by itself."""
         self.job = 0
         self.round = 1
         self.rounds = 1
@@ -108,12 +124,18 @@ class Client:
         has steps of its own.
         """
         model = self.model if model is None else model
-        optimizer = self.optimizer(model, name=name)
+        request = FitRequest(loss, given, model, epochs, samples, batch_size, name, adjust)
+        return (self.trainer or self.train_plainly)(request)
+
+    def train_plainly(self, request: FitRequest) -> Fit:
+        """Fulfil a wish to train, batch by batch."""
+        model, samples, size = request.model, request.samples, request.batch_size
+        optimizer = self.optimizer(model, name=request.name)
         total, steps = torch.zeros((), device=self.task.device, dtype=self.task.dtype), 0
-        with self.training_mode(model, samples=samples, batch_size=batch_size):
-            for x, y in self.batches(epochs, samples, models=(model,), batch_size=batch_size):
-                value = loss(model, x, y, *given)
-                self.step(optimizer, value, adjust)
+        with self.training_mode(model, samples=samples, batch_size=size):
+            for x, y in self.batches(request.epochs, samples, models=(model,), batch_size=size):
+                value = request.loss(model, x, y, *request.given)
+                self.step(optimizer, value, request.adjust)
                 total += value.detach()
                 steps += 1
         return self.report(steps, float(total) / steps if steps else float("nan"))

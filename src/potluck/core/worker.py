@@ -45,13 +45,13 @@ class Worker:
             me = self.client(job.client)
             phase = job.kind
             with seeded(me.task.seed, "torch", me.info.name, job.kind, job.number):
-                answer = self._do(me, job)
+                answer = self.do(me, job)
             return replace(answer, seconds=time.perf_counter() - started)
         except Exception as error:
-            reason = f"{phase} in round {job.round}: {type(error).__name__}: {error}"
-            return Failure(job.id, job.client, reason, "error", traceback.format_exc())
+            return failure_of(job, phase, error)
 
-    def _do(self, me: Client, job: Job) -> Answer:
+    def do(self, me: Client, job: Job) -> Answer:
+        """The job itself; whatever the client raises comes through."""
         if job.kind == "fetch":
             return Answer(job.id, job.client, state=me.state())
         if job.kind == "restore":
@@ -86,3 +86,9 @@ class Worker:
         me.model.eval()
         predictor = self.method.predict(me, message)
         return {test: score_outputs(me.outputs(predictor, samples)) for test, samples in wanted.items()}
+
+
+def failure_of(job: Job, phase: str, error: BaseException) -> Failure:
+    """A client's exception as the loop sees it, with the phase and the whole trace."""
+    reason = f"{phase} in round {job.round}: {type(error).__name__}: {error}"
+    return Failure(job.id, job.client, reason, "error", "".join(traceback.format_exception(error)))

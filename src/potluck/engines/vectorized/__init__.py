@@ -1,0 +1,5 @@
+"""Clients of one architecture trained together, their parameters stacked: for small models and for GPUs."""
+
+from potluck.engines.vectorized.engine import VectorizedEngine
+
+__all__ = ["VectorizedEngine"]

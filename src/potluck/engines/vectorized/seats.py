@@ -1,0 +1,84 @@
+"""Several clients' jobs side by side, each stopping where it wants to train, so that they can train together."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from potluck.core.client import Client, Fit, FitRequest
+from potluck.engines.vectorized.stack import Stack, key_of
+
+
+class Seat:
+    """One job in a thread of its own. Threads take turns: only one of them, or the caller, runs at any time."""
+
+    def __init__(self, me: Client, action: Callable[[], Any]) -> None:
+        self.me, self.action = me, action
+        self.request: FitRequest | None = None
+        self.result: Any = None
+        self.done = False
+        self._reply: Fit | BaseException | None = None
+        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._go.acquire()
+        self.me.trainer = self._ask
+        try:
+            self.result = self.action()
+        except BaseException as error:
+            self.result = error
+        finally:
+            self.me.trainer = None
+            self.done, self.request = True, None
+            self._back.release()
+
+    def _ask(self, request: FitRequest) -> Fit:
+        """Called in the job's thread: hand the wish to train over and wait for its fulfilment."""
+        self.request = request
+        self._back.release()
+        self._go.acquire()
+        if isinstance(self._reply, BaseException):
+            raise self._reply
+        assert self._reply is not None
+        return self._reply
+
+    def advance(self, reply: Fit | BaseException | None = None) -> None:
+        """Let the job run until it wants to train (again) or ends."""
+        self._reply, self.request = reply, None
+        self._go.release()
+        self._back.acquire()
+
+
+def run_together(seats: Sequence[Seat]) -> list[Any]:
+    """Run all jobs to their ends, training those together whose requests are alike; results or exceptions."""
+    for seat in seats:
+        seat.advance()
+    while waiting := [seat for seat in seats if not seat.done]:
+        for group in _alike(waiting):
+            for seat, reply in zip(group, _train(group), strict=True):
+                seat.advance(reply)
+    return [seat.result for seat in seats]
+
+
+def _alike(seats: Sequence[Seat]) -> list[list[Seat]]:
+    groups: dict[object, list[Seat]] = defaultdict(list)
+    for number, seat in enumerate(seats):
+        assert seat.request is not None
+        key = key_of(seat.me, seat.request)
+        groups[("alone", number) if key is None else key].append(seat)
+    return list(groups.values())
+
+
+def _train(group: Sequence[Seat]) -> list[Fit | BaseException]:
+    pairs = [(seat.me, seat.request) for seat in group if seat.request is not None]
+    try:
+        if len(pairs) > 1:
+            return list(Stack(pairs).fit())
+        ((me, request),) = pairs
+        return [me.train_plainly(request)]
+    except Exception as error:
+        return [error] * len(pairs)

@@ -1,0 +1,160 @@
+"""Local training of several clients at once: one set of stacked tensors, one call per step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.utils._pytree import tree_flatten, tree_map
+
+from potluck.core.client import Client, Fit, FitRequest
+from potluck.core.payload import Tensors
+
+Batch = tuple[Tensor, Tensor]
+
+
+def key_of(me: Client, request: FitRequest) -> object | None:
+    """What two requests must have in common to be stacked; None where a request must be done plainly."""
+    own_way = request.adjust is not None or request.samples is not None or request.batch_size is not None
+    if own_way or me.training.keep_optimizer or me.batch_size() == 1:
+        return None
+    values, shape = tree_flatten(request.given)
+    given = tuple(tuple(v.shape) if isinstance(v, Tensor) else v for v in values)
+    tensors = tuple((name, tuple(t.shape)) for name, t in request.model.state_dict().items())
+    try:
+        return hash((request.loss, given, str(shape), tensors, request.epochs, me.lr, type(request.model)))
+    except TypeError:  # something was given that cannot be compared
+        return None
+
+
+class _Objective(nn.Module):
+    """A loss as a module, so that its model's tensors can be exchanged for a call."""
+
+    def __init__(self, model: nn.Module, loss: Any) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, x: Tensor, y: Tensor, *given: Any) -> Tensor:
+        """The loss of a batch."""
+        value: Tensor = self.loss(self.model, x, y, *given)
+        return value
+
+
+@dataclass
+class _Row:
+    """One client of the stack: its batches to come and what was learned so far."""
+
+    me: Client
+    request: FitRequest
+    batches: Iterator[Batch]
+    steps: int = 0
+    loss: float = 0.0
+    done: bool = False
+
+
+class Stack:
+    """The parameters and buffers of several clients' models as single tensors with a first dimension of clients."""
+
+    def __init__(self, pairs: Sequence[tuple[Client, FitRequest]]) -> None:
+        first, request = pairs[0]
+        models = [each.model for _, each in pairs]
+        self.rows = [_Row(me, each, me.batches(each.epochs, models=(each.model,))) for me, each in pairs]
+        self.parameters = {
+            name: nn.Parameter(torch.stack([dict(m.named_parameters())[name].detach() for m in models]))
+            for name, _ in models[0].named_parameters()
+        }
+        self.buffers: Tensors = {
+            name: torch.stack([dict(m.named_buffers())[name] for m in models])
+            for name, _ in models[0].named_buffers()
+        }
+        given = [list(each.given) for _, each in pairs]
+        self.shared = [not _has_tensor(value) for value in given[0]]
+        self.given = [
+            values[0] if shared else tree_map(lambda *parts: torch.stack(parts), *values)
+            for shared, values in zip(self.shared, zip(*given, strict=True), strict=True)
+        ]
+        self.objective = _Objective(copy.deepcopy(request.model), request.loss).train()
+        self.optimizer = first.training.make_optimizer(self.parameters.values(), first.lr)
+        self.clip = first.training.clip_norm
+        self.size = first.batch_size()
+
+    def fit(self) -> list[Fit]:
+        """Train until every client has seen all its batches; each client's model gets its own row back."""
+        while not all(row.done for row in self.rows):
+            batches = [None if row.done else next(row.batches, None) for row in self.rows]
+            for number, (row, batch) in enumerate(zip(self.rows, batches, strict=True)):
+                if batch is None and not row.done:
+                    row.done = True
+                    self._give_back(number)
+            if any(batch is not None for batch in batches):
+                self._step(batches)
+        return [row.me.report(row.steps, row.loss / max(row.steps, 1)) for row in self.rows]
+
+    def _step(self, batches: Sequence[Batch | None]) -> None:
+        sizes = {len(batch[1]) for batch in batches if batch is not None}
+        gradients = {name: torch.zeros_like(tensor) for name, tensor in self.parameters.items()}
+        for size in sorted(sizes):
+            members = [n for n, batch in enumerate(batches) if batch is not None and len(batch[1]) == size]
+            self._group(
+                members,
+                [batch for batch in batches if batch is not None and len(batch[1]) == size],
+                gradients,
+            )
+        if self.clip is not None:
+            _clip_rows(gradients, self.clip)
+        for name, parameter in self.parameters.items():
+            parameter.grad = gradients[name]
+        self.optimizer.step()
+
+    def _group(self, members: list[int], batches: Sequence[Batch], gradients: Tensors) -> None:
+        """Gradients of the clients whose batches have one size."""
+        everyone = len(members) == len(self.rows)
+        rows = torch.tensor(members)
+
+        def pick(tensor: Tensor) -> Tensor:
+            return tensor if everyone else tensor[rows]
+
+        parameters = {name: pick(tensor.detach()) for name, tensor in self.parameters.items()}
+        buffers = {name: pick(tensor) for name, tensor in self.buffers.items()}
+        x, y = (torch.stack(parts) for parts in zip(*batches, strict=True))
+        given = [v if s else tree_map(pick, v) for s, v in zip(self.shared, self.given, strict=True)]
+        dims = (0, 0, 0, 0, *(None if shared else 0 for shared in self.shared))
+        run = vmap(grad_and_value(self._value, has_aux=False), in_dims=dims, randomness="different")
+        found, losses = run(parameters, buffers, x, y, *given)
+        for name, gradient in found.items():
+            gradients[name][rows] = gradient
+        if not everyone:
+            for name, tensor in buffers.items():
+                self.buffers[name][rows] = tensor
+        for number, loss in zip(members, losses.tolist(), strict=True):
+            self.rows[number].steps += 1
+            self.rows[number].loss += loss
+
+    def _value(self, parameters: Tensors, buffers: Tensors, x: Tensor, y: Tensor, *given: Any) -> Tensor:
+        tensors = {f"model.{name}": tensor for name, tensor in (parameters | buffers).items()}
+        value: Tensor = functional_call(self.objective, tensors, (x, y, *given))
+        return value
+
+    def _give_back(self, number: int) -> None:
+        """Put a finished client's tensors into its own model; what its row does afterwards no longer matters."""
+        row = self.rows[number]
+        state = {**self.parameters, **self.buffers}
+        row.request.model.load_state_dict({name: tensor[number].detach() for name, tensor in state.items()})
+        row.request.model.eval()
+
+
+def _has_tensor(value: Any) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in tree_flatten(value)[0])
+
+
+def _clip_rows(gradients: Tensors, limit: float) -> None:
+    """Each client's gradient clipped by its own norm, as torch clips a single model's."""
+    squares = torch.stack([gradient.flatten(1).pow(2).sum(1) for gradient in gradients.values()]).sum(0)
+    factors = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+    for gradient in gradients.values():
+        gradient *= factors.view(-1, *[1] * (gradient.dim() - 1))

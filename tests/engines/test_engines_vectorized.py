@@ -1,0 +1,137 @@
+"""Stacked training agrees with training one by one, for whatever is a loss over the model."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from potluck.codec import encoded_size
+from potluck.core.training import Training
+from potluck.core.worker import Worker
+from potluck.engines.vectorized import VectorizedEngine
+from potluck.engines.vectorized.seats import Seat, run_together
+from potluck.methods import METHODS, method_class
+from potluck.methods.fedavg import FedAvg
+from potluck.methods.fedgh import FedGH
+from potluck.methods.fedprox import FedProx
+from potluck.methods.standalone import Standalone
+from tiny import Recorder, make_loop, tiny
+
+
+def both(method: Any, make: Any, **schedule: Any) -> tuple[list[Any], list[Any]]:
+    """Every client's final state, serially and stacked."""
+    states = []
+    for vectorized in (False, True):
+        fed, seen = make(), Recorder()
+        loop = make_loop(method, fed, callbacks=[seen], **schedule)
+        if vectorized:
+            loop.desk.engine = VectorizedEngine(Worker(method, fed.client, encoded_size))
+        loop.run()
+        states.append([loop.fetch(info.index)["model"] for info in fed.task.clients])
+    return states[0], states[1]
+
+
+def assert_close(one: list[Any], other: list[Any]) -> None:
+    for mine, theirs in zip(one, other, strict=True):
+        for name in mine:
+            assert torch.allclose(mine[name], theirs[name], atol=1e-10), name
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        Training(epochs=2, batch_size=4, lr=0.1),
+        Training(epochs=2, batch_size=4, lr=0.1, momentum=0.9, weight_decay=0.01),
+        Training(epochs=2, batch_size=0, lr=0.01, optimizer="adam"),
+        Training(epochs=1, batch_size=4, lr=0.1, clip_norm=0.05),
+        Training(epochs=1, batch_size=4, lr=0.1, drop_last=True),
+    ],
+)
+def test_unequal_clients_train_as_they_do_alone(training: Training):
+    """Different sizes give different numbers of steps and different last batches."""
+    one, other = both(Standalone(), lambda: tiny(5, sizes=(7, 12, 4, 13, 9), training=training), rounds=2)
+    assert_close(one, other)
+
+
+@pytest.mark.parametrize("method", [FedGH(), FedAvg(), FedProx(mu=0.5)])
+def test_methods_with_what_their_losses_are_given(method: Any):
+    one, other = both(method, lambda: tiny(4, sizes=(7, 12)), rounds=2)
+    assert_close(one, other)
+
+
+def test_batch_norm_statistics_are_each_clients_own():
+    one, other = both(Standalone(), lambda: tiny(4, norm=True, sizes=(8, 11)), rounds=2)
+    assert_close(one, other)
+    assert not torch.equal(other[0]["body.1.running_mean"], other[2]["body.1.running_mean"])
+
+
+def test_all_methods_run_and_learn_the_same_to_rounding():
+    """Methods with steps of their own are trained plainly inside a cohort, so every method may be asked for."""
+    from potluck.testing import small_federation
+
+    for name in METHODS:
+        method = method_class(name)()
+        one, other = both(method, lambda method=method: small_federation(method), rounds=1)
+        assert_close(one, other)
+
+
+def test_clients_really_train_together(monkeypatch: pytest.MonkeyPatch):
+    from potluck.engines.vectorized import seats
+
+    sizes = []
+    stack = seats.Stack
+
+    def watched(pairs: Any) -> Any:
+        sizes.append(len(pairs))
+        return stack(pairs)
+
+    monkeypatch.setattr(seats, "Stack", watched)
+    both(FedGH(), lambda: tiny(6, hidden=(5, 7)), rounds=1)
+    assert sizes == [3, 3]
+
+
+def test_a_client_that_raises_does_not_stop_the_others():
+    fed = tiny(3, hidden=(5,))
+    clients = [fed.client(index) for index in range(3)]
+
+    def job(me: Any) -> Any:
+        if me.info.index == 1:
+            raise ValueError("no luck")
+        return me.fit()
+
+    results = run_together([Seat(me, lambda me=me: job(me)) for me in clients])
+    assert isinstance(results[1], ValueError)
+    assert results[0].steps == results[2].steps == 3
+
+
+def test_a_loss_that_raises_is_told_to_each_client():
+    fed = tiny(2, hidden=(5,))
+
+    def bad(model: Any, x: Any, y: Any) -> Any:
+        raise ValueError("bad loss")
+
+    results = run_together([Seat(me, lambda me=me: me.fit(bad)) for me in (fed.client(0), fed.client(1))])
+    assert all(isinstance(result, ValueError) for result in results)
+
+
+def test_auto_decides_once_and_writes_it_down(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    import potluck
+    from potluck import session
+
+    monkeypatch.chdir(tmp_path)
+    for answer, word in ((True, "on"), (False, "off")):
+        monkeypatch.setattr(session, "worth_stacking", lambda task, make, answer=answer: answer)
+        values = {"engine": {"name": "serial", "vectorize": "auto"}, "method": {"name": "standalone"}}
+        run = potluck.run(values, rounds=1, clients=4, models="small-mlp", training={"epochs": 1})
+        assert f'vectorize = "{word}"' in (run.path / "experiment.toml").read_text()
+        assert run.summary["engine"] == ("vectorized" if answer else "serial")
+
+
+def test_the_measurement_leaves_clients_and_random_state_alone():
+    from potluck.engines.vectorized.decide import worth_stacking
+
+    fed = tiny(4, hidden=(5,))
+    before = torch.random.get_rng_state()
+    assert worth_stacking(fed.task, fed.client) in (True, False)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert not worth_stacking(tiny(2, hidden=(5, 7)).task, fed.client)
