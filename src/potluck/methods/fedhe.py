@@ -18,6 +18,7 @@ from potluck.core.payload import Payload, Tensors
 from potluck.core.schema import Labels, Shape
 from potluck.core.task import ClientInfo, Context
 from potluck.core.toolkit import ClassMean, mean_rows, scatter_rows
+from potluck.core.training import Training
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,12 @@ class FedHe(Method[Store, ClassRows, MeanLogits]):
     collapse_every: int = 0
     absent: Literal["omit", "zeros"] = "omit"
     cold_start_events: int = 0
+
+    def workload(self, samples: int, training: Training) -> int:
+        """A few batches, not epochs."""
+        if not self.inner_batches:
+            return super().workload(samples, training)
+        return self.inner_batches * min(training.batch_size or samples, samples)
 
     def init_server(self, ctx: Context) -> Store:
         """An empty store."""
