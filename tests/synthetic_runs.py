@@ -31,6 +31,7 @@ class Synthetic:
     asynchronous: bool = False
     failure_rate: float = 0.0
     virtual: bool = True
+    architectures: tuple[str, ...] = ARCHITECTURES
     summary: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -108,7 +109,7 @@ class Synthetic:
                 "round": number,
                 "client": client,
                 "name": f"site-{client}",
-                "architecture": ARCHITECTURES[client % len(ARCHITECTURES)],
+                "architecture": self._architecture(client),
                 "protocol": "local",
                 "samples": 50 + client,
                 "train_samples": sum(self.class_counts()[client]),
@@ -118,6 +119,9 @@ class Synthetic:
             }
             for client, accuracy in enumerate(accuracies)
         ]
+
+    def _architecture(self, client: int) -> str:
+        return self.architectures[client % len(self.architectures)]
 
     def _summary(self, rounds: list[dict[str, Any]], final: list[float]) -> dict[str, Any]:
         measured = [record for record in rounds if record["accuracy"] is not None]
@@ -136,7 +140,7 @@ class Synthetic:
             "final_accuracy_std": float(np.std(final)),
             "client_accuracy": final,
             "client_names": [f"site-{client}" for client in range(self.clients)],
-            "client_architectures": [ARCHITECTURES[c % len(ARCHITECTURES)] for c in range(self.clients)],
+            "client_architectures": [self._architecture(c) for c in range(self.clients)],
             "class_counts": self.class_counts(),
             "floats_up_per_client_round": self.floats_up,
             "floats_down_per_client_round": self.floats_down,
@@ -145,7 +149,7 @@ class Synthetic:
             "seconds": seconds,
             "samples_per_second": 500 * self.clients * self.rounds / seconds,
             "partition": "dirichlet:0.3",
-            "models": list(ARCHITECTURES),
+            "models": list(self.architectures),
             "command": f"potluck run {self.method} --rounds {self.rounds} --seed {self.seed}",
             "flops_per_client_round": 2.0e9,
             **self.summary,

@@ -102,15 +102,28 @@ def test_unfair_comparisons_are_noted(run_of: Maker) -> None:
     assert "different samples" in " ".join(compare([runs[0], other]).notes)
 
 
+def test_a_method_that_brought_other_models_is_noted(run_of: Maker) -> None:
+    runs = [run_of(method="a"), run_of(method="b", architectures=("resnet10",))]
+    assert "Clients have different models under different methods." in compare(runs).notes
+
+
 def test_fair_comparison_has_no_notes(run_of: Maker) -> None:
     assert compare([run_of(method="a"), run_of(method="b")]).notes == ()
 
 
 def test_unfinished_run_alone_still_has_a_row(run_of: Maker) -> None:
     row = compare([run_of(finished=False)], target=0.5).rows[0]
-    assert row.unfinished == 1
+    assert row.counted == 1
     assert 0.5 < row.accuracy < 0.9
     assert row.floats_up == 1010  # worked out from the rounds
+
+
+def test_a_run_still_going_is_left_out_beside_finished_ones(run_of: Maker) -> None:
+    runs = [run_of(seed=0, level=0.9), run_of(seed=1, level=0.3, finished=False)]
+    comparison = compare(runs)
+    assert comparison.rows[0].accuracy == runs[0].final_accuracy
+    assert comparison.rows[0].spread_over == "clients"
+    assert "| 1 of 2 |" in to_markdown(comparison)
 
 
 def test_csv_has_plain_numbers(run_of: Maker) -> None:

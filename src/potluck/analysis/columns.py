@@ -33,7 +33,7 @@ def accuracy_columns(comparison: Comparison) -> list[Column]:
         Column("client std", lambda r: text.percent(r.client_std), lambda r: r.client_std, "min"),
     ]
     if any(len(row.seeds) > 1 for row in comparison.rows):
-        columns.insert(0, Column("seeds", lambda r: str(len(r.seeds))))
+        columns.insert(0, Column("seeds", _seeds_cell))
     if len(comparison.rows) > 1:
         columns.append(Column("p", _p_cell))
     return columns
@@ -65,14 +65,18 @@ def all_columns(comparison: Comparison) -> list[Column]:
     return [*accuracy_columns(comparison), *cost_columns(comparison)]
 
 
+def _seeds_cell(row: Row) -> str:
+    """How many seeds the numbers are of; runs still going are not among them once one has ended."""
+    return str(row.counted) if row.counted == len(row.seeds) else f"{row.counted} of {len(row.seeds)}"
+
+
 def _p_cell(row: Row) -> str:
     return "ref." if row.test is None else text.probability(row.test.p)
 
 
 def _rounds_cell(row: Row) -> str:
     shown = text.count(_to_target("rounds")(row))
-    finished = len(row.seeds) - row.unfinished or len(row.seeds)
-    return f"{shown} ({row.reached}/{finished})" if 0 < row.reached < finished else shown
+    return f"{shown} ({row.reached}/{row.counted})" if 0 < row.reached < row.counted else shown
 
 
 def _to_target(cost: str) -> Callable[[Row], float]:

@@ -23,7 +23,7 @@ class Row:
     label: str
     method: str
     seeds: tuple[int, ...]
-    unfinished: int
+    counted: int  # how many of the seeds' runs the numbers are of
     accuracy: float  # all clients after the last round
     accuracy_std: float  # over seeds when there are several, else over clients
     spread_over: str  # "seeds" or "clients"
@@ -86,7 +86,7 @@ def _row(group: Group, first: Group, target: float | None) -> Row:
         label=group.label,
         method=group.method,
         seeds=group.seeds,
-        unfinished=sum(not run.finished for run in group.runs),
+        counted=len(runs),
         accuracy=_mean(finals),
         accuracy_std=float(np.std(finals, ddof=1)) if several else spread[0].std,
         spread_over="seeds" if several else "clients",
@@ -144,6 +144,8 @@ def _notes(groups: list[Group]) -> list[str]:
         notes.append(f"The runs were evaluated by different protocols: {', '.join(sorted(protocols))}.")
     if _partitions_differ(groups):
         notes.append("Runs of the same seed gave their clients different samples.")
+    if _models_differ(groups):
+        notes.append("Clients have different models under different methods.")
     unfinished = [run.name for group in groups for run in group.runs if not run.finished]
     if unfinished:
         notes.append(f"Unfinished: {', '.join(unfinished)}.")
@@ -154,6 +156,18 @@ def _partitions_differ(groups: list[Group]) -> bool:
     first: dict[int, RunData] = {}
     runs = [run for group in groups for run in group.runs if run.class_counts is not None]
     return any(not same_clients(first.setdefault(run.seed, run), run) for run in runs)
+
+
+def _models_differ(groups: list[Group]) -> bool:
+    """Whether a client's architecture depends on the method, as when a method cannot use the others' models."""
+    first: dict[tuple[int, int], str] = {}
+    clients = [
+        (run.seed, client.index, client.architecture)
+        for group in groups
+        for run in group.runs
+        for client in run.client_results
+    ]
+    return any(first.setdefault((seed, index), name) != name for seed, index, name in clients)
 
 
 def _mean(values: Sequence[float]) -> float:

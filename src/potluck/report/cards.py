@@ -54,7 +54,7 @@ def _cards_of_many(comparison: Comparison) -> list[tuple[str, str, str]]:
         found.append(("Highest final accuracy", best.label, spread))
     if fair := winner(lambda row: row.worst):
         found.append(("Best for the worst 10 %", fair.label, f"{text.percent(fair.worst)} %"))
-    if lean := winner(lambda row: row.bytes_total, lowest=True):
+    if lean := winner(lambda row: row.bytes_total or math.nan, lowest=True):  # sending nothing is no contest
         found.append(("Least traffic", lean.label, text.bytes_with_unit(lean.bytes_total)))
     if quick := winner(lambda row: row.to_target.rounds if row.to_target else math.nan, lowest=True):
         rounds = text.count(quick.to_target.rounds) if quick.to_target else text.MISSING

@@ -93,7 +93,8 @@ def _curve(runs: Sequence[RunData], key: str) -> dict[str, Any] | None:
     }
     for axis in ("bytes", "seconds", "virtual_seconds"):
         along = band(runs, key, axis)
-        if along.runs == by_round.runs and np.array_equal(along.round, by_round.round):
+        ticking = not np.array_equal(along.x, along.round)  # without a fleet a virtual second is a round
+        if ticking and along.runs == by_round.runs and np.array_equal(along.round, by_round.round):
             curve[axis] = along.x[keep]
     return curve
 
@@ -102,6 +103,8 @@ def _target_curve(run: RunData) -> dict[str, Any]:
     """One run's accuracies, raw and unthinned, with what had been spent: for costs to a target."""
     measured = np.flatnonzero([record.get("accuracy") is not None for record in run.rounds])
     axes = {axis: run.axis(axis)[measured] for axis in ("rounds", "bytes", "seconds", "virtual_seconds")}
+    if np.array_equal(axes["virtual_seconds"], axes["rounds"]):
+        del axes["virtual_seconds"]
     flops = run.summary.get("flops_per_client_round")
     if flops is not None:
         axes["flops"] = float(flops) * run.jobs[measured]

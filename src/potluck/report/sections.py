@@ -75,9 +75,12 @@ def settings_section(comparison: Comparison) -> str:
         headings = ["differs", *(group.label for group in comparison.groups)]
         parts.append(scrolled(plain_table(headings, lines), "Settings in which the methods differ"))
     if common:
-        lines = [[key, _setting(value)] for key, value in common.items()]
-        name = "the same for all" if len(runs) > 1 else "setting"
-        parts.append(scrolled(plain_table([name, "value"], lines), "Settings"))
+        items = (
+            f"<div><dt>{escape(key)}</dt><dd>{escape(_setting(value))}</dd></div>"
+            for key, value in common.items()
+        )
+        heading = "<h3>The same for all</h3>" if len(runs) > 1 else ""
+        parts.append(f'{heading}<dl class="settings">{"".join(items)}</dl>')
     for run in runs:
         file = run.path / "experiment.toml"
         if file.is_file():
@@ -92,7 +95,7 @@ def commands_section(comparison: Comparison) -> str:
     """For every method the commands that repeat its runs, with a button that copies them."""
     parts = []
     for group in comparison.groups:
-        commands = "\n".join(repeat_command(run) for run in group.runs)
+        commands = "\n".join(dict.fromkeys(repeat_command(run) for run in group.runs))
         parts.append(
             f"<h3>{escape(group.label)}</h3>"
             f'<div class="command"><pre tabindex="0"><code>{escape(commands)}</code></pre>'
@@ -122,9 +125,11 @@ def _two_lines(title: str) -> str:
 
 
 def _setting(value: object) -> str:
-    return (
-        text.MISSING if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
-    )
+    if value is None or value == "" or value == []:
+        return text.MISSING
+    if isinstance(value, list):
+        return ", ".join(map(_setting, value))
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _plural(number: int, noun: str) -> str:
