@@ -10,7 +10,7 @@ from potluck.core.errors import PotluckError
 from potluck.runs.read import RunData
 
 # Settings that change how or where a run was made, never what it asks.
-_IGNORED = {"seed", "name", "out", "engine", "device", "checkpoint", "output", "trackers"}
+_IGNORED = {"seed", "name", "out", "engine", "device", "data.root", "checkpoint", "output", "trackers"}
 _SHOWN_SETTINGS = 3
 
 
