@@ -32,10 +32,13 @@ def decode(kind: type[Message], data: bytes) -> Message:
         return kind.unflatten({}, {})
     try:
         tensors, scalars = _unpack(data)
-    except (safetensors.SafetensorError, ValueError) as error:
+    except Exception as error:  # a stranger's bytes: whatever they trigger in the readers, they are refused
         raise PayloadError(f"{kind.__name__} could not be read: {error}.") from None
     if not isinstance(scalars, dict):
         raise PayloadError(f"{kind.__name__} could not be read: its numbers are not named.")
+    for name, value in scalars.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise PayloadError(f"{kind.__name__}.{name} is no number.")
     return kind.unflatten(tensors, scalars)
 
 

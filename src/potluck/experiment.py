@@ -110,6 +110,7 @@ class ScheduleSection(Section):
     )
     over_select: float = Field(1.0, ge=1, description="ask this many times the cohort, drop the late")
     staleness_power: float = Field(0.0, ge=0, description="a stale answer weighs (1 + staleness)^-power")
+    max_payload_mb: float = Field(1024.0, gt=0, description="a larger answer is refused")
     on_failure: Literal["stop", "continue"] = "stop"
 
 

@@ -256,6 +256,7 @@ def make_schedule(experiment: Experiment, method: Method[Any, Any, Any], federat
         deadline=settings.deadline or math.inf,
         over_select=settings.over_select,
         staleness_power=settings.staleness_power,
+        max_payload_mb=settings.max_payload_mb,
     )
     return with_clock(plan, experiment, method, federation)
 

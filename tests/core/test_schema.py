@@ -41,7 +41,7 @@ def test_a_good_answer_passes():
         (ClassMeans(torch.full((1, 3), float("nan"), dtype=torch.float64), torch.tensor([0])), "not finite"),
         (
             ClassMeans(torch.zeros(2, 3, dtype=torch.float64), torch.zeros(2, dtype=torch.int32)),
-            "int64 class ids",
+            "must be torch.int64",
         ),
         (Header({}), "Expected a ClassMeans"),
     ],
@@ -69,5 +69,5 @@ def test_a_whole_header_is_asked_for():
 
 
 def test_size_limit():
-    with pytest.raises(PayloadError, match="the limit is 7"):
-        check_payload(means(), ClassMeans, TASK, CLIENT, max_numbers=7)
+    with pytest.raises(PayloadError, match="ClassMeans is 0.0 MB, more than schedule.max_payload_mb"):
+        check_payload(means(), ClassMeans, TASK, CLIENT, max_bytes=63)

@@ -65,9 +65,7 @@ class Loop:
         self._send(context)  # 1. give work to idle clients
         arrived = self._collect()  # 2. wait for as many answers as make a step
         updates, failures = self._accept(arrived, context)
-        if updates:  # 3. the server learns
-            with self._seeded("server"):
-                now.state = self.method.server(now.state, updates, context)
+        updates, failures = self._learn(updates, failures, context)  # 3. the server learns
         round_is_full = (now.ended + len(arrived)) // self.cohort > now.ended // self.cohort
         now.step, now.ended, now.answered = (
             now.step + 1,
@@ -170,9 +168,8 @@ class Loop:
         for flight in arrived:
             result, info = flight.result, self.task.clients[flight.job.client]
             if isinstance(result, Answer) and result.payload is not None:
-                payload = result.payload.to(self.task.device)
                 try:
-                    check_payload(payload, self.answer_type, self.task, info)
+                    payload = self._check(result.payload, info, context)
                 except PayloadError as error:
                     result = Failure(flight.job.id, info.index, str(error), "invalid")
                 else:
@@ -188,6 +185,41 @@ class Loop:
             for callback in self.callbacks:
                 callback.on_update(update, context.round)
         return updates, failures
+
+    def _check(self, payload: Payload, info: ClientInfo, context: Context) -> Payload:
+        """An answer on the server's device, if it is what the method declares."""
+        limit = int(self.schedule.max_payload_mb * 2**20)
+        check_payload(payload, self.answer_type, self.task, info, max_bytes=limit)
+        self.method.check_answer(payload, info, context)
+        return payload.to(self.task.device)
+
+    def _learn(
+        self, updates: list[Update[Any]], failures: list[Failure], context: Context
+    ) -> tuple[list[Update[Any]], list[Failure]]:
+        """Let the server fold the answers in; if that would leave it without finite numbers, none counts."""
+        now = self.progress
+        if not updates:
+            return updates, failures
+        before = self._copy_state()
+        with self._seeded("server"):
+            now.state = self.method.server(now.state, updates, context)
+        if tree.is_finite(now.state):
+            return updates, failures
+        if before is None:
+            raise PotluckError(
+                f"The server's state of {type(self.method).__name__} is no longer finite after round "
+                f"{context.round}, and it cannot be put back; keep tensors, modules and numbers in the state."
+            )
+        now.state = tree.unflatten(before, now.state)
+        reason = "with this round's answers the server's state would no longer be finite"
+        return [], failures + [Failure(-1, one.client.index, reason, "invalid") for one in updates]
+
+    def _copy_state(self) -> tree.Flat | None:
+        """The state before the server learns, which many do in place; None if it holds what cannot be copied."""
+        try:
+            return tree.flatten(self.progress.state)
+        except TypeError:
+            return None
 
     def _check_turnout(self, context: Context, failures: Sequence[Failure]) -> None:
         answered, wanted = self.progress.answered, self.schedule.min_clients

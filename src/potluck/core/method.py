@@ -105,6 +105,9 @@ class Method(ABC, Generic[State, Down, Up]):
     def server(self, state: State, updates: Sequence[Update[Up]], ctx: Context) -> State:
         """Fold one or more answers into the state."""
 
+    def check_answer(self, payload: Up, client: ClientInfo, ctx: Context) -> None:
+        """Raise `PayloadError` at an answer that its declared type allows but the present options do not."""
+
     def predict(self, me: Client, message: Down | None) -> Predictor:
         """What is tested on this client; `message` is given where the protocol says it was just received."""
         return me.model

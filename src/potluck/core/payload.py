@@ -116,7 +116,15 @@ class FieldKind:
 
     def convert(self, value: Any) -> Any:
         """A scalar as the declared type; a tensor as it is."""
-        return value if self.base is Tensor else self.base(value)
+        if self.base is Tensor:
+            return value
+        try:
+            number = self.base(value)
+        except (TypeError, ValueError, OverflowError):
+            number = None
+        if number is None or (self.base is int and number != value):
+            raise PayloadError(f"A field declared as {self.base.__name__} cannot hold {value!r}.")
+        return number
 
 
 def field_kinds(cls: type[Payload]) -> dict[str, FieldKind]:

@@ -44,7 +44,7 @@ class Schedule:
     A round is `cohort` ended jobs in either case, so that curves and budgets compare. `concurrency` is how
     many clients are at work at once (0: the cohort). In a synchronous round `over_select` asks more clients than are
     needed, and answers after `deadline` virtual seconds, or after enough others came, are dropped as late. An update
-    that is s steps stale weighs (1 + s)^-staleness_power.
+    that is s steps stale weighs (1 + s)^-staleness_power. An answer of more than `max_payload_mb` is refused.
     """
 
     rounds: int
@@ -56,6 +56,7 @@ class Schedule:
     deadline: float = math.inf
     over_select: float = 1.0
     staleness_power: float = 0.0
+    max_payload_mb: float = 1024.0
     duration: Duration = unit_duration
     upload: Upload = instant_upload
     available: Available = always

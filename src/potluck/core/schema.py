@@ -13,7 +13,8 @@ from types import EllipsisType
 import torch
 from torch import Tensor
 
-from potluck.core.payload import Payload, PayloadError, Scalar, Tensors, field_kinds
+from potluck.core.form import check_form, check_numbers
+from potluck.core.payload import Payload, PayloadError, Tensors, field_kinds
 from potluck.core.task import ClientInfo, Task, travels
 
 
@@ -43,15 +44,24 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Counts:
+    """Whole numbers of training samples: none below `least`, together no more than the client registered."""
+
+    least: int = 0
+
+
+@dataclass(frozen=True)
 class Like:
     """A dict of tensors with names and shapes of a known thing: `model`, `any model`, `head` or `shared`.
 
     `model` is the architecture of the client that answers, `any model` whichever of the task's fits; with
-    `subset` some names may be left out.
+    `subset` some names may be left out. `changes` says that differences travel, so that even a variance may
+    be negative.
     """
 
     what: str
     subset: bool = False
+    changes: bool = False
 
 
 def check_payload(
@@ -60,19 +70,13 @@ def check_payload(
     task: Task,
     client: ClientInfo,
     *,
-    max_numbers: int | None = None,
+    max_bytes: int | None = None,
 ) -> None:
     """Refuse, with the reason, a payload that is not what `declared` promises. Nothing is changed."""
     name = declared.__name__
     if type(payload) is not declared:
         raise PayloadError(f"Expected a {name}, got a {type(payload).__name__}.")
-    tensors, scalars = payload.flatten()
-    if max_numbers is not None and payload.numbers() > max_numbers:
-        raise PayloadError(f"{name} holds {payload.numbers()} numbers, the limit is {max_numbers}.")
-    declared.unflatten(tensors, scalars)
-    for key, value in {**tensors, **scalars}.items():
-        if not _is_finite(value):
-            raise PayloadError(f"{name}.{key} holds a value that is not finite.")
+    check_form(payload, task.device, max_bytes)
     sizes = {"classes": task.num_classes}
     if task.feature_dim is not None:
         sizes["features"] = task.feature_dim
@@ -81,23 +85,28 @@ def check_payload(
         if value is None:
             continue
         _check_dtype(f"{name}.{field}", value, kind.rules, task)
+        if isinstance(value, int | float):
+            check_numbers(f"{name}.{field}", value)
         for rule in kind.rules:
             _check_rule(f"{name}.{field}", rule, value, sizes, task, client)
+    for key, tensor in payload.flatten()[0].items():
+        check_numbers(f"{name}.{key}", tensor)
     payload.check(task, client)
 
 
-def _is_finite(value: Tensor | Scalar) -> bool:
-    return bool(torch.isfinite(torch.as_tensor(value)).all())
-
-
 def _check_dtype(name: str, value: object, rules: tuple[object, ...], task: Task) -> None:
-    if not isinstance(value, Tensor):
-        return
-    if any(isinstance(rule, Labels) for rule in rules):
-        if value.dtype != torch.int64:
-            raise PayloadError(f"{name} must hold int64 class ids, not {value.dtype}.")
-    elif value.is_floating_point() and value.dtype != task.dtype:
-        raise PayloadError(f"{name} must be {task.dtype}, not {value.dtype}.")
+    """Class ids and counts are int64, everything else has the task's precision (see `_check_like` for models)."""
+    if isinstance(value, Tensor):
+        whole = any(isinstance(rule, Labels | Counts) for rule in rules)
+        _check_same_dtype(name, value, torch.int64 if whole else task.dtype)
+    elif isinstance(value, Mapping) and not any(isinstance(rule, Like) for rule in rules):
+        for key, tensor in value.items():
+            _check_same_dtype(f"{name}.{key}", tensor, task.dtype)
+
+
+def _check_same_dtype(name: str, tensor: Tensor, wanted: torch.dtype) -> None:
+    if tensor.dtype != wanted:
+        raise PayloadError(f"{name} must be {wanted}, not {tensor.dtype}.")
 
 
 def _check_rule(
@@ -111,12 +120,19 @@ def _check_rule(
             raise PayloadError(f"{name} holds a class id outside 0…{task.num_classes - 1}.")
         if len(torch.unique(value)) != len(value):
             raise PayloadError(f"{name} names a class twice.")
+    elif isinstance(rule, Counts) and isinstance(value, Tensor):
+        # Each one first: a sum of huge numbers could wrap round.
+        outside = bool(((value < rule.least) | (value > client.samples)).any())
+        if outside or int(value.sum()) > client.samples:
+            raise PayloadError(
+                f"{name} must be counts from {rule.least} that sum to at most the client's {client.samples} samples."
+            )
     elif isinstance(rule, Range) and isinstance(value, Tensor | int | float):
         numbers = torch.as_tensor(value)
         if bool(((numbers < rule.low) | (numbers > rule.high)).any()):
             raise PayloadError(f"{name} must lie between {rule.low:g} and {rule.high:g}.")
     elif isinstance(rule, Like) and isinstance(value, Mapping):
-        _check_like(name, dict(value), _SHAPES[rule.what](task, client, value), rule.subset, task)
+        _check_like(name, dict(value), rule, task, client)
 
 
 def _check_shape(
@@ -134,18 +150,22 @@ def _check_shape(
             )
 
 
-def _check_like(
-    name: str, value: Tensors, wanted: Mapping[str, tuple[int, ...]], subset: bool, task: Task
-) -> None:
+def _check_like(name: str, value: Tensors, rule: Like, task: Task, client: ClientInfo) -> None:
+    wanted = _SHAPES[rule.what](task, client, value)
     if surplus := sorted(set(value) - set(wanted)):
         raise PayloadError(f"{name} has an unknown tensor {surplus[0]!r}.")
-    if not subset and (missing := sorted(set(wanted) - set(value))):
+    if not rule.subset and (missing := sorted(set(wanted) - set(value))):
         raise PayloadError(f"{name} lacks the tensor {missing[0]!r}.")
+    initial = task.architectures[client.architecture].initial
     for key, tensor in value.items():
         if tuple(tensor.shape) != wanted[key]:
             raise PayloadError(f"{name}.{key} has shape {tuple(tensor.shape)}, expected {wanted[key]}.")
-        if tensor.is_floating_point() and tensor.dtype != task.dtype:
-            raise PayloadError(f"{name}.{key} must be {task.dtype}, not {tensor.dtype}.")
+        known = initial.get(key)  # a buffer of whole numbers keeps its own type
+        own = known is not None and not known.is_floating_point()
+        _check_same_dtype(f"{name}.{key}", tensor, known.dtype if known is not None and own else task.dtype)
+        # A negative variance would turn every receiver's outputs into not-a-number.
+        if key.endswith("running_var") and not rule.changes and bool((tensor < 0).any()):
+            raise PayloadError(f"{name}.{key} is a variance and must not be negative.")
 
 
 Shapes = Mapping[str, tuple[int, ...]]

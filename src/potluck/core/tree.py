@@ -6,10 +6,11 @@ Server states and client states are saved this way: nothing a reader would have 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 
@@ -50,6 +51,28 @@ def _describe(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
             }
         }
     raise TypeError(f"state at {path or 'the top'!r} is a {type(value).__name__}, which cannot be saved")
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor of a state, where it is; nothing is copied."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, nn.Module):
+        yield from value.state_dict().values()
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from tensors_in(entry)
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from tensors_in(entry)
+    elif dataclasses.is_dataclass(value):
+        for part in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, part.name))
+
+
+def is_finite(value: Any) -> bool:
+    """Whether no tensor of a state holds infinity or not-a-number."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors_in(value))
 
 
 def unflatten(flat: Flat, like: Any = None) -> Any:

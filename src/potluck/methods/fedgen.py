@@ -16,7 +16,7 @@ from potluck.core.header import average_headers, initial_header, with_header
 from potluck.core.method import Method, Need, Predictor, Update
 from potluck.core.model import ClientModel
 from potluck.core.payload import Payload, Tensors
-from potluck.core.schema import Like, Range, Shape
+from potluck.core.schema import Counts, Like, Range, Shape
 from potluck.core.sharing import Weighting
 from potluck.core.task import ClientInfo, Context
 from potluck.core.toolkit import distillation, load_tensors, tensors_of
@@ -37,7 +37,7 @@ class HeaderAndCounts(Payload):
     """Client to server: its header and, once, its samples per class (a disclosure: see the docs)."""
 
     header: Annotated[Tensors, Like("head")]
-    counts: Annotated[Tensor, Shape("classes"), Range(0)] | None = None
+    counts: Annotated[Tensor, Shape("classes"), Counts()] | None = None
 
 
 class Generator(nn.Module):

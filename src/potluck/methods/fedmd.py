@@ -92,16 +92,20 @@ class FedMD(Method[Tensors, Consensus, Logits]):
         me.fit()
         return Logits(_answers(me, message))
 
+    def check_answer(self, payload: Logits, client: ClientInfo, ctx: Context) -> None:
+        """One row per public sample asked for, which are the same number in every step."""
+        asked, answered = len(self._draw(ctx)), len(payload.logits)
+        if asked != answered:
+            raise PayloadError(
+                f"Logits for {answered} public samples came and {asked} were asked for; all parties must set "
+                "public_samples alike."
+            )
+
     def server(self, state: Tensors, updates: Sequence[Update[Logits]], ctx: Context) -> Tensors:
         """The plain mean of the answers for each public sample."""
         answers = []
         for update in updates:
             asked = self._draw(replace(ctx, step=ctx.step - update.staleness)).to(ctx.task.device)
-            if len(asked) != len(update.payload.logits):
-                raise PayloadError(
-                    f"Client {update.client.index} answered for {len(update.payload.logits)} public samples "
-                    f"and was asked for {len(asked)}; all parties must set public_samples alike."
-                )
             answers.append((update.payload.logits, asked))
         means, senders = mean_rows(answers, len(_public(ctx.task)))
         rows = torch.nonzero(senders).flatten()

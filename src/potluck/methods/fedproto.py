@@ -21,7 +21,7 @@ from potluck.core.classwise import (
 from potluck.core.client import Client
 from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
 from potluck.core.payload import Payload
-from potluck.core.schema import Labels, Range, Shape
+from potluck.core.schema import Counts, Labels, Shape
 from potluck.core.task import ClientInfo, Context
 from potluck.core.toolkit import ClassMean, mean_rows
 
@@ -32,7 +32,7 @@ class Prototypes(Payload):
 
     means: Annotated[Tensor, Shape("rows", "features")]
     labels: Annotated[Tensor, Labels()]
-    counts: Annotated[Tensor, Shape("rows"), Range(1)] | None = None
+    counts: Annotated[Tensor, Shape("rows"), Counts(1)] | None = None
 
 
 @dataclass

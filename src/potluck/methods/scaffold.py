@@ -42,7 +42,7 @@ class Start(Payload):
 class Change(Payload):
     """Client to server: Δw and Δc."""
 
-    weights: Annotated[Tensors, Like("model", subset=True)]
+    weights: Annotated[Tensors, Like("model", subset=True, changes=True)]
     control: Annotated[Tensors, Like("model", subset=True)]
 
 

@@ -59,6 +59,7 @@ def small_federation(
     samples: int = 8,
     classes: Sequence[Sequence[int]] = ((0, 1, 2), (0, 1), (1, 2)),
     training: Training | None = None,
+    dtype: torch.dtype = torch.float64,
 ) -> Federation:
     """A few clients with different networks and classes, fit for the needs that the method declares."""
     needs = method.requires()
@@ -67,9 +68,9 @@ def small_federation(
         with seeded("check_method", index):
             model = _model_for(needs, index)
         held = classes[index % len(classes)]
-        members.append(Member(model.double(), _data(samples, held, index), _data(6, held, 100 + index)))
+        members.append(Member(model.to(dtype), _data(samples, held, index), _data(6, held, 100 + index)))
     with seeded("check_method", "shared"):
-        shared = CheckNet(depth=1).double()
+        shared = CheckNet(depth=1).to(dtype)
     return federate(
         members,
         training=training or Training(epochs=1, batch_size=4, lr=0.05),
