@@ -85,7 +85,9 @@ def _value(tensor: Tensor, rng: Random) -> Tensor:
 def _all_values(tensor: Tensor, rng: Random) -> Tensor:
     if tensor.dtype not in (torch.float32, torch.float64):
         return tensor
-    return torch.full_like(tensor, rng.choice(NUMBERS)) if rng.random() < 0.5 else tensor * rng.choice(NUMBERS)
+    return (
+        torch.full_like(tensor, rng.choice(NUMBERS)) if rng.random() < 0.5 else tensor * rng.choice(NUMBERS)
+    )
 
 
 @_plain
@@ -167,7 +169,9 @@ def _names(payload: Payload, rng: Random) -> Payload:
 def _rows(payload: Payload, rng: Random) -> Payload:
     """The same rows of every tensor field left out, repeated or put in another order."""
     values = {f.name: getattr(payload, f.name) for f in fields(payload)}
-    tensors = {n: v for n, v in values.items() if isinstance(v, Tensor) and v.dim() and v.device.type == "cpu"}
+    tensors = {
+        n: v for n, v in values.items() if isinstance(v, Tensor) and v.dim() and v.device.type == "cpu"
+    }
     count = min((len(value) for value in tensors.values()), default=0)
     if not count or any(value.layout is not torch.strided for value in tensors.values()):
         return payload
@@ -216,7 +220,9 @@ def _spoil_header(data: bytes, rng: Random) -> bytes:
     if what == 0:
         header["__metadata__"] = {"potluck": rng.choice(("", "[", "[]", "null", "[" * 9000, '{"x": 1e999}'))}
     elif what == 1:
-        header["__metadata__"] = {"potluck": json.dumps({f"f{rng.randrange(3)}": rng.choice((1, "a", None, [1]))})}
+        header["__metadata__"] = {
+            "potluck": json.dumps({f"f{rng.randrange(3)}": rng.choice((1, "a", None, [1]))})
+        }
     elif what == 2:
         header.pop(name)
     elif what == 3:

@@ -38,7 +38,9 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("heterofl", {"rates": "dynamic"}),
     ("fedkd", {"uplink": "params"}),
 ]
-CASES = [(name, QUICK.get(name, {})) for name in METHODS] + [(n, {**QUICK.get(n, {}), **o}) for n, o in VARIANTS]
+CASES = [(name, QUICK.get(name, {})) for name in METHODS] + [
+    (n, {**QUICK.get(n, {}), **o}) for n, o in VARIANTS
+]
 SEEN: Counter[str] = Counter()
 
 
@@ -71,8 +73,7 @@ def feed(case: int, seed: int, client: int, company: int) -> None:
     try:
         payload = spoil(honest.payload, rng)
         payload = loop._check(payload, honest.client, loop.context())
-    except PayloadError as error:
-        assert str(error)
+    except PayloadError:
         SEEN["refused"] += 1
         return
     before = copy.deepcopy(loop.progress.state)
@@ -87,7 +88,10 @@ def feed(case: int, seed: int, client: int, company: int) -> None:
 
 
 anything = given(
-    case=st.integers(0, len(CASES) - 1), seed=st.integers(0, 2**63), client=st.integers(0, 2), company=st.integers(0, 2)
+    case=st.integers(0, len(CASES) - 1),
+    seed=st.integers(0, 2**63),
+    client=st.integers(0, 2),
+    company=st.integers(0, 2),
 )
 
 

@@ -62,8 +62,8 @@ def test_answers_are_matched_to_the_samples_they_were_asked_for():
 
 def test_a_wrong_number_of_answers_is_named():
     task = two_class_task(public=5)
-    with pytest.raises(PayloadError, match="Client 1 answered for 1 public samples and was asked for 5"):
-        FedMD().server({}, [answer(task, 1, [[0.0, 0.0]])], context(task))
+    with pytest.raises(PayloadError, match="Logits for 1 public samples came and 5 were asked for"):
+        FedMD().check_answer(answer(task, 1, [[0.0, 0.0]]).payload, task.clients[1], context(task))
 
 
 def test_two_rounds_against_plain_torch():
