@@ -35,14 +35,18 @@ def drawn(kind: str, paths: list[Path], **options: Any) -> Figure:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-@pytest.mark.parametrize("ending", sorted(SIGNATURES))
-def test_every_kind_in_every_format(compared: list[Path], tmp_path: Path, kind: str, ending: str) -> None:
+def test_every_kind_is_drawn(compared: list[Path], tmp_path: Path, kind: str) -> None:
     runs = compared[:1] if kind == "client-curves" else compared
-    file = plot(runs, tmp_path / "sub" / f"figure{ending}", kind=kind, **OPTIONS.get(kind, {}))
+    file = plot(runs, tmp_path / "sub" / "figure.png", kind=kind, **OPTIONS.get(kind, {}))
+    pixels = np.asarray(Image.open(file).convert("L"))
+    assert pixels.min() < 128 < pixels.max()  # something is drawn, on white
+
+
+@pytest.mark.parametrize("ending", sorted(SIGNATURES))
+@pytest.mark.parametrize("kind", ["accuracy", "architectures"])
+def test_every_format_is_written(compared: list[Path], tmp_path: Path, kind: str, ending: str) -> None:
+    file = plot(compared, tmp_path / f"figure{ending}", kind=kind)
     assert file.read_bytes().startswith(SIGNATURES[ending])
-    if ending == ".png":
-        pixels = np.asarray(Image.open(file).convert("L"))
-        assert pixels.min() < 128 < pixels.max()  # something is drawn, on white
 
 
 @pytest.mark.parametrize("ending", [".pdf", ".svg"])
