@@ -234,3 +234,13 @@ def test_asynchronous_mode_from_an_experiment():
     run = potluck.run("fedgh", schedule={"mode": "async", "concurrency": 2}, **LIMITED)
     assert [row["round"] for row in run.rounds] == [1, 1, 1, 2, 2, 2]
     assert max(max(row["staleness"]) for row in run.rounds) == 1
+
+
+def test_the_engine_does_not_change_a_run():
+    serial, pool = (
+        potluck.run("fedgh", **LIMITED, out=name, engine=name, workers=2) for name in ("serial", "pool")
+    )
+    assert pool.summary["engine"] == "pool"
+    assert pool.summary["final_accuracy"] == serial.summary["final_accuracy"]
+    for mine, theirs in zip(pool.rounds, serial.rounds, strict=True):
+        assert {**mine, "seconds": 0} == {**theirs, "seconds": 0}

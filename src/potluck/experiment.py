@@ -150,6 +150,7 @@ class EngineSection(Section):
 
     name: Literal["serial", "pool"] = "serial"
     workers: int = Field(0, ge=0, description="0: one per core")
+    memory: float = Field(0.0, ge=0, description="gigabytes that clients may hold; 0: half of what is free")
     device: str = "cpu"
     vectorize: Literal["off", "on", "auto"] = Field(
         "off", description="train clients of one architecture stacked (serial engine); auto measures once"

@@ -65,6 +65,11 @@ class Federation:
             augment=self.augment,
         )
 
+    def cost(self, index: int) -> float:
+        """What training a client costs relative to others, as a first guess: parameters × samples."""
+        info = self.task.clients[index]
+        return self.task.architectures[info.architecture].numbers * float(max(1, info.samples))
+
     def class_counts(self) -> list[list[int]]:
         """Training samples per client and class."""
         classes = self.task.num_classes

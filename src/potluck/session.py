@@ -24,6 +24,7 @@ from potluck.core.threads import one_thread
 from potluck.core.worker import Worker
 from potluck.data import Data, Partition, as_data
 from potluck.engines.faults import Faults, FaultyEngine
+from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
 from potluck.engines.vectorized import VectorizedEngine
 from potluck.engines.vectorized.decide import worth_stacking
@@ -280,11 +281,23 @@ def check_evaluation(experiment: Experiment, federation: Federation) -> None:
 
 def make_engine(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> Engine:
     """The engine of the experiment, with this federation's clients, and faults if they were asked for."""
-    worker = Worker(method, federation.client, encoded_size)
-    stacked = experiment.engine.vectorize == "on"
-    engine: Engine = VectorizedEngine(worker) if stacked else SerialEngine(worker)
+    engine = _plain_engine(experiment, Worker(method, federation.client, encoded_size), federation)
     faults = Faults(**experiment.faults.model_dump())
     return FaultyEngine(engine, faults, experiment.seed) if faults else engine
+
+
+def _plain_engine(experiment: Experiment, worker: Worker, federation: Federation) -> Engine:
+    settings = experiment.engine
+    memory = int(settings.memory * 1e9) or None
+    if settings.vectorize == "on":
+        return VectorizedEngine(worker)
+    if settings.name == "serial":
+        return SerialEngine(worker, memory)
+    if federation.task.device.type != "cpu":
+        raise PotluckError(
+            f"engine.name = 'pool' works on the CPU, not on engine.device = {settings.device!r}; use serial."
+        )
+    return PoolEngine(lambda: worker, settings.workers or None, memory, cost=federation.cost)
 
 
 @contextmanager

@@ -54,3 +54,23 @@ def test_an_optimizer_state_survives_bytes():
 def test_what_cannot_be_saved_is_named():
     with pytest.raises(TypeError, match="'/a' is a set"):
         tree.flatten({"a": {1, 2}})
+
+
+def test_the_order_of_dimensions_in_memory_survives():
+    across = torch.arange(6.0).reshape(2, 3).t()
+    images = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    part = torch.arange(12.0).reshape(3, 4)[:, 1:3]
+    back = tree.unflatten(tree.flatten({"across": across, "images": images, "part": part}))
+    assert torch.equal(back["across"], across)
+    assert back["across"].stride() == (1, 3)
+    assert back["images"].is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(back["part"], part)
+    assert back["part"].is_contiguous()
+
+
+def test_a_flat_state_is_a_copy_unless_told():
+    live = torch.zeros(2)
+    copied, same = tree.flatten([live]), tree.flatten([live], copy=False)
+    live += 1
+    assert copied.tensors["/0"].tolist() == [0, 0]
+    assert same.tensors["/0"].tolist() == [1, 1]

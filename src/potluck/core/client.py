@@ -285,8 +285,8 @@ class Client:
         self._modules[name] = module
         return module
 
-    def state(self) -> tree.Flat:
-        """Everything of this client that a later job depends on."""
+    def state(self, *, copy: bool = True) -> tree.Flat:
+        """Everything of this client that a later job depends on; live tensors with `copy=False`."""
         return tree.flatten(
             {
                 "model": dict(self.model.state_dict()),
@@ -299,8 +299,14 @@ class Client:
                     **self._saved_optimizers,
                     **{name: optimizer.state_dict() for name, optimizer in self._optimizers.items()},
                 },
-            }
+            },
+            copy=copy,
         )
+
+    def rest(self) -> None:
+        """Free what only the job at hand needed: gradients weigh as much as the model."""
+        for module in (self.model, *self._modules.values()):
+            module.zero_grad()
 
     def restore(self, flat: tree.Flat) -> None:
         """Become the client that `state` described."""

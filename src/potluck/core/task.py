@@ -48,7 +48,12 @@ class Architecture:
     width_rate: float | None = None
     build: Callable[[], ClientModel] | None = None
 
-    @property
+    @functools.cached_property
+    def numbers(self) -> int:
+        """How many numbers such a model learns."""
+        return sum(self.initial[name].numel() for name in self.parameters)
+
+    @functools.cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every tensor that may travel (batch counters never do)."""
         return {name: tuple(tensor.shape) for name, tensor in self.initial.items() if travels(name)}

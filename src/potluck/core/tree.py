@@ -22,10 +22,19 @@ class Flat:
     layout: Any = None
 
 
-def flatten(value: Any) -> Flat:
-    """Take a state apart. Tensors are detached copies, so the result never changes under the reader."""
+def flatten(value: Any, *, copy: bool = True) -> Flat:
+    """Take a state apart. Tensors are detached copies, so the result never changes under the reader.
+
+    With `copy=False` they are the live ones: for whoever writes or measures them at once.
+    """
     tensors: dict[str, Tensor] = {}
-    return Flat(tensors, _describe(value, "", tensors))
+    layout = _describe(value, "", tensors)
+    return Flat({name: tensor.clone() for name, tensor in tensors.items()} if copy else tensors, layout)
+
+
+def size(flat: Flat) -> int:
+    """Bytes of all tensors."""
+    return sum(tensor.nbytes for tensor in flat.tensors.values())
 
 
 def _describe(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -33,8 +42,11 @@ def _describe(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {"value": value}
     if isinstance(value, Tensor):
         name = path or "tensor"
-        tensors[name] = value.detach().clone()
-        return {"tensor": name}
+        tensors[name] = value.detach()
+        if value.is_contiguous():
+            return {"tensor": name}
+        # The order of dimensions in memory can decide the last bit of a product: it comes back as it was.
+        return {"strided": [name, list(torch.empty_like(value, device="meta").stride())]}
     if isinstance(value, nn.Module):
         return {"module": _describe(dict(value.state_dict()), path, tensors)}
     if isinstance(value, Mapping):
@@ -85,7 +97,10 @@ def _build(layout: Any, tensors: Mapping[str, Tensor], like: Any) -> Any:
     if kind == "value":
         return content
     if kind == "tensor":
-        return tensors[content].clone()
+        return tensors[content].clone(memory_format=torch.contiguous_format)
+    if kind == "strided":
+        tensor = tensors[content[0]]
+        return tensor.new_empty_strided(tensor.shape, content[1]).copy_(tensor)
     if kind == "dict":
         known = like if isinstance(like, Mapping) else {}
         return {key: _build(entry, tensors, known.get(key)) for key, entry in content}

@@ -10,45 +10,60 @@ from typing import Any
 
 from potluck.core.client import Client
 from potluck.core.evaluation import score_outputs
-from potluck.core.job import Answer, Failure, Job, Score, Test
+from potluck.core.job import Answer, Failure, Job, Kind, Score, Test
 from potluck.core.method import Method
 from potluck.core.payload import Payload
 from potluck.core.random import seeded
+from potluck.core.residents import Residents
 from potluck.core.samples import Samples
 from potluck.core.task import CPU
 
 Measure = Callable[[Payload], int]
 
+CHANGING: frozenset[Kind] = frozenset({"train", "restore"})
+"""The kinds of job after which a client is not what it was."""
+
 
 class Worker:
-    """Holds the clients that live here and runs jobs on them; clients are made on first use."""
+    """Holds the clients that live here and runs jobs on them; engines may limit how many are in memory."""
 
     def __init__(
         self, method: Method[Any, Any, Any], clients: Callable[[int], Client], measure: Measure
     ) -> None:
         self.method = method
         self.measure = measure
-        self._make = clients
-        self._clients: dict[int, Client] = {}
+        self.residents = Residents(clients)
 
     def client(self, index: int) -> Client:
-        """The client of this index, made if it was not needed before."""
-        if index not in self._clients:
-            self._clients[index] = self._make(index)
-        return self._clients[index]
+        """The client of this index, made or brought back if it is not in memory."""
+        return self.residents[index]
 
     def run(self, job: Job) -> Answer | Failure:
         """Do the job. A client that raises gives a `Failure` with the phase; the worker lives on."""
         started = time.perf_counter()
         phase = "set-up"
+        result: Answer | Failure
         try:
             me = self.client(job.client)
             phase = job.kind
             with seeded(me.task.seed, "torch", me.info.name, job.kind, job.number):
-                answer = self.do(me, job)
-            return replace(answer, seconds=time.perf_counter() - started)
+                result = self.do(me, job)
         except Exception as error:
-            return failure_of(job, phase, error)
+            result = failure_of(job, phase, error)
+        try:
+            self.settle(job)
+        except Exception as error:
+            return failure_of(job, "storing the client", error)
+        if isinstance(result, Failure):
+            return result
+        return replace(result, seconds=time.perf_counter() - started)
+
+    def settle(self, job: Job) -> None:
+        """Note what a job, even a failed one, did to its client, and make room for others."""
+        if job.client in self.residents and job.kind in CHANGING:
+            self.client(job.client).rest()
+            self.residents.changed(job.client, job.id)
+        self.residents.trim()
 
     def do(self, me: Client, job: Job) -> Answer:
         """The job itself; whatever the client raises comes through."""

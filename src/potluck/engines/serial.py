@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 
 from potluck.core.job import Answer, Failure, Job
 from potluck.core.worker import Worker
+from potluck.engines.memory import SpillFolder, default_budget
 
 
 class SerialEngine:
-    """Does jobs in the order submitted, when an answer is asked for. All other engines must agree with it."""
+    """Does jobs in the order submitted, when an answer is asked for. All other engines must agree with it.
+
+    Clients that take more than `memory` bytes together (half of what is free unless told) wait in a temporary
+    folder below `spill_dir`.
+    """
 
     name = "serial"
     realtime = False
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(
+        self, worker: Worker, memory: int | None = None, spill_dir: Path | str | None = None
+    ) -> None:
         self.worker = worker
         self._jobs: deque[Job] = deque()
+        self._spill = SpillFolder(spill_dir)
+        worker.residents.limit(self._spill, default_budget() if memory is None else memory)
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
@@ -29,5 +39,6 @@ class SerialEngine:
             yield self.worker.run(self._jobs.popleft())
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Forget what waits and delete the folder of those that were put away."""
         self._jobs.clear()
+        self._spill.remove()

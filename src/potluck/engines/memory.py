@@ -1,0 +1,75 @@
+"""How much memory clients may take, and the folder that holds the states of those that do not fit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from potluck.codec import load_state, save_state
+from potluck.core.tree import Flat
+
+
+def available_memory() -> int:
+    """Bytes that could be used now without pushing anybody else out."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return min(free, _group_allowance())
+
+
+def _group_allowance(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """What a container's own limit leaves; without one, more than any machine has."""
+    try:
+        limit = int((root / "memory.max").read_text(encoding="ascii"))
+        return max(0, limit - int((root / "memory.current").read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        return 1 << 62
+
+
+def default_budget() -> int:
+    """Half of what is free."""
+    return available_memory() // 2
+
+
+class SpillFolder:
+    """A `Store` on disk: one safetensors file per client and version, in a folder of its own.
+
+    The folder is made on first need; only `remove` ends it.
+    """
+
+    def __init__(self, parent: Path | str | None = None) -> None:
+        self._parent = parent
+        self._path: Path | None = None
+
+    def make(self) -> Path:
+        """Make the folder, unless it is there."""
+        if self._path is None:
+            if self._parent is not None:
+                Path(self._parent).mkdir(parents=True, exist_ok=True)
+            self._path = Path(tempfile.mkdtemp(prefix="potluck-", dir=self._parent))
+        return self._path
+
+    def save(self, client: int, version: int, state: Flat) -> None:
+        """Write a state; a file of that name, left by somebody who died over it, is overwritten."""
+        save_state(self._file(client, version), state)
+
+    def load(self, client: int, version: int) -> Flat:
+        """The state of this client and version."""
+        return load_state(self._file(client, version))
+
+    def drop(self, client: int, version: int) -> None:
+        """Delete a state, if it is there."""
+        self._file(client, version).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Delete the folder with everything in it."""
+        if self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)
+            self._path = None
+
+    def _file(self, client: int, version: int) -> Path:
+        return self.make() / f"{client}-{version}.safetensors"

@@ -1,0 +1,194 @@
+"""The engine that keeps every core busy."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from potluck.core.errors import PotluckError
+from potluck.core.job import Answer, Failure, Job
+from potluck.core.method import payload_types
+from potluck.core.worker import Worker
+from potluck.engines.memory import SpillFolder, default_budget
+from potluck.engines.pool.agenda import NOBODY, Agenda
+from potluck.engines.pool.costs import Costs, Guess
+from potluck.engines.pool.process import Process, check_possible, start
+from potluck.engines.pool.wire import Order, Report, Wire
+
+ATTEMPTS = 3
+"""How often a job is given out before its death counts as the job's own fault."""
+
+
+class PoolEngine:
+    """Worker processes, each on one thread, that share the clients among them.
+
+    A worker keeps the clients it has worked on. After every change it also writes the client down, so that a
+    client can be dropped from memory, taken up by another worker, or outlive its worker's death: whoever gets
+    a job is told which version of the client it builds on. Results are those of the serial engine, bit by bit.
+
+    `memory` is the number of bytes that clients may hold in all workers together (half of what is free unless
+    told), `spill_dir` the place for a temporary folder, `cost` a first guess at the relative cost of a client.
+    """
+
+    name = "pool"
+    realtime = False
+
+    def __init__(
+        self,
+        worker_factory: Callable[[], Worker],
+        workers: int | None = None,
+        memory: int | None = None,
+        spill_dir: Path | str | None = None,
+        *,
+        cost: Guess | None = None,
+    ) -> None:
+        check_possible()
+        count = workers or len(os.sched_getaffinity(0))
+        self._worker = worker_factory()
+        self._wire = Wire(*payload_types(self._worker.method))
+        self._budget = (default_budget() if memory is None else memory) // count
+        self._folder = SpillFolder(spill_dir)
+        self._costs = Costs(cost)
+        self._agenda = Agenda(self._costs)
+        self._versions: dict[int, int] = {}
+        self._attempts: Counter[int] = Counter()
+        self._outstanding = 0
+        self._ready: deque[Answer | Failure] = deque()
+        self._processes: list[Process] = []
+        self._end = weakref.finalize(self, _end, os.getpid(), self._processes, self._folder)
+        self._folder.make()
+        for _ in range(count):
+            self._processes.append(self._start())
+
+    def submit(self, job: Job) -> None:
+        """Queue a job. It starts at once only beside others: the first of many waits to be compared with them."""
+        if not self._end.alive:
+            raise RuntimeError("this engine is closed")
+        self._agenda.add(job)
+        self._outstanding += 1
+        if self._working():
+            self._listen(0.0)
+            self._give_out()
+
+    def results(self) -> Iterator[Answer | Failure]:
+        """Answers as they come; those of different clients in any order."""
+        while self._outstanding:
+            self._give_out()
+            while not self._ready:
+                self._listen(None)
+                self._give_out()
+            self._outstanding -= 1
+            yield self._ready.popleft()
+
+    def close(self) -> None:
+        """Kill the workers, which hold nothing that is needed any more, and delete the folder."""
+        self._end()
+
+    # -- giving out ---------------------------------------------------------------------------------------
+
+    def _start(self) -> Process:
+        return start(self._worker, self._wire, self._folder, self._budget)
+
+    def _working(self) -> list[Process]:
+        return [process for process in self._processes if process.job is not None]
+
+    def _give_out(self) -> None:
+        """A job for every idle worker, as far as there are any."""
+        for number, process in enumerate(self._processes):
+            while process.job is None and self._agenda:
+                if (taken := self._agenda.take(number, self._busy())) is None:
+                    break
+                process = self._hand_over(number, *taken)
+
+    def _busy(self) -> dict[int, float]:
+        """Seconds that each worker still needs for its present job, as far as can be told."""
+        now = time.perf_counter()
+        return {
+            number: max(0.0, self._costs.of(process.job) - (now - process.since))
+            for number, process in enumerate(self._processes)
+            if process.job is not None
+        }
+
+    def _hand_over(self, number: int, job: Job, left: int) -> Process:
+        if left != NOBODY:
+            self._processes[left].forget.append(job.client)
+        process = self._processes[number]
+        process.job, process.since = job, time.perf_counter()
+        order = Order(job, self._versions.get(job.client, 0), process.forget)
+        process.forget = []
+        try:
+            self._wire.send_order(process.socket, order)
+        except OSError:
+            self._replace(number)
+        return self._processes[number]
+
+    # -- taking in ----------------------------------------------------------------------------------------
+
+    def _listen(self, timeout: float | None) -> None:
+        """Take in what workers have to say, waiting for the first; one that hung up is replaced."""
+        heard = wait([process.socket for process in self._processes], timeout)
+        for number, process in enumerate(self._processes):
+            if process.socket not in heard:
+                continue
+            try:
+                report = self._wire.receive_report(process.socket)
+            except (EOFError, OSError):
+                self._replace(number)
+            else:
+                self._finish(process, report)
+
+    def _finish(self, process: Process, report: Report) -> None:
+        job, process.job = process.job, None
+        assert job is not None
+        before = self._versions.get(job.client, 0)
+        if report.version != before:
+            self._versions[job.client] = report.version
+            if before:
+                self._folder.drop(job.client, before)
+        if isinstance(report.result, Answer):
+            self._costs.note(job, report.result.seconds - report.loading)
+        if report.loading:
+            self._agenda.moving = (self._agenda.moving + report.loading) / 2
+        self._attempts.pop(job.id, None)
+        self._agenda.done(job.client)
+        self._ready.append(report.result)
+
+    def _replace(self, number: int) -> None:
+        """Start a new worker for a dead one. Its clients come back from the folder, its job is repeated."""
+        process = self._processes[number]
+        how = process.end()
+        job = process.job
+        if job is None:
+            self._attempts[0] += 1
+            if self._attempts[0] >= ATTEMPTS:
+                raise PotluckError(
+                    f"Idle worker processes of the pool keep dying ({how}); use engine=serial."
+                )
+        else:
+            self._repeat(job, how)
+        self._processes[number] = self._start()
+
+    def _repeat(self, job: Job, how: str) -> None:
+        self._attempts[job.id] += 1
+        if self._attempts[job.id] < ATTEMPTS:
+            self._agenda.again(job)
+            return
+        reason = f"{job.kind} in round {job.round}: its worker process died {ATTEMPTS} times ({how})"
+        self._agenda.done(job.client)
+        self._ready.append(Failure(job.id, job.client, reason, "lost"))
+
+
+def _end(owner: int, processes: list[Process], folder: SpillFolder) -> None:
+    """End all processes and the folder; a forked copy of the engine ends nothing."""
+    if os.getpid() != owner:
+        return
+    for process in processes:
+        process.handle.kill()
+    for process in processes:
+        process.end()
+    folder.remove()

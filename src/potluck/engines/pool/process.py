@@ -1,0 +1,120 @@
+"""One worker process: how it is started, what it does all day, and how it ends.
+
+Workers are forked. So they see the data without a copy, and models, methods and closures need not be
+pickled. Forking is safe here because a worker computes on one thread only: a process that was forked after
+its parent used several torch threads hangs as soon as it asks for several itself, and not otherwise.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+from potluck.core.errors import PotluckError
+from potluck.core.job import Job
+from potluck.core.worker import Worker
+from potluck.engines.memory import SpillFolder
+from potluck.engines.pool.wire import Order, Report, Wire
+
+_PATIENCE = 0.5
+
+
+@dataclass
+class Process:
+    """A worker process as its parent sees it; `job` is what it works on since `since`."""
+
+    handle: BaseProcess
+    socket: socket.socket
+    job: Job | None = None
+    since: float = 0.0
+    forget: list[int] = field(default_factory=list)
+
+    def end(self) -> str:
+        """Kill it if it still lives, wait until it is gone, and say how it ended."""
+        self.handle.kill()
+        self.handle.join()
+        self.socket.close()
+        code = self.handle.exitcode or 0
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def check_possible() -> None:
+    """Refuse where worker processes cannot be forked."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        raise PotluckError(f"engine.name = 'pool' cannot fork processes on {sys.platform}; use serial.")
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        raise PotluckError(
+            "engine.name = 'pool' cannot share a GPU with worker processes that are forked; use serial."
+        )
+
+
+def start(worker: Worker, wire: Wire, folder: SpillFolder, budget: int) -> Process:
+    """Fork a worker process that serves one end of a new socket pair."""
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    handle = multiprocessing.get_context("fork").Process(
+        target=_main, args=(worker, wire, folder, budget, ours, theirs, os.getpid()), daemon=True
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of threads; see above
+        handle.start()
+    theirs.close()
+    return Process(handle, ours)
+
+
+def _main(
+    worker: Worker,
+    wire: Wire,
+    folder: SpillFolder,
+    budget: int,
+    ours: socket.socket,
+    theirs: socket.socket,
+    parent: int,
+) -> None:
+    ours.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with, args=(parent, folder.make()), daemon=True).start()
+    worker.residents.limit(folder, budget, at_once=True)
+    try:
+        while True:
+            wire.send_report(theirs, _do(worker, wire.receive_order(theirs)))
+    except (EOFError, OSError):  # the parent hung up
+        _leave(folder.make())
+
+
+def _do(worker: Worker, order: Order) -> Report:
+    job, residents = order.job, worker.residents
+    for client in order.forget:
+        residents.forget(client)
+    residents.expect(job.client, order.version)
+    before = residents.loading
+    result = worker.run(job)
+    return Report(result, residents.stored(job.client), residents.loading - before)
+
+
+def _end_with(parent: int, folder: Path) -> None:
+    """End this process soon after its parent, whatever killed that, and leave no folder behind."""
+    while os.getppid() == parent:
+        time.sleep(_PATIENCE)
+    _leave(folder)
+
+
+def _leave(folder: Path) -> None:
+    for _ in range(3):  # others may still write while we delete
+        shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)

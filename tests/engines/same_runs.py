@@ -1,0 +1,63 @@
+"""Runs compared in full: what the tests of engines share."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from potluck.codec import encoded_size
+from potluck.core.evaluation import Evaluation
+from potluck.core.job import Engine
+from potluck.core.loop import Loop
+from potluck.core.method import Method
+from potluck.core.schedule import Schedule
+from potluck.core.training import Training
+from potluck.core.tree import flatten
+from potluck.core.worker import Worker
+from potluck.engines.pool import PoolEngine
+from potluck.federation import Federation
+from tiny import Recorder, tiny
+
+Methods = Method[Any, Any, Any]
+SYNCHRONOUS = Schedule(3, participation=0.8)
+ASYNCHRONOUS = Schedule(
+    3, buffer=1, concurrency=3, duration=lambda client, number, message: 1.0 + (7 * client.index + number) % 3
+)
+
+
+def federation() -> Federation:
+    return tiny(5, norm=True, sizes=(12, 20, 9), training=Training(1, 4, momentum=0.9, keep_optimizer=True))
+
+
+def worker(method: Methods, fed: Federation) -> Worker:
+    return Worker(method, fed.client, encoded_size)
+
+
+def outcome(method: Methods, engine: Engine, fed: Federation, schedule: Schedule) -> dict[str, Any]:
+    """Everything that a run leaves behind but the time it took."""
+    seen = Recorder()
+    evaluation = Evaluation("local", ("received", "shared"))
+    loop = Loop(method, fed.task, engine, schedule, evaluation, [seen])
+    try:
+        progress = loop.run()
+        states = [loop.desk.fetch(info.index, loop.context()) for info in fed.task.clients]
+    finally:
+        engine.close()
+    tensors = {f"client {n}{name}": t for n, flat in enumerate(states) for name, t in flat.tensors.items()}
+    tensors |= {f"server {name}": t for name, t in flatten(progress.state).tensors.items()}
+    records = [{**asdict(step.record), "seconds": 0} for step in seen.steps]
+    return {"records": records, "final": [asdict(score) for score in seen.end.scores], "tensors": tensors}
+
+
+def assert_equal(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert mine["records"] == theirs["records"]
+    assert mine["final"] == theirs["final"]
+    assert mine["tensors"].keys() == theirs["tensors"].keys()
+    for name, tensor in mine["tensors"].items():
+        assert torch.equal(tensor, theirs["tensors"][name]), name
+
+
+def pids(engine: PoolEngine) -> list[int]:
+    return [process.handle.pid for process in engine._processes if process.handle.pid]

@@ -1,0 +1,39 @@
+"""The memory budget and the folder for those that do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from potluck.core.tree import flatten, unflatten
+from potluck.engines.memory import SpillFolder, _group_allowance, available_memory, default_budget
+
+
+def test_the_default_is_half_of_what_is_free() -> None:
+    free = available_memory()
+    assert 50_000_000 < free < 1 << 50
+    assert 0.3 * free < default_budget() < 0.7 * free
+
+
+def test_a_containers_limit_counts(tmp_path: Path) -> None:
+    assert _group_allowance(tmp_path) == 1 << 62
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("300\n")
+    assert _group_allowance(tmp_path) == 1 << 62
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert _group_allowance(tmp_path) == 700
+
+
+def test_a_spill_folder_is_made_when_needed_and_removed_whole(tmp_path: Path) -> None:
+    folder = SpillFolder(tmp_path / "spill")
+    assert not (tmp_path / "spill").exists()
+    folder.save(3, 1, flatten({"w": torch.eye(2)}))
+    folder.save(3, 2, flatten({"w": 2 * torch.eye(2)}))
+    assert torch.equal(unflatten(folder.load(3, 1))["w"], torch.eye(2))
+    folder.drop(3, 1)
+    folder.drop(3, 1)
+    (made,) = (tmp_path / "spill").iterdir()
+    assert [path.name for path in made.iterdir()] == ["3-2.safetensors"]
+    folder.remove()
+    assert not made.exists()

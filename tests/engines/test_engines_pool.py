@@ -1,0 +1,158 @@
+"""The pool gives what the serial engine gives, bit by bit, whoever works, waits or dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from same_runs import ASYNCHRONOUS, SYNCHRONOUS, Methods, assert_equal, federation, outcome, pids, worker
+
+from potluck.core.client import Client
+from potluck.core.desk import ClientFailed
+from potluck.core.job import Engine
+from potluck.core.payload import Nothing
+from potluck.core.schedule import Schedule
+from potluck.core.worker import Worker
+from potluck.engines.pool import PoolEngine
+from potluck.engines.serial import SerialEngine
+from potluck.methods import METHODS, method_class
+from potluck.methods.fedavg import FedAvg
+from potluck.methods.fedgh import FedGH
+from potluck.methods.standalone import Standalone
+from potluck.testing.federation import small_federation
+
+
+@dataclass
+class Dawdling(FedGH):
+    """FedGH on machines of moods: who is slow changes from job to job."""
+
+    def client(self, me: Client, message: Any) -> Any:
+        time.sleep(0.01 * ((5 * me.info.index + 3 * me.job) % 4))
+        return super().client(me, message)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_gives_what_it_gives_on_the_serial_engine(name: str) -> None:
+    method = method_class(name)()
+    fed = small_federation(method, clients=4)
+    serial = outcome(method, SerialEngine(worker(method, fed)), fed, Schedule(2))
+    assert_equal(outcome(method, PoolEngine(lambda: worker(method, fed), 2), fed, Schedule(2)), serial)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("method", [FedAvg(), Dawdling()], ids=["fedavg", "dawdling"])
+def test_the_number_of_workers_and_their_pace_do_not_matter(method: Methods, workers: int) -> None:
+    fed = federation()
+    serial = outcome(method, SerialEngine(worker(method, fed)), fed, SYNCHRONOUS)
+    assert_equal(outcome(method, PoolEngine(lambda: worker(method, fed), workers), fed, SYNCHRONOUS), serial)
+
+
+def test_an_asynchronous_schedule_does_not_depend_on_who_is_really_faster() -> None:
+    fed, method = federation(), Dawdling()
+    serial = outcome(method, SerialEngine(worker(method, fed)), fed, ASYNCHRONOUS)
+    pool = outcome(method, PoolEngine(lambda: worker(method, fed), 2), fed, ASYNCHRONOUS)
+    assert_equal(pool, serial)
+
+
+def test_clients_that_do_not_fit_in_memory_give_the_same_results(tmp_path: Path) -> None:
+    fed, method = federation(), FedGH()
+    plain = outcome(method, SerialEngine(worker(method, fed)), fed, SYNCHRONOUS)
+    cramped = SerialEngine(worker(method, fed), memory=1, spill_dir=tmp_path)
+    assert_equal(outcome(method, cramped, fed, SYNCHRONOUS), plain)
+    pool = PoolEngine(lambda: worker(method, fed), 2, memory=1, spill_dir=tmp_path)
+    assert_equal(outcome(method, pool, fed, SYNCHRONOUS), plain)
+    assert list(tmp_path.iterdir()) == []
+
+
+@dataclass
+class Fatal(FedGH):
+    """FedGH whose client 1 takes its worker down in its job 1, as often as there are lives to lose."""
+
+    lives: Path = Path()
+    times: int = 1
+
+    def client(self, me: Client, message: Any) -> Any:
+        answer = super().client(me, message)
+        if me.info.index == 1 and me.job == 1 and len(list(self.lives.iterdir())) < self.times:
+            (self.lives / str(time.monotonic_ns())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_is_killed_changes_nothing(tmp_path: Path, workers: int) -> None:
+    fed = federation()
+    serial = outcome(FedGH(), SerialEngine(worker(FedGH(), fed)), fed, SYNCHRONOUS)
+    fatal = Fatal(lives=tmp_path, times=2)
+    pool = outcome(fatal, PoolEngine(lambda: worker(fatal, fed), workers), fed, SYNCHRONOUS)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert_equal(pool, serial)
+
+
+def test_an_idle_worker_that_is_killed_changes_nothing() -> None:
+    fed, method = federation(), FedGH()
+    serial = outcome(method, SerialEngine(worker(method, fed)), fed, SYNCHRONOUS)
+    engine = PoolEngine(lambda: worker(method, fed), 2)
+    os.kill(pids(engine)[0], signal.SIGKILL)
+    assert_equal(outcome(method, engine, fed, SYNCHRONOUS), serial)
+
+
+def test_a_job_that_kills_every_worker_is_lost_and_the_rest_goes_on(tmp_path: Path) -> None:
+    fed, fatal = federation(), Fatal(lives=tmp_path, times=99)
+    result = outcome(fatal, PoolEngine(lambda: worker(fatal, fed), 2), fed, Schedule(2))
+    assert len(list(tmp_path.iterdir())) == 3
+    (failure,) = result["records"][1]["failures"]
+    assert failure == {
+        "client": 1,
+        "kind": "lost",
+        "reason": "train in round 2: its worker process died 3 times (signal SIGKILL)",
+    }
+    assert result["records"][1]["participants"] == [0, 2, 3, 4]
+
+
+@dataclass
+class Broken(Standalone):
+    """Client 2 cannot train."""
+
+    def client(self, me: Client, message: Nothing) -> Nothing:
+        if me.info.index == 2:
+            raise ValueError("no such luck")
+        return super().client(me, message)
+
+
+def test_an_exception_arrives_with_its_story() -> None:
+    fed, method = federation(), Broken()
+    story = r"Broken, client 2 'client-2', train in round 1: ValueError: no such"
+    with pytest.raises(ClientFailed, match=story) as info:
+        outcome(method, PoolEngine(lambda: worker(method, fed), 2), fed, Schedule(1))
+    assert "no such luck" in info.value.__notes__[0]
+    going_on = Schedule(2, on_failure="continue")
+    serial = outcome(method, SerialEngine(worker(method, fed)), fed, going_on)
+    assert serial["records"][0]["failures"] == [
+        {"client": 2, "kind": "error", "reason": "train in round 1: ValueError: no such luck"}
+    ]
+    assert_equal(outcome(method, PoolEngine(lambda: worker(method, fed), 2), fed, going_on), serial)
+
+
+@dataclass
+class Hoarding(Standalone):
+    """Keeps something that nobody can write down."""
+
+    def client(self, me: Client, message: Nothing) -> Nothing:
+        me.private["secret"] = object()
+        return Nothing()
+
+
+@pytest.mark.parametrize("make", [SerialEngine, lambda one: PoolEngine(lambda: one, 1)])
+def test_private_state_that_cannot_be_saved_is_an_error_on_every_engine(
+    make: Callable[[Worker], Engine],
+) -> None:
+    fed = federation()
+    with pytest.raises(ClientFailed, match="'/private/secret' is a object, which cannot be saved"):
+        outcome(Hoarding(), make(worker(Hoarding(), fed)), fed, SYNCHRONOUS)

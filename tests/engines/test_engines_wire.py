@@ -1,0 +1,101 @@
+"""Jobs and answers cross a socket unchanged."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from potluck.core.job import Answer, Failure, Job, Score
+from potluck.core.payload import Nothing, Payload, PayloadError
+from potluck.core.tree import flatten, unflatten
+from potluck.engines.pool.wire import Order, Report, Wire
+
+
+@dataclass(frozen=True)
+class Means(Payload):
+    rows: Tensor
+    count: int
+
+
+WIRE = Wire(Means, Means)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ends = socket.socketpair()
+    yield ends
+    for end in ends:
+        end.close()
+
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+def test_a_job_arrives_with_message_and_state(pair: Pair) -> None:
+    state = flatten({"w": torch.eye(2), "steps": {1: 5}})
+    job = Job(7, "train", 3, 2, 4, 9, Means(torch.ones(2, 3), 5), ("own", "shared"), state)
+    WIRE.send_order(pair[0], Order(job, 6, [1, 2]))
+    order = WIRE.receive_order(pair[1])
+    assert (order.version, order.forget) == (6, [1, 2])
+    got = order.job
+    assert (got.id, got.kind, got.client, got.number, got.round, got.rounds) == (7, "train", 3, 2, 4, 9)
+    assert got.tests == ("own", "shared")
+    assert isinstance(got.message, Means)
+    assert torch.equal(got.message.rows, torch.ones(2, 3))
+    assert got.message.count == 5
+    assert got.state is not None
+    back = unflatten(got.state)
+    assert torch.equal(back["w"], torch.eye(2))
+    assert back["steps"] == {1: 5}
+
+
+def test_received_tensors_own_their_memory(pair: Pair) -> None:
+    WIRE.send_order(pair[0], Order(Job(1, "train", 0, 0, 1, 1, Means(torch.ones(3, 1), 1)), 0))
+    message = WIRE.receive_order(pair[1]).job.message
+    assert isinstance(message, Means)
+    assert message.rows.untyped_storage().nbytes() == 12
+    assert message.rows.data_ptr() % 16 == 0
+    message.rows.add_(1)
+
+
+def test_an_answer_arrives_whole(pair: Pair) -> None:
+    scores: dict[str, Score] = {"own": Score(3, 4, 0.1)}
+    answer = Answer(7, 3, Means(torch.zeros(1), 2), scores, 0.25, 12, 1.5, 100, 200)  # type: ignore[arg-type]
+    WIRE.send_report(pair[0], Report(answer, 7, 0.5))
+    report = WIRE.receive_report(pair[1])
+    assert (report.version, report.loading) == (7, 0.5)
+    got = report.result
+    assert isinstance(got, Answer)
+    assert isinstance(got.payload, Means)
+    assert got.scores == scores
+    assert (got.train_loss, got.trained_samples, got.seconds) == (0.25, 12, 1.5)
+    assert (got.bytes_down, got.bytes_up, got.state) == (100, 200, None)
+
+
+def test_a_failure_arrives_whole(pair: Pair) -> None:
+    failure = Failure(7, 3, "train: bad", "error", "trace\n")
+    WIRE.send_report(pair[0], Report(failure, 0, 0.0))
+    assert WIRE.receive_report(pair[1]).result == failure
+
+
+def test_an_answer_of_another_type_is_invalid_as_the_loop_would_say(pair: Pair) -> None:
+    WIRE.send_report(pair[0], Report(Answer(7, 3, Nothing()), 7, 0.0))
+    report = WIRE.receive_report(pair[1])
+    assert report.result == Failure(7, 3, "Expected a Means, got a Nothing.", "invalid")
+    assert report.version == 7
+
+
+def test_a_message_of_another_type_is_refused_before_it_is_sent(pair: Pair) -> None:
+    with pytest.raises(PayloadError, match="broadcast gave a Nothing; the method declares Means"):
+        WIRE.send_order(pair[0], Order(Job(1, "train", 0, 0, 1, 1, Nothing()), 0))
+
+
+def test_a_closed_line_is_the_end(pair: Pair) -> None:
+    pair[0].close()
+    with pytest.raises(EOFError):
+        WIRE.receive_order(pair[1])
