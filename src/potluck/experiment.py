@@ -148,7 +148,7 @@ class EvaluateSection(Section):
 class EngineSection(Section):
     """Where clients work. Results do not depend on it."""
 
-    name: Literal["serial", "pool"] = "serial"
+    name: Literal["auto", "serial", "pool"] = Field("auto", description="auto: the pool, or serial on an accelerator")
     workers: int = Field(0, ge=0, description="0: one per core")
     memory: float = Field(0.0, ge=0, description="gigabytes that clients may hold; 0: half of what is free")
     device: str = "cpu"

@@ -172,7 +172,7 @@ def execute(
         federation = build_federation(experiment, method, data=data, models=models)
     check_needs(method, federation.task)
     check_evaluation(experiment, federation)
-    experiment = settle_stacking(experiment, federation)
+    experiment = settle_engine(experiment, federation)
     label = f"{experiment.method.name.split(':')[-1].lower()}-{federation.label}-seed{experiment.seed}"
     path = out or folder.new_folder(Path("runs"), label.replace("/", "-").replace(":", "-"))
     if folder.open_folder(path, experiment.to_toml(), resume=resume) and (path / folder.SUMMARY).exists():
@@ -201,14 +201,17 @@ def settle_models(experiment: Experiment, method: Method[Any, Any, Any], data: D
     return experiment.model_copy(update={"models": experiment.models.model_copy(update={"names": names})})
 
 
-def settle_stacking(experiment: Experiment, federation: Federation) -> Experiment:
-    """Decide once, by measuring, what `vectorize = "auto"` means here; the run's file and a resumed run obey it."""
-    if experiment.engine.vectorize != "auto":
-        return experiment
-    with one_thread():
-        decision = "on" if worth_stacking(federation.task, federation.client) else "off"
-    engine = experiment.engine.model_copy(update={"vectorize": decision})
-    return experiment.model_copy(update={"engine": engine})
+def settle_engine(experiment: Experiment, federation: Federation) -> Experiment:
+    """Decide once what `auto` means here (stacking by measuring); the run's file and a resumed run obey it."""
+    settings = experiment.engine
+    decided: dict[str, str] = {}
+    if settings.name == "auto":
+        decided["name"] = "pool" if federation.task.device.type == "cpu" else "serial"
+    if settings.vectorize == "auto":
+        with one_thread():
+            worth = worth_stacking(federation.task, federation.client)
+        decided["vectorize"] = "on" if worth else "off"
+    return experiment.model_copy(update={"engine": settings.model_copy(update=decided)})
 
 
 def comparable(settings: Sequence[Mapping[str, Any]]) -> list[Experiment]:
