@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from potluck.clock import with_clock
 from potluck.codec import encoded_size
 from potluck.core.callback import Callback
+from potluck.core.client import Client
 from potluck.core.errors import PotluckError
 from potluck.core.evaluation import Evaluation
 from potluck.core.job import Engine
@@ -31,6 +32,8 @@ from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.federation import Federation
 from potluck.population import ModelSource, build_federation, experiment_data, suitable_models
 from potluck.runs import folder
+from potluck.runs.checkpointer import Checkpointer
+from potluck.runs.lock import locked
 from potluck.runs.writer import RunWriter
 
 
@@ -163,6 +166,7 @@ def execute(
     command: str = "",
 ) -> Run:
     """Check everything, then train, writing the run down as it goes."""
+    experiment = experiment.with_objects(federation=federation, data=data, models=models)
     method = method or experiment.build_method()
     experiment = experiment.with_method(method, experiment.method.name)
     if federation is None:
@@ -174,21 +178,27 @@ def execute(
     experiment = settle_stacking(experiment, federation)
     label = f"{experiment.method.name.split(':')[-1].lower()}-{federation.label}-seed{experiment.seed}"
     path = out or folder.new_folder(Path("runs"), label.replace("/", "-").replace(":", "-"))
-    if folder.open_folder(path, experiment.to_toml(), resume=resume) and (path / folder.SUMMARY).exists():
-        return Run(path, json.loads((path / folder.SUMMARY).read_text(encoding="utf-8")), was_finished=True)
-    writer = RunWriter(path, facts(experiment, federation, command), federation.class_counts())
-    with one_thread(), working(make_engine(experiment, method, federation)) as engine:
-        for name in (folder.ROUNDS, folder.CLIENTS):
-            (path / name).write_text("", encoding="utf-8")
-        loop = Loop(
-            method,
-            federation.task,
-            engine,
-            make_schedule(experiment, method, federation),
-            make_evaluation(experiment, federation),
-            [writer, *callbacks],
-        )
-        loop.run()
+    with locked(path):
+        there = folder.open_folder(path, experiment.to_toml(), resume=resume)
+        if there and (path / folder.SUMMARY).exists():
+            summary = json.loads((path / folder.SUMMARY).read_text(encoding="utf-8"))
+            return Run(path, summary, was_finished=True)
+        writer = RunWriter(path, facts(experiment, federation, command), federation.class_counts())
+        with (
+            Checkpointer(writer, federation, every=experiment.engine.checkpoint_every) as keeper,
+            one_thread(),
+            working(make_engine(experiment, method, federation, keeper.clients)) as engine,
+        ):
+            loop = Loop(
+                method,
+                federation.task,
+                engine,
+                make_schedule(experiment, method, federation),
+                make_evaluation(experiment, federation),
+                [writer, *callbacks, keeper],
+            )
+            keeper.restore(loop)
+            loop.run()
     return Run(path, writer.summary)
 
 
@@ -278,9 +288,17 @@ def check_evaluation(experiment: Experiment, federation: Federation) -> None:
         )
 
 
-def make_engine(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> Engine:
-    """The engine of the experiment, with this federation's clients, and faults if they were asked for."""
-    worker = Worker(method, federation.client, encoded_size)
+def make_engine(
+    experiment: Experiment,
+    method: Method[Any, Any, Any],
+    federation: Federation,
+    clients: Callable[[int], Client] | None = None,
+) -> Engine:
+    """The engine of the experiment, with this federation's clients (or those that a factory makes of them).
+
+    It has faults if they were asked for.
+    """
+    worker = Worker(method, clients or federation.client, encoded_size)
     stacked = experiment.engine.vectorize == "on"
     engine: Engine = VectorizedEngine(worker) if stacked else SerialEngine(worker)
     faults = Faults(**experiment.faults.model_dump())
