@@ -76,6 +76,7 @@ def run(
     workers: int | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    checkpoint_every: int | None = None,
     federation: Federation | None = None,
     callbacks: Sequence[Callback] = (),
     **sections: Any,
@@ -105,6 +106,7 @@ def run(
         "schedule.participation": participation,
         "engine.name": engine,
         "engine.workers": workers,
+        "engine.checkpoint_every": checkpoint_every,
     }
     for key, value in settings.items():
         if value is not None:
