@@ -18,7 +18,7 @@ from potluck.core.errors import PotluckError
 from potluck.core.evaluation import Evaluation
 from potluck.core.job import Engine
 from potluck.core.loop import Loop
-from potluck.core.method import Method, Need
+from potluck.core.method import Method
 from potluck.core.needs import check_needs
 from potluck.core.schedule import Schedule
 from potluck.core.threads import one_thread
@@ -27,14 +27,14 @@ from potluck.data import Data, Partition, as_data
 from potluck.engines.faults import Faults, FaultyEngine
 from potluck.engines.serial import SerialEngine
 from potluck.engines.vectorized import VectorizedEngine
-from potluck.engines.vectorized.decide import worth_stacking
 from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.federation import Federation
-from potluck.population import ModelSource, build_federation, experiment_data, suitable_models
+from potluck.population import ModelSource, build_federation, experiment_data
 from potluck.runs import folder
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.lock import locked
 from potluck.runs.writer import RunWriter
+from potluck.settle import settle_models, settle_stacking
 
 
 @dataclass(frozen=True)
@@ -177,17 +177,20 @@ def execute(
         federation = build_federation(experiment, method, data=data, models=models)
     check_needs(method, federation.task)
     check_evaluation(experiment, federation)
-    experiment = settle_stacking(experiment, federation)
     label = f"{experiment.method.name.split(':')[-1].lower()}-{federation.label}-seed{experiment.seed}"
     path = out or folder.new_folder(Path("runs"), label.replace("/", "-").replace(":", "-"))
+    experiment = settle_stacking(experiment, federation, path)
     with locked(path):
         there = folder.open_folder(path, experiment.to_toml(), resume=resume)
         if there and (path / folder.SUMMARY).exists():
             summary = json.loads((path / folder.SUMMARY).read_text(encoding="utf-8"))
             return Run(path, summary, was_finished=True)
+        stacked = experiment.engine.vectorize == "on"
         writer = RunWriter(path, facts(experiment, federation, command), federation.class_counts())
         with (
-            Checkpointer(writer, federation, every=experiment.engine.checkpoint_every) as keeper,
+            Checkpointer(
+                writer, federation, every=experiment.engine.checkpoint_every, settle=stacked
+            ) as keeper,
             one_thread(),
             working(make_engine(experiment, method, federation, keeper.clients)) as engine,
         ):
@@ -202,37 +205,6 @@ def execute(
             keeper.restore(loop)
             loop.run()
     return Run(path, writer.summary)
-
-
-def settle_models(experiment: Experiment, method: Method[Any, Any, Any], data: Data) -> Experiment:
-    """Say which group `auto` means, so that the run's own file can repeat it."""
-    if experiment.models.names != ("auto",):
-        return experiment
-    names = (suitable_models(method, data),)
-    return experiment.model_copy(update={"models": experiment.models.model_copy(update={"names": names})})
-
-
-def settle_stacking(experiment: Experiment, federation: Federation) -> Experiment:
-    """Decide once, by measuring, what `vectorize = "auto"` means here; the run's file and a resumed run obey it."""
-    if experiment.engine.vectorize != "auto":
-        return experiment
-    with one_thread():
-        decision = "on" if worth_stacking(federation.task, federation.client) else "off"
-    engine = experiment.engine.model_copy(update={"vectorize": decision})
-    return experiment.model_copy(update={"engine": engine})
-
-
-def comparable(settings: Sequence[Mapping[str, Any]]) -> list[Experiment]:
-    """Experiments that differ in method and seed only: what one needs held out is held out for all."""
-    experiments = [parse_experiment(values) for values in settings]
-    if any(Need.PUBLIC_DATA in experiment.build_method().requires() for experiment in experiments):
-        return [
-            one.model_copy(update={"data": one.data.model_copy(update={"public": 0.1})})
-            if one.data.public == "auto"
-            else one
-            for one in experiments
-        ]
-    return experiments
 
 
 def facts(experiment: Experiment, federation: Federation, command: str) -> dict[str, Any]:

@@ -46,7 +46,8 @@ def run(case: str, out: Path, **more: Any) -> potluck.Run:
     method, training = settings.pop("method"), settings.pop("training", KEPT)
     hidden = settings.pop("hidden", (5, 7))
     federation = tiny(5, norm=True, hidden=hidden, sizes=(12, 9, 16), training=training)
-    return potluck.run(method, federation=federation, out=out, resume=True, **settings)
+    start = {"method": {"name": method}, **settings.pop("sections", {})}
+    return potluck.run(start, federation=federation, out=out, resume=True, **settings)
 
 
 class Child:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from potluck import __version__
 from potluck.core import tree
 from potluck.core.callback import Callback, Step
 from potluck.core.client import Client
+from potluck.core.desk import Progress
 from potluck.core.errors import PotluckError
 from potluck.core.loop import Loop
 from potluck.federation import Federation
@@ -35,10 +37,15 @@ class Checkpointer(Callback):
     Training goes on meanwhile. A round that ends while the last checkpoint is still being written is not
     saved, so that a slow disk costs checkpoints and not time; the last round always is. Use it as a context:
     leaving it waits for the writing and raises what went wrong.
+
+    `every` is the number of rounds between checkpoints (0: none). With `settle` all clients at work are waited
+    for at the end of every round, saved or not: for engines on which results depend on who works together.
     """
 
-    def __init__(self, writer: RunWriter, federation: Federation, *, every: int = 1) -> None:
-        self.run, self.every = writer.path, every
+    def __init__(
+        self, writer: RunWriter, federation: Federation, *, every: int = 1, settle: bool = False
+    ) -> None:
+        self.run, self.every, self._settle = writer.path, every, settle
         self.seconds = 0.0
         """How long training waited for checkpoints so far."""
         self.saved = last_checkpoint(self.run)
@@ -99,11 +106,13 @@ class Checkpointer(Callback):
         loop, started = self._loop, time.perf_counter()
         self._raise_trouble(only_if_done=True)
         ended = loop.progress.ended // loop.cohort
-        if ended == self._round or not self.every:
+        if ended == self._round:
             return
         self._round = ended
-        last = ended >= loop.schedule.rounds
-        if last or (ended >= self._due and not self._busy()):
+        if self._settle:
+            _land_all(loop)
+        last = bool(self.every) and ended >= loop.schedule.rounds
+        if last or (self.every and ended >= self._due and not self._busy()):
             self._raise_trouble()
             self._save(loop)
             self._due = self._next_due()
@@ -121,16 +130,20 @@ class Checkpointer(Callback):
 
     def _save(self, loop: Loop) -> None:
         """Everything is copied here, at rest; only copies go to the thread."""
-        now = loop.progress
-        for flight in now.flights:
-            loop.desk.land(flight)
+        now, changed = loop.progress, []
         self._number += 1
-        saved = {index: entry["jobs"] for index, entry in self._clients.items()}
-        changed = [index for index, jobs in sorted(now.numbers.items()) if saved.get(str(index)) != jobs]
+        if (
+            loop.desk.engine.realtime
+        ):  # clients elsewhere keep their own state; what they are at is asked again
+            now = replace(now, flights=[])
+        else:
+            _land_all(loop)
+            saved = {int(index): entry["jobs"] for index, entry in self._clients.items()}
+            changed = [index for index, jobs in sorted(now.numbers.items()) if saved.get(index) != jobs]
         files = {
             str(index): self._write(f"client-{index}", state) for index, state in self._fetch(loop, changed)
         }
-        server = self._write("server", self._server_state(loop))
+        server = self._write("server", _server_state(loop, now))
         jobs = {str(index): now.numbers[index] for index in changed}
         facts: dict[str, Any] = {
             "generation": self._number,
@@ -142,15 +155,6 @@ class Checkpointer(Callback):
             "versions": {"potluck": __version__, "torch": torch.__version__},
         }
         self._commit = self._thread.submit(self._finish, facts, server, files, jobs)
-
-    def _server_state(self, loop: Loop) -> tree.Flat:
-        try:
-            return tree.flatten(tensors_of(loop.progress))
-        except TypeError as error:
-            raise PotluckError(
-                f"The server of {type(loop.method).__name__} cannot be saved: {error}; keep tensors, modules and "
-                "numbers in its state, or pass --checkpoint-every 0."
-            ) from None
 
     def _fetch(self, loop: Loop, clients: Sequence[int]) -> Iterator[tuple[int, tree.Flat]]:
         """The states of clients, a few at a time, so that a large population need not fit into memory."""
@@ -210,6 +214,21 @@ class Checkpointer(Callback):
             ) from None
         if error is not None:
             raise error
+
+
+def _server_state(loop: Loop, now: Progress) -> tree.Flat:
+    try:
+        return tree.flatten(tensors_of(now))
+    except TypeError as error:
+        raise PotluckError(
+            f"The server of {type(loop.method).__name__} cannot be saved: {error}; keep tensors, modules and "
+            "numbers in its state, or pass --checkpoint-every 0."
+        ) from None
+
+
+def _land_all(loop: Loop) -> None:
+    for flight in loop.progress.flights:
+        loop.desk.land(flight)
 
 
 def _size(state: tree.Flat) -> int:

@@ -20,6 +20,8 @@ REPORT = "report.html"
 CHECKPOINT = "checkpoint"
 METRICS = (ROUNDS, CLIENTS)
 
+_NO_MATTER = {"engine.name", "engine.workers", "engine.device", "engine.checkpoint_every"}
+
 
 def write_atomic(path: Path, text: str) -> None:
     """The whole file or the old one, never half of it."""
@@ -103,11 +105,11 @@ def open_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
 
 
 def first_difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str | None:
-    """The first setting in which two experiments differ, in words. The engine never changes a result."""
+    """The first setting in which two experiments differ, in words; those that change no result are left out."""
     for key in sorted(old.keys() | new.keys()):
         name = f"{prefix}{key}"
         mine, theirs = old.get(key), new.get(key)
-        if name == "engine" or mine == theirs:
+        if name in _NO_MATTER or mine == theirs:
             continue
         if isinstance(mine, dict) and isinstance(theirs, dict):
             if found := first_difference(mine, theirs, f"{name}."):
