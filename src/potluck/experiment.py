@@ -148,13 +148,16 @@ class EvaluateSection(Section):
 class EngineSection(Section):
     """Where clients work. Results do not depend on it."""
 
-    name: Literal["auto", "serial", "pool"] = Field("auto", description="auto: the pool, or serial on an accelerator")
+    name: Literal["auto", "serial", "pool"] = Field(
+        "auto", description="auto: the pool, or serial on an accelerator"
+    )
     workers: int = Field(0, ge=0, description="0: one per core")
     memory: float = Field(0.0, ge=0, description="gigabytes that clients may hold; 0: half of what is free")
     device: str = "cpu"
     vectorize: Literal["off", "on", "auto"] = Field(
         "off", description="train clients of one architecture stacked (serial engine); auto measures once"
     )
+    checkpoint_every: int = Field(1, ge=0, description="rounds between checkpoints; 0: none")
 
 
 class Experiment(Section):
@@ -171,6 +174,9 @@ class Experiment(Section):
     faults: FaultsSection = FaultsSection()
     evaluate: EvaluateSection = EvaluateSection()
     engine: EngineSection = EngineSection()
+    objects: tuple[str, ...] | None = Field(
+        None, description="parts that were Python objects, which a file cannot hold"
+    )
 
     def build_method(self) -> Method[Any, Any, Any]:
         """The method with its options checked."""
@@ -185,6 +191,17 @@ class Experiment(Section):
     def with_method(self, method: Method[Any, Any, Any], name: str) -> Experiment:
         """The same experiment for a method object, recorded under `name`."""
         return self.model_copy(update={"method": MethodSection(name=name, **options_of(method))})
+
+    def with_objects(self, **parts: Any) -> Experiment:
+        """The same experiment, noting which parts are Python objects; one noted before must be given again."""
+        given = tuple(name for name, value in parts.items() if value is not None)
+        for name in self.objects or ():
+            if name not in given:
+                raise PotluckError(
+                    f"This experiment was made with Python objects ({name}), which its file cannot hold; "
+                    f"go on from Python: potluck.run(..., {name}=..., out=..., resume=True)."
+                )
+        return self.model_copy(update={"objects": given or None})
 
     def to_toml(self) -> str:
         """The file that gives this experiment again; what is unset is left out."""

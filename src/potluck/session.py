@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any
 from potluck.clock import with_clock
 from potluck.codec import encoded_size
 from potluck.core.callback import Callback
+from potluck.core.client import Client
 from potluck.core.errors import PotluckError
 from potluck.core.evaluation import Evaluation
 from potluck.core.job import Engine
 from potluck.core.loop import Loop
-from potluck.core.method import Method, Need
+from potluck.core.method import Method
 from potluck.core.needs import check_needs
 from potluck.core.schedule import Schedule
 from potluck.core.threads import one_thread
@@ -27,12 +28,14 @@ from potluck.engines.faults import Faults, FaultyEngine
 from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
 from potluck.engines.vectorized import VectorizedEngine
-from potluck.engines.vectorized.decide import worth_stacking
 from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.federation import Federation
-from potluck.population import ModelSource, build_federation, experiment_data, suitable_models
+from potluck.population import ModelSource, build_federation, experiment_data
 from potluck.runs import folder
+from potluck.runs.checkpointer import Checkpointer
+from potluck.runs.lock import locked
 from potluck.runs.writer import RunWriter
+from potluck.settle import settle_engine, settle_models
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ def run(
     workers: int | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    checkpoint_every: int | None = None,
     federation: Federation | None = None,
     callbacks: Sequence[Callback] = (),
     **sections: Any,
@@ -103,6 +107,7 @@ def run(
         "schedule.participation": participation,
         "engine.name": engine,
         "engine.workers": workers,
+        "engine.checkpoint_every": checkpoint_every,
     }
     for key, value in settings.items():
         if value is not None:
@@ -164,6 +169,7 @@ def execute(
     command: str = "",
 ) -> Run:
     """Check everything, then train, writing the run down as it goes."""
+    experiment = experiment.with_objects(federation=federation, data=data, models=models)
     method = method or experiment.build_method()
     experiment = experiment.with_method(method, experiment.method.name)
     if federation is None:
@@ -172,59 +178,34 @@ def execute(
         federation = build_federation(experiment, method, data=data, models=models)
     check_needs(method, federation.task)
     check_evaluation(experiment, federation)
-    experiment = settle_engine(experiment, federation)
     label = f"{experiment.method.name.split(':')[-1].lower()}-{federation.label}-seed{experiment.seed}"
     path = out or folder.new_folder(Path("runs"), label.replace("/", "-").replace(":", "-"))
-    if folder.open_folder(path, experiment.to_toml(), resume=resume) and (path / folder.SUMMARY).exists():
-        return Run(path, json.loads((path / folder.SUMMARY).read_text(encoding="utf-8")), was_finished=True)
-    writer = RunWriter(path, facts(experiment, federation, command), federation.class_counts())
-    with one_thread(), working(make_engine(experiment, method, federation)) as engine:
-        for name in (folder.ROUNDS, folder.CLIENTS):
-            (path / name).write_text("", encoding="utf-8")
-        loop = Loop(
-            method,
-            federation.task,
-            engine,
-            make_schedule(experiment, method, federation),
-            make_evaluation(experiment, federation),
-            [writer, *callbacks],
-        )
-        loop.run()
+    experiment = settle_engine(experiment, federation, path)
+    with locked(path):
+        there = folder.open_folder(path, experiment.to_toml(), resume=resume)
+        if there and (path / folder.SUMMARY).exists():
+            summary = json.loads((path / folder.SUMMARY).read_text(encoding="utf-8"))
+            return Run(path, summary, was_finished=True)
+        stacked = experiment.engine.vectorize == "on"
+        writer = RunWriter(path, facts(experiment, federation, command), federation.class_counts())
+        with (
+            Checkpointer(
+                writer, federation, every=experiment.engine.checkpoint_every, settle=stacked
+            ) as keeper,
+            one_thread(),
+            working(make_engine(experiment, method, federation, keeper.clients)) as engine,
+        ):
+            loop = Loop(
+                method,
+                federation.task,
+                engine,
+                make_schedule(experiment, method, federation),
+                make_evaluation(experiment, federation),
+                [writer, *callbacks, keeper],
+            )
+            keeper.restore(loop)
+            loop.run()
     return Run(path, writer.summary)
-
-
-def settle_models(experiment: Experiment, method: Method[Any, Any, Any], data: Data) -> Experiment:
-    """Say which group `auto` means, so that the run's own file can repeat it."""
-    if experiment.models.names != ("auto",):
-        return experiment
-    names = (suitable_models(method, data),)
-    return experiment.model_copy(update={"models": experiment.models.model_copy(update={"names": names})})
-
-
-def settle_engine(experiment: Experiment, federation: Federation) -> Experiment:
-    """Decide once what `auto` means here (stacking by measuring); the run's file and a resumed run obey it."""
-    settings = experiment.engine
-    decided: dict[str, str] = {}
-    if settings.name == "auto":
-        decided["name"] = "pool" if federation.task.device.type == "cpu" else "serial"
-    if settings.vectorize == "auto":
-        with one_thread():
-            worth = worth_stacking(federation.task, federation.client)
-        decided["vectorize"] = "on" if worth else "off"
-    return experiment.model_copy(update={"engine": settings.model_copy(update=decided)})
-
-
-def comparable(settings: Sequence[Mapping[str, Any]]) -> list[Experiment]:
-    """Experiments that differ in method and seed only: what one needs held out is held out for all."""
-    experiments = [parse_experiment(values) for values in settings]
-    if any(Need.PUBLIC_DATA in experiment.build_method().requires() for experiment in experiments):
-        return [
-            one.model_copy(update={"data": one.data.model_copy(update={"public": 0.1})})
-            if one.data.public == "auto"
-            else one
-            for one in experiments
-        ]
-    return experiments
 
 
 def facts(experiment: Experiment, federation: Federation, command: str) -> dict[str, Any]:
@@ -282,9 +263,18 @@ def check_evaluation(experiment: Experiment, federation: Federation) -> None:
         )
 
 
-def make_engine(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> Engine:
-    """The engine of the experiment, with this federation's clients, and faults if they were asked for."""
-    engine = _plain_engine(experiment, Worker(method, federation.client, encoded_size), federation)
+def make_engine(
+    experiment: Experiment,
+    method: Method[Any, Any, Any],
+    federation: Federation,
+    clients: Callable[[int], Client] | None = None,
+) -> Engine:
+    """The engine of the experiment, with this federation's clients (or those that a factory makes of them).
+
+    It has faults if they were asked for.
+    """
+    worker = Worker(method, clients or federation.client, encoded_size)
+    engine = _plain_engine(experiment, worker, federation)
     faults = Faults(**experiment.faults.model_dump())
     return FaultyEngine(engine, faults, experiment.seed) if faults else engine
 

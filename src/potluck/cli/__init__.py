@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from potluck.cli import compare, lists, results, run
+from potluck.cli import compare, lists, results, resume, run
 from potluck.cli import data as data_commands
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run.run)
+app.command("resume")(resume.resume)
 app.command("compare")(compare.compare)
 app.command("report")(results.report)
 app.command("plot")(results.plot)
@@ -30,8 +31,12 @@ def main() -> None:
     """Run the command; what a user can mend is one sentence and exit code 2."""
     try:
         app()
-    except KeyboardInterrupt:
-        print("Stopped. Nothing that was written is lost.", file=sys.stderr)
+    except (KeyboardInterrupt, SystemExit) as ended:
+        stopped = _interruption(ended)
+        if stopped is None:
+            raise
+        notes = getattr(stopped, "__notes__", ())
+        print("Stopped. Nothing that was written is lost.", *notes, file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         if not _is_for_users(error):
@@ -40,6 +45,13 @@ def main() -> None:
         for note in getattr(error, "__notes__", ()):
             print(note, file=sys.stderr)
         sys.exit(2)
+
+
+def _interruption(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The Ctrl-C behind an exit: typer turns it into a bare exit code before we see it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _is_for_users(error: Exception) -> bool:

@@ -104,7 +104,8 @@ def _run_all(
     quiet: bool,
 ) -> list[Path]:
     from potluck.cli.display import progress
-    from potluck.session import comparable, execute
+    from potluck.session import execute
+    from potluck.settle import comparable
 
     def values(name: str, seed: int) -> dict[str, Any]:
         return options.collect(options.base_values(name), {**flags, "seed": seed}, settings)

@@ -37,6 +37,9 @@ Fleet = Annotated[
     typer.Option("--fleet", help="devices: uniform | phones | silos | long-tail | FILE.toml | FILE.csv"),
 ]
 Assign = Annotated[str | None, typer.Option("--assign", help="who gets which model: cycle | memory")]
+CheckpointEvery = Annotated[
+    int | None, typer.Option("--checkpoint-every", help="rounds between checkpoints; 0: none")
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="any setting: --set training.lr=0.1 (repeat for more)")
 ]

@@ -36,6 +36,7 @@ def run(
         Path | None, typer.Option("--out", help="the run's folder (else a new one in runs/)")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    checkpoint_every: options.CheckpointEvery = None,
     settings: options.Settings = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -54,6 +55,7 @@ def run(
         "engine.vectorize": vectorize,
         "devices.fleet": fleet,
         "devices.assign": assign,
+        "engine.checkpoint_every": checkpoint_every,
         "seed": seed,
     }
     from potluck.cli.display import progress, show_runs

@@ -118,12 +118,19 @@ class Desk:
 
     def fetch(self, client: int, context: Context) -> tree.Flat:
         """A client's whole state, as it is saved."""
-        (answer,) = self.answers([self.submit("fetch", client, context)])
-        if answer is None or answer.state is None:
-            raise PotluckError(
-                f"Client {client} {self.task.clients[client].name!r} did not hand over its state."
-            )
-        return answer.state
+        return self.fetch_all([client], context)[0]
+
+    def fetch_all(self, clients: Sequence[int], context: Context) -> list[tree.Flat]:
+        """The whole states of several clients, which an engine may bring at the same time."""
+        jobs = [self.submit("fetch", client, context) for client in clients]
+        states = []
+        for client, answer in zip(clients, self.answers(jobs), strict=True):
+            if answer is None or answer.state is None:
+                raise PotluckError(
+                    f"Client {client} {self.task.clients[client].name!r} did not hand over its state."
+                )
+            states.append(answer.state)
+        return states
 
     def raise_if_told(self, failure: Failure, info: ClientInfo) -> None:
         """Stop the run at a client's exception, with everything needed to find it."""

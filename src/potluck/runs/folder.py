@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +18,42 @@ CLIENTS = "clients.jsonl"
 SUMMARY = "summary.json"
 REPORT = "report.html"
 CHECKPOINT = "checkpoint"
+METRICS = (ROUNDS, CLIENTS)
+
+_NO_MATTER = {"engine.name", "engine.workers", "engine.device", "engine.checkpoint_every"}
 
 
 def write_atomic(path: Path, text: str) -> None:
     """The whole file or the old one, never half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def append_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     """Add JSON lines in one write, so that at most the last line can be torn."""
     if rows:
-        with open(path, "a", encoding="utf-8") as file:
+        with writing(path), open(path, "a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a full disk or a folder that became read-only into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise PotluckError(
+            f"{str(path)!r} could not be written ({error.strerror}); make room or make its folder writable, then "
+            f"go on with: potluck resume {path.parent}"
+        ) from None
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -63,7 +84,8 @@ def open_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not existing.exists():
-            if any(path.iterdir()):
+            # Hidden files are our own: the lock, and what a process killed at its first write left behind.
+            if any(not entry.name.startswith(".") for entry in path.iterdir()):
                 raise PotluckError(f"--out {str(path)!r} holds other files; choose an empty or new folder.")
             write_atomic(existing, experiment_toml)
             return False
@@ -83,11 +105,11 @@ def open_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
 
 
 def first_difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str | None:
-    """The first setting in which two experiments differ, in words. The engine never changes a result."""
+    """The first setting in which two experiments differ, in words; those that change no result are left out."""
     for key in sorted(old.keys() | new.keys()):
         name = f"{prefix}{key}"
         mine, theirs = old.get(key), new.get(key)
-        if name == "engine" or mine == theirs:
+        if name in _NO_MATTER or mine == theirs:
             continue
         if isinstance(mine, dict) and isinstance(theirs, dict):
             if found := first_difference(mine, theirs, f"{name}."):

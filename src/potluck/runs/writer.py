@@ -32,8 +32,20 @@ class RunWriter(Callback):
         self._clients: Sequence[ClientInfo] = ()
 
     def on_start(self, loop: Loop) -> None:
-        """Remember who takes part."""
+        """Remember who takes part, and what those at work were sent."""
         self._method, self._clients = loop.method, loop.task.clients
+        for flight in loop.progress.flights:
+            if flight.job.message is not None:
+                self._sent[flight.job.client] = flight.job.message
+
+    def notes(self) -> dict[str, Any]:
+        """What this writer knows beyond its files, so that another process can go on with `take_up`."""
+        return {"accounting": asdict(self._accounting), "command": self.facts.get("command", "")}
+
+    def take_up(self, notes: dict[str, Any]) -> None:
+        """Go on from the notes of an earlier process; the command on record stays the one that began the run."""
+        self._accounting = Accounting(**notes["accounting"])
+        self.facts["command"] = notes["command"]
 
     def on_send(self, client: ClientInfo, message: Payload, round_number: int) -> None:
         """Keep the message until its answer comes, for the papers' own way of counting."""
@@ -57,7 +69,9 @@ class RunWriter(Callback):
         folder.append_lines(self.path / folder.CLIENTS, [_client_row(score) for score in end.scores])
         rounds = folder.read_lines(self.path / folder.ROUNDS)
         self.summary = summarise_run(self.facts, rounds, self._clients, end.scores, self._accounting)
-        folder.write_atomic(self.path / folder.SUMMARY, json.dumps(self.summary, indent=2) + "\n")
+        path = self.path / folder.SUMMARY
+        with folder.writing(path):
+            folder.write_atomic(path, json.dumps(self.summary, indent=2) + "\n")
 
 
 def _client_row(score: ClientScore) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class VectorizedEngine:
         started = time.perf_counter()
         clients = [self.worker.client(job.client) for job in jobs]
         first = clients[0]
-        with seeded(first.task.seed, "torch", "cohort", jobs[0].id):
+        with seeded(first.task.seed, "torch", "cohort", first.info.name, jobs[0].number):
             seats = [
                 Seat(me, partial(self.worker.do, me, job)) for me, job in zip(clients, jobs, strict=True)
             ]

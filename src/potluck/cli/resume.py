@@ -1,0 +1,44 @@
+"""`potluck resume`: go on with a run that was stopped, needing nothing but its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from potluck.cli import options
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of the run")],
+    engine: options.Engine = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Go on with a run from its last checkpoint; the result is that of a run that was never stopped."""
+    from potluck.cli.display import progress, show_runs
+    from potluck.core.errors import PotluckError
+    from potluck.experiment import parse_experiment, read_experiment
+    from potluck.runs.folder import EXPERIMENT
+    from potluck.session import execute
+
+    file = folder / EXPERIMENT
+    if not file.exists():
+        raise PotluckError(f"{str(folder)!r} is no run folder (it has no {EXPERIMENT}); check the path.")
+    flags = {
+        "engine.name": engine,
+        "engine.workers": workers,
+        "engine.device": device,
+        "engine.checkpoint_every": checkpoint_every,
+    }
+    experiment = parse_experiment(options.collect(read_experiment(file), flags, None))
+    with progress(experiment.method.name, quiet=quiet) as callbacks:
+        finished = execute(
+            experiment, out=folder, resume=True, callbacks=callbacks, command=f"potluck run {file}"
+        )
+    if finished.was_finished:
+        typer.echo(f"The run in {finished.path} is finished already; nothing to do.")
+    show_runs([finished.path], report=finished.path)

@@ -1,0 +1,235 @@
+"""Saves a run while it goes on: everything a later process needs to continue it bit by bit."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from potluck import __version__
+from potluck.core import tree
+from potluck.core.callback import Callback, Step
+from potluck.core.client import Client
+from potluck.core.desk import Progress
+from potluck.core.errors import PotluckError
+from potluck.core.loop import Loop
+from potluck.federation import Federation
+from potluck.runs import folder
+from potluck.runs.checkpoint import last_checkpoint
+from potluck.runs.fingerprint import fingerprint
+from potluck.runs.generations import Entry, Generations, Manifest, sync
+from potluck.runs.snapshot import numbers_of, tensors_of
+from potluck.runs.writer import RunWriter
+
+ROOM = 256 << 20
+"""Bytes of clients' states that may wait for the disk; with more, training waits."""
+
+
+class Checkpointer(Callback):
+    """Takes the state of server and changed clients at the end of a round and writes it in the background.
+
+    Training goes on meanwhile. A round that ends while the last checkpoint is still being written is not
+    saved, so that a slow disk costs checkpoints and not time; the last round always is. Use it as a context:
+    leaving it waits for the writing and raises what went wrong.
+
+    `every` is the number of rounds between checkpoints (0: none). With `settle` all clients at work are waited
+    for at the end of every round, saved or not: for engines on which results depend on who works together.
+    """
+
+    def __init__(
+        self, writer: RunWriter, federation: Federation, *, every: int = 1, settle: bool = False
+    ) -> None:
+        self.run, self.every, self._settle = writer.path, every, settle
+        self.seconds = 0.0
+        """How long training waited for checkpoints so far."""
+        self.saved = last_checkpoint(self.run)
+        self.clients: Callable[[int], Client] = federation.client
+        self._writer = writer
+        self._population = fingerprint(federation) if every or self.saved else {}
+        self._generations = Generations(self.run / folder.CHECKPOINT)
+        self._number = max(self._generations.numbers(), default=0)
+        self._good: list[Manifest] = []
+        self._clients: dict[str, Entry] = {}
+        self._round, self._due = 0, every
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._waiting: deque[tuple[Future[Entry], int]] = deque()
+        self._held = 0
+        self._commit: Future[None] | None = None
+        self._loop: Loop | None = None
+        self._take_up(federation)
+
+    def _take_up(self, federation: Federation) -> None:
+        """Make the run's files those of the last checkpoint; without one, those of a new run."""
+        if self.saved is None:
+            for name in folder.METRICS:
+                with folder.writing(self.run / name):
+                    (self.run / name).write_text("", encoding="utf-8")
+            return
+        self.saved.check_population(self._population)
+        self.saved.rewind_metrics()
+        self._writer.take_up(self.saved.manifest.notes)
+        self.clients = self.saved.restored(federation.client)
+        self._good, self._clients = [self.saved.manifest], dict(self.saved.manifest.clients)
+
+    def restore(self, loop: Loop) -> None:
+        """Put a new loop where the last checkpoint stood, if there is one."""
+        if self.saved is not None:
+            self.saved.restore(loop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(wait=True)
+        if kind is None:
+            self._raise_trouble()
+        elif isinstance(error, KeyboardInterrupt):
+            error.add_note(f"Go on with: potluck resume {self.run}")
+
+    def on_start(self, loop: Loop) -> None:
+        """Look where the run stands."""
+        self._loop = loop
+        self._round = loop.progress.ended // loop.cohort
+        self._due = self._next_due()
+
+    def on_step(self, step: Step) -> None:
+        """Save at the end of a round, if it is time."""
+        assert self._loop is not None
+        loop, started = self._loop, time.perf_counter()
+        self._raise_trouble(only_if_done=True)
+        ended = loop.progress.ended // loop.cohort
+        if ended == self._round:
+            return
+        self._round = ended
+        if self._settle:
+            _land_all(loop)
+        last = bool(self.every) and ended >= loop.schedule.rounds
+        if last or (self.every and ended >= self._due and not self._busy()):
+            self._raise_trouble()
+            self._save(loop)
+            self._due = self._next_due()
+        if last:  # a finished run has a finished checkpoint
+            self._raise_trouble()
+        self.seconds += time.perf_counter() - started
+
+    # -- taking the state ---------------------------------------------------------------------------------
+
+    def _next_due(self) -> int:
+        return (self._round // self.every + 1) * self.every if self.every else 0
+
+    def _busy(self) -> bool:
+        return self._commit is not None and not self._commit.done()
+
+    def _save(self, loop: Loop) -> None:
+        """Everything is copied here, at rest; only copies go to the thread."""
+        now, changed = loop.progress, []
+        self._number += 1
+        if (
+            loop.desk.engine.realtime
+        ):  # clients elsewhere keep their own state; what they are at is asked again
+            now = replace(now, flights=[])
+        else:
+            _land_all(loop)
+            saved = {int(index): entry["jobs"] for index, entry in self._clients.items()}
+            changed = [index for index, jobs in sorted(now.numbers.items()) if saved.get(index) != jobs]
+        files = {
+            str(index): self._write(f"client-{index}", state) for index, state in self._fetch(loop, changed)
+        }
+        server = self._write("server", _server_state(loop, now))
+        jobs = {str(index): now.numbers[index] for index in changed}
+        facts: dict[str, Any] = {
+            "generation": self._number,
+            "round": self._round,
+            "progress": numbers_of(now, loop.method, loop.task),
+            "metrics": {name: (self.run / name).stat().st_size for name in folder.METRICS},
+            "notes": self._writer.notes(),
+            "population": self._population,
+            "versions": {"potluck": __version__, "torch": torch.__version__},
+        }
+        self._commit = self._thread.submit(self._finish, facts, server, files, jobs)
+
+    def _fetch(self, loop: Loop, clients: Sequence[int]) -> Iterator[tuple[int, tree.Flat]]:
+        """The states of clients, a few at a time, so that a large population need not fit into memory."""
+        group, begin = 8, 0
+        while begin < len(clients):
+            part = clients[begin : begin + group]
+            states = loop.desk.fetch_all(part, loop.context())
+            yield from zip(part, states, strict=True)
+            begin += group
+            largest = max(_size(state) for state in states)
+            group = max(1, min(64, ROOM // max(largest, 1)))
+
+    # -- in the background --------------------------------------------------------------------------------
+
+    def _write(self, stem: str, state: tree.Flat) -> Future[Entry]:
+        """Hand a state to the thread; wait for older ones where too much is waiting."""
+        name = f"{stem}-{self._number}.safetensors"
+        future = self._thread.submit(self._generations.write_state, name, state)
+        self._waiting.append((future, _size(state)))
+        self._held += _size(state)
+        while self._waiting and (self._held > ROOM or self._waiting[0][0].done()):
+            written, size = self._waiting.popleft()
+            written.exception()
+            self._held -= size
+        return future
+
+    def _finish(
+        self,
+        facts: dict[str, Any],
+        server: Future[Entry],
+        files: dict[str, Future[Entry]],
+        jobs: dict[str, int],
+    ) -> None:
+        """When all files are there: the manifest, then away with what nobody needs any more."""
+        try:
+            clients = dict(self._clients)
+            for index, file in files.items():
+                clients[index] = {**file.result(), "jobs": jobs[index]}
+            manifest = Manifest(server=server.result(), clients=clients, **facts)
+            for name in folder.METRICS:
+                sync(self.run / name)
+            self._generations.commit(manifest)
+        except OSError:
+            self._generations.sweep(self._good)
+            raise
+        self._clients, self._good = clients, [manifest, *self._good[:1]]
+        self._generations.sweep(self._good)
+
+    def _raise_trouble(self, *, only_if_done: bool = False) -> None:
+        if self._commit is None or (only_if_done and self._busy()):
+            return
+        error = self._commit.exception()
+        if isinstance(error, OSError):
+            raise PotluckError(
+                f"The checkpoint in {str(self._generations.path)!r} could not be written ({error.strerror}); "
+                f"make room or make it writable, then go on with: potluck resume {self.run}"
+            ) from None
+        if error is not None:
+            raise error
+
+
+def _server_state(loop: Loop, now: Progress) -> tree.Flat:
+    try:
+        return tree.flatten(tensors_of(now))
+    except TypeError as error:
+        raise PotluckError(
+            f"The server of {type(loop.method).__name__} cannot be saved: {error}; keep tensors, modules and "
+            "numbers in its state, or pass --checkpoint-every 0."
+        ) from None
+
+
+def _land_all(loop: Loop) -> None:
+    for flight in loop.progress.flights:
+        loop.desk.land(flight)
+
+
+def _size(state: tree.Flat) -> int:
+    return sum(tensor.nbytes for tensor in state.tensors.values())

@@ -1,0 +1,186 @@
+"""Runs that are killed on purpose: in forked processes, so that a kill is real and a start is cheap."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import potluck
+from potluck.core.client import Client
+from potluck.core.training import Training
+from potluck.methods import method_class
+from potluck.runs import generations
+from potluck.runs.checkpoint import Checkpoint, last_checkpoint
+from tiny import tiny
+
+# Everything that can be forgotten is there: BatchNorm, an optimiser that lives on, clients that sit rounds out.
+KEPT = Training(epochs=2, batch_size=4, lr=0.01, optimizer="adam", keep_optimizer=True)
+RARE = Training(epochs=2, batch_size=4, lr=0.05, momentum=0.9, keep_optimizer=True)
+CASES: dict[str, dict[str, Any]] = {
+    "fedgh": {"method": "fedgh", "rounds": 6},
+    "fedavg": {"method": "fedavg", "rounds": 6, "participation": 0.5, "training": RARE},
+    "scaffold": {"method": "scaffold", "rounds": 6, "participation": 0.5, "hidden": (5,), "training": RARE},
+    "fedhe": {"method": "fedhe", "rounds": 5, "schedule": {"mode": "async", "concurrency": 3}},
+    "fedgh-async": {
+        "method": "fedgh",
+        "rounds": 5,
+        "schedule": {"mode": "async", "concurrency": 3, "buffer": 2},
+    },
+}
+TIMING = {"seconds", "samples_per_second", "engine", "command"}
+
+
+def run(case: str, out: Path, **more: Any) -> potluck.Run:
+    """One of the cases, from the start or from wherever its folder stands."""
+    settings = {**CASES[case], **more}
+    method, training = settings.pop("method"), settings.pop("training", KEPT)
+    hidden = settings.pop("hidden", (5, 7))
+    federation = tiny(5, norm=True, hidden=hidden, sizes=(12, 9, 16), training=training)
+    start = {"method": {"name": method}, **settings.pop("sections", {})}
+    return potluck.run(start, federation=federation, out=out, resume=True, **settings)
+
+
+class Child:
+    """A forked process that does something until it ends or is killed."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self.process = multiprocessing.get_context("fork").Process(target=_quietly, args=(action,))
+        self.process.start()
+
+    def end(self) -> bool:
+        """Wait for its end; whether it was killed. Its own failures are ours."""
+        self.process.join()
+        assert self.process.exitcode in (0, -signal.SIGKILL), f"exit code {self.process.exitcode}"
+        return self.process.exitcode != 0
+
+    def kill(self) -> bool:
+        """Kill it, if it still lives; whether it was killed."""
+        self.process.kill()
+        return self.end()
+
+
+def _quietly(action: Callable[[], object]) -> None:
+    torch.set_num_threads(1)
+    action()
+
+
+def kill_at_random(case: str, out: Path, kills: int, seed: int, **more: Any) -> int:
+    """Start the run again and again and kill it at random moments, then let it end; how often it was killed."""
+    rng, killed = random.Random(seed), 0
+    started = time.perf_counter()
+    Child(lambda: run(case, out.with_name(out.name + "-timed"), **more)).end()
+    usual = time.perf_counter() - started
+    for _ in range(kills):
+        child = Child(lambda: run(case, out, **more))
+        time.sleep(rng.uniform(0.0, 0.6) * usual)
+        killed += child.kill()
+    assert not Child(lambda: run(case, out, **more)).end()
+    return killed
+
+
+def kill_at_each(what: str, case: str, out: Path, *, stride: int = 1, **more: Any) -> int:
+    """Kill the n-th process at the n-th thing of this kind that it does, until one gets through; how often it was killed.
+
+    `disk`: half of a file written, a sync, a rename, a truncation, a deletion. `training`: an optimiser's step.
+    `server`: a server step.
+    """
+    for number in range(1, 1000):
+        if not Child(lambda n=number: _run_until(n * stride, what, case, out, **more)).end():
+            return number - 1
+    raise AssertionError("it never got through")
+
+
+def _run_until(number: int, what: str, case: str, out: Path, **more: Any) -> None:
+    """Count, and die at the given count. Patches are safe here: this process is forked and ends anyway."""
+    lock, count, me = threading.Lock(), 0, os.getpid()
+
+    def tick() -> None:
+        nonlocal count
+        if os.getpid() == me:
+            with lock:
+                count += 1
+                if count == number:
+                    os.kill(me, signal.SIGKILL)
+
+    def ticking(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            tick()
+            return function(*args, **kwargs)
+
+        return call
+
+    if what == "training":
+        Client.apply = ticking(Client.apply)
+    elif what == "server":
+        cls = method_class(CASES[case]["method"])
+        cls.server = ticking(cls.server)
+    else:
+        write = generations._write
+
+        def halves(path: Path, data: bytes) -> None:
+            path.write_bytes(data[: len(data) // 2])
+            tick()
+            write(path, data)
+
+        generations._write = halves
+        for name in ("fsync", "replace", "truncate", "unlink"):
+            setattr(os, name, ticking(getattr(os, name)))
+    run(case, out, **more)
+
+
+# -- comparing ----------------------------------------------------------------------------------------------
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Every metric but times, every client's state and the server's, bit by bit."""
+    for name in ("rounds.jsonl", "clients.jsonl"):
+        assert lines(one / name) == lines(other / name)
+    assert summary(one) == summary(other)
+    a, b = whole(one), whole(other)
+    assert a.manifest.round == b.manifest.round
+    assert _progress(a) == _progress(b)
+    assert a.manifest.clients.keys() == b.manifest.clients.keys()
+    assert_same_state(
+        a.generations.read_state(a.manifest.server), b.generations.read_state(b.manifest.server)
+    )
+    for index in a.manifest.clients:
+        assert_same_state(a.client(int(index)), b.client(int(index)))
+
+
+def assert_same_state(one: Any, other: Any) -> None:
+    assert one.layout == other.layout
+    assert one.tensors.keys() == other.tensors.keys()
+    for name, tensor in one.tensors.items():
+        assert torch.equal(tensor, other.tensors[name]), name
+
+
+def whole(path: Path) -> Checkpoint:
+    """The last checkpoint, which must be there."""
+    found = last_checkpoint(path)
+    assert found is not None
+    return found
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in TIMING} for row in rows]
+
+
+def summary(path: Path) -> dict[str, Any]:
+    values = json.loads((path / "summary.json").read_text())
+    return {key: value for key, value in values.items() if key not in TIMING}
+
+
+def _progress(checkpoint: Checkpoint) -> dict[str, Any]:
+    # Jobs that fetch states have numbers too, and an interrupted run has more of them.
+    return {key: value for key, value in checkpoint.manifest.progress.items() if key != "jobs"}

@@ -1,0 +1,249 @@
+"""What a checkpoint holds, when it is taken, and that a run goes on from it as if it had never stopped."""
+
+import json
+import threading
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from interrupted import CASES, assert_same_run, assert_same_state, run, summary, whole
+from stopping import StopAt, stop
+
+import potluck
+from potluck.core.errors import PotluckError
+from potluck.runs import checkpointer, generations
+from potluck.runs.checkpoint import Checkpoint, last_checkpoint
+from potluck.runs.fingerprint import fingerprint
+from tiny import tiny
+
+NeverStopped = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("step", [2, 5])
+def test_stopped_and_resumed_is_as_never_stopped(
+    case: str, step: int, never_stopped: NeverStopped, tmp_path: Path
+):
+    stop(case, tmp_path / "stopped", step)
+    resumed = run(case, tmp_path / "stopped")
+    assert not resumed.was_finished
+    assert_same_run(never_stopped(case), tmp_path / "stopped")
+
+
+def test_jobs_under_way_are_saved_with_their_answers(patient: None, tmp_path: Path):
+    stop("fedgh-async", tmp_path, 6)
+    progress = whole(tmp_path).manifest.progress
+    (flight,) = progress["flights"]  # three at work, two of them have just been folded in
+    assert flight["answer"]["train_loss"] > 0
+    assert flight["scores"]["own"]["samples"] == 9
+    held = whole(tmp_path).generations.read_state(whole(tmp_path).manifest.server).tensors
+    assert held["/flights/0/message/weights.weight"].shape == (3, 3)
+    assert held["/flights/0/payload/means"].shape[1] == 3
+
+
+def test_only_what_changed_is_written(patient: None, tmp_path: Path):
+    stop("fedavg", tmp_path, 4)
+    rows = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    manifest = whole(tmp_path).manifest
+    written = {
+        int(index) for index, entry in manifest.clients.items() if entry["file"].endswith("-3.safetensors")
+    }
+    assert manifest.generation == manifest.round == 3
+    assert written == set(rows[2]["participants"])
+    assert len(written) == 2
+    assert set(map(int, manifest.clients)) == {client for row in rows[:3] for client in row["participants"]}
+
+
+def test_the_last_two_generations_are_kept_and_nothing_else(patient: None, tmp_path: Path):
+    stop("fedavg", tmp_path, 5)
+    found = generations.Generations(tmp_path / "checkpoint")
+    assert found.numbers() == [4, 3]
+    needed = {entry["file"] for number in (4, 3) for entry in found.read(number).entries()}
+    there = {path.name for path in (tmp_path / "checkpoint").iterdir()}
+    assert there == needed | {"manifest-4.json", "manifest-3.json"}
+
+
+def test_every_so_many_rounds_and_always_the_last(patient: None, tmp_path: Path):
+    run("fedgh", tmp_path, rounds=5, checkpoint_every=2)
+    assert generations.Generations(tmp_path / "checkpoint").numbers() == [3, 2]
+    assert [generations.Generations(tmp_path / "checkpoint").read(n).round for n in (2, 3)] == [4, 5]
+
+
+def test_none_are_written_if_so_told(tmp_path: Path):
+    run("fedgh", tmp_path, rounds=2, checkpoint_every=0)
+    assert not (tmp_path / "checkpoint").exists()
+    assert last_checkpoint(tmp_path) is None
+
+
+def test_a_slow_disk_costs_checkpoints_and_not_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """The disk sticks from the first write on until round 4 is over: rounds 2 and 3 are not waited for."""
+    free, write = threading.Event(), generations._write
+
+    def slow(path: Path, data: bytes) -> None:
+        assert free.wait(60)
+        write(path, data)
+
+    class Free(potluck.Callback):
+        def on_step(self, step: potluck.Step) -> None:
+            if step.record.round == 4:
+                free.set()
+
+    monkeypatch.setattr(generations, "_write", slow)
+    run("fedgh", tmp_path, callbacks=[Free()])
+    assert whole(tmp_path).manifest.round == 6
+    assert whole(tmp_path).manifest.generation in (2, 3, 4)
+
+
+def test_a_population_larger_than_memory_is_saved_piece_by_piece(
+    patient: None, monkeypatch: pytest.MonkeyPatch, never_stopped: NeverStopped, tmp_path: Path
+):
+    monkeypatch.setattr(checkpointer, "ROOM", 100)
+    stop("fedgh", tmp_path / "stopped", 3)
+    run("fedgh", tmp_path / "stopped")
+    assert_same_run(never_stopped("fedgh"), tmp_path / "stopped")
+
+
+def test_clients_are_read_only_when_they_are_needed(
+    patient: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    stop("fedavg", tmp_path, 5)
+    saved = set(map(int, whole(tmp_path).manifest.clients))
+    asked: list[int] = []
+    client = Checkpoint.client
+    monkeypatch.setattr(Checkpoint, "client", lambda self, index: asked.append(index) or client(self, index))
+    stop("fedavg", tmp_path, 5)
+    rows = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert asked == rows[-1]["participants"]
+    assert len(asked) < len(saved)
+
+
+def test_a_finished_run_says_so_and_is_left_alone(tmp_path: Path):
+    first = run("fedgh", tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != ".lock"}
+    again = run("fedgh", tmp_path)
+    assert again.was_finished
+    assert again.summary == first.summary
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_the_final_checkpoint_holds_the_trained_clients(tmp_path: Path):
+    seen = {}
+
+    class Look(potluck.Callback):
+        def on_end(self, end: potluck.End) -> None:
+            seen.update(end.fetch(2))
+
+    run("fedgh", tmp_path, callbacks=[Look()])
+    saved = whole(tmp_path).client(2)
+    assert saved is not None
+    from potluck.core.tree import flatten
+
+    assert_same_state(saved, flatten(seen))
+
+
+def test_without_a_checkpoint_it_starts_from_the_beginning(never_stopped: NeverStopped, tmp_path: Path):
+    stop("fedgh", tmp_path / "stopped", 3, checkpoint_every=0)
+    assert len((tmp_path / "stopped/rounds.jsonl").read_text().splitlines()) == 3
+    run("fedgh", tmp_path / "stopped")
+    assert_same_run(never_stopped("fedgh"), tmp_path / "stopped")
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path):
+    assert stop("fedgh", tmp_path, 2).__notes__ == [f"Go on with: potluck resume {tmp_path}"]
+
+
+def test_ctrl_c_while_a_client_trains(
+    monkeypatch: pytest.MonkeyPatch, never_stopped: NeverStopped, tmp_path: Path
+):
+    from potluck.core.client import Client
+
+    count, apply = 0, Client.apply
+
+    def stopping(self: Client, optimizer: torch.optim.Optimizer) -> None:
+        nonlocal count
+        count += 1
+        if count == 50:
+            raise KeyboardInterrupt
+        apply(self, optimizer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "apply", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            run("fedgh", tmp_path / "stopped")
+    run("fedgh", tmp_path / "stopped")
+    assert_same_run(never_stopped("fedgh"), tmp_path / "stopped")
+
+
+def test_a_client_that_failed_is_saved_as_the_failure_left_it(tmp_path: Path):
+    more = {
+        "faults": {"crash": 0.3, "dropout": 0.1},
+        "schedule": {"on_failure": "continue", "min_clients": 0},
+    }
+    run("fedavg", tmp_path / "whole", **more)
+    rows = [json.loads(line) for line in (tmp_path / "whole/rounds.jsonl").read_text().splitlines()]
+    assert any(row["failures"] for row in rows)
+    stop("fedavg", tmp_path / "stopped", 4, **more)
+    run("fedavg", tmp_path / "stopped", **more)
+    assert_same_run(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_the_papers_way_of_counting_goes_on(never_stopped: NeverStopped, tmp_path: Path):
+    stop("fedgh-async", tmp_path, 4)
+    counted = run("fedgh-async", tmp_path).summary["paper_accounting"]
+    assert counted["down"] == 9
+    assert counted == summary(never_stopped("fedgh-async"))["paper_accounting"]
+
+
+# -- what the experiment file cannot hold ---------------------------------------------------------------------
+
+
+def test_objects_of_ones_own_are_noted_and_asked_for_again(tmp_path: Path):
+    stop("fedgh", tmp_path, 2)
+    assert tomllib.loads((tmp_path / "experiment.toml").read_text())["objects"] == ["federation"]
+    with pytest.raises(PotluckError, match=r"made with Python objects \(federation\).*resume=True"):
+        potluck.run(tmp_path / "experiment.toml", out=tmp_path, resume=True)
+
+
+def test_other_clients_or_models_are_refused(tmp_path: Path):
+    stop("fedgh", tmp_path, 2)
+    for changed, part in (
+        (tiny(5, norm=True, sizes=(12, 9, 15)), "clients"),
+        (tiny(5, norm=True), "clients"),
+    ):
+        with pytest.raises(
+            PotluckError, match=rf"The {part} are not those of the run in .*the same data and models"
+        ):
+            potluck.run("fedgh", rounds=6, federation=changed, out=tmp_path, resume=True)
+
+
+def test_a_fingerprint_sees_names_data_and_first_weights():
+    one = fingerprint(tiny(3))
+    assert fingerprint(tiny(3)) == one
+    assert fingerprint(tiny(3, sizes=(11,)))["clients"] != one["clients"]
+    assert fingerprint(tiny(3, seed=1))["models"] != one["models"]
+    assert fingerprint(tiny(3, norm=True))["models"] != one["models"]
+
+
+def test_another_setting_is_refused(tmp_path: Path):
+    stop("fedgh", tmp_path, 2)
+    with pytest.raises(PotluckError, match=r"schedule.rounds is 6 there and 7 here"):
+        run("fedgh", tmp_path, rounds=7)
+
+
+def test_data_and_models_of_ones_own_resume_too(tmp_path: Path):
+    from tiny import Net, points
+
+    x, y = points(60, 3)
+    torch.manual_seed(0)
+    own = {"data": (x.float(), y), "models": [Net(hidden=4), Net(hidden=6)], "clients": 4, "partition": "iid"}
+
+    def go(name: str, **more: object) -> None:
+        potluck.run("fedgh", rounds=4, out=tmp_path / name, resume=True, **own, **more)
+
+    go("whole")
+    with pytest.raises(KeyboardInterrupt):
+        go("stopped", callbacks=[StopAt(3)])
+    go("stopped")
+    assert_same_run(tmp_path / "whole", tmp_path / "stopped")

@@ -1,0 +1,82 @@
+"""Checkpoints on engines other than the plain serial one, and states that no checkpoint can hold."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interrupted import RARE, assert_same_run, run, whole
+from stopping import stop
+
+import potluck
+from potluck import settle
+from potluck.codec import encoded_size
+from potluck.core.errors import PotluckError
+from potluck.core.evaluation import Evaluation
+from potluck.core.job import Job
+from potluck.core.loop import Loop
+from potluck.core.schedule import Schedule
+from potluck.core.training import Training
+from potluck.core.worker import Worker
+from potluck.engines.serial import SerialEngine
+from potluck.methods.fedgh import FedGH
+from potluck.runs.checkpointer import Checkpointer
+from potluck.runs.writer import RunWriter
+from tiny import tiny
+
+
+@pytest.mark.parametrize("case", ["fedgh", "fedhe"])
+def test_stacked_clients_resume_bit_by_bit(case: str, tmp_path: Path):
+    """Who is trained together must not depend on when checkpoints were taken."""
+    training = Training(epochs=2, batch_size=4, lr=0.05)
+    more: dict[str, Any] = {"training": training, "sections": {"engine": {"vectorize": "on"}}}
+    run(case, tmp_path / "whole", **more)
+    stop(case, tmp_path / "stopped", 4, **more)
+    run(case, tmp_path / "stopped", checkpoint_every=3, **more)
+    assert_same_run(tmp_path / "whole", tmp_path / "stopped")
+    with pytest.raises(PotluckError, match=r"engine.vectorize is 'on' there and 'off' here"):
+        run(case, tmp_path / "stopped", training=training)
+
+
+def test_a_measured_choice_is_obeyed_and_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    more = {"training": RARE, "sections": {"engine": {"vectorize": "auto"}}}
+    monkeypatch.setattr(settle, "worth_stacking", lambda task, make: True)
+    stop("fedgh", tmp_path, 2, **more)
+    monkeypatch.setattr(settle, "worth_stacking", lambda task, make: False)
+    run("fedgh", tmp_path, **more)
+
+
+def test_clients_on_other_machines_keep_their_own_state(tmp_path: Path):
+    class Remote(SerialEngine):
+        realtime = True
+
+        def submit(self, job: Job) -> None:
+            assert job.kind in ("train", "evaluate")
+            super().submit(job)
+
+    fed = tiny(3)
+    writer = RunWriter(tmp_path, {}, fed.class_counts())
+    with Checkpointer(writer, fed) as keeper:
+        engine = Remote(Worker(FedGH(), fed.client, encoded_size))
+        plan = Schedule(2, buffer=1, concurrency=2)
+        Loop(FedGH(), fed.task, engine, plan, Evaluation(), [writer, keeper]).run()
+    assert whole(tmp_path).manifest.clients == {}
+    assert whole(tmp_path).manifest.progress["flights"] == []
+
+
+def test_a_server_that_cannot_be_saved_is_a_sentence(tmp_path: Path):
+    class Odd(FedGH):
+        def init_server(self, ctx: potluck.Context) -> Any:
+            header = super().init_server(ctx)
+            return {"header": header, "seen": {1, 2}}
+
+        def broadcast(self, state: Any, client: potluck.ClientInfo, ctx: potluck.Context) -> Any:
+            return super().broadcast(state["header"], client, ctx)
+
+        def server(self, state: Any, updates: Any, ctx: potluck.Context) -> Any:
+            return state
+
+    with pytest.raises(
+        PotluckError, match=r"The server of Odd cannot be saved: state at '/state/seen' is a set"
+    ):
+        potluck.run(Odd(), federation=tiny(3), rounds=1, out=tmp_path / "saved")
+    potluck.run(Odd(), federation=tiny(3), rounds=1, out=tmp_path / "not", checkpoint_every=0)

@@ -1,0 +1,44 @@
+"""A run that was killed, at whatever moment, ends as if it had not been."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from interrupted import CASES, assert_same_run, kill_at_each, kill_at_random, run
+
+NeverStopped = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("case", ["fedgh", "fedavg", "fedgh-async"])
+def test_killed_at_random_moments(case: str, never_stopped: NeverStopped, tmp_path: Path):
+    assert kill_at_random(case, tmp_path / "killed", 4, seed=1) >= 2
+    assert_same_run(never_stopped(case), tmp_path / "killed")
+
+
+@pytest.mark.parametrize("case", ["fedgh", "fedhe"])
+def test_killed_at_each_stage_of_writing_checkpoints(case: str, tmp_path: Path):
+    run(case, tmp_path / "whole", rounds=2)
+    assert kill_at_each("disk", case, tmp_path / "killed", rounds=2) > 12
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.parametrize(
+    ("what", "case"), [("server", "fedhe"), ("training", "fedavg"), ("training", "fedhe")]
+)
+def test_killed_in_the_server_step_or_in_training(what: str, case: str, tmp_path: Path):
+    run(case, tmp_path / "whole", rounds=3)
+    assert kill_at_each(what, case, tmp_path / "killed", stride=4, rounds=3) > 2
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_many_kills(case: str, never_stopped: NeverStopped, tmp_path: Path):
+    kills = kill_at_random(case, tmp_path / "killed", 30, seed=2)
+    print(f"{case}: {kills} kills at random moments")
+    assert kills >= 20
+    assert_same_run(never_stopped(case), tmp_path / "killed")
+    for what in ("disk", "server", "training"):
+        kills = kill_at_each(what, case, tmp_path / what)
+        print(f"{case}: {kills} kills, {what}")
+        assert_same_run(never_stopped(case), tmp_path / what)

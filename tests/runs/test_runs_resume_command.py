@@ -1,0 +1,81 @@
+"""`potluck resume RUN` and `potluck run … --resume`: what a person types after a crash."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from interrupted import assert_same_run
+from stopping import stop
+
+from potluck.cli import main
+
+WORDS = [
+    "run",
+    "fedgh",
+    "--rounds",
+    "3",
+    "--clients",
+    "3",
+    "--models",
+    "small-mlp",
+    "--set",
+    "training.epochs=1",
+    "--quiet",
+]
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["potluck", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0)
+
+
+def test_a_killed_command_is_resumed_by_its_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The first process is a real one: it is killed as soon as its first checkpoint is there."""
+    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
+    program = [sys.executable, "-c", "from potluck.cli import main; main()"]
+    process = subprocess.Popen([*program, *WORDS, "--rounds", "300", "--out", str(tmp_path / "killed")])
+    while not (tmp_path / "killed/checkpoint/manifest-1.json").exists():
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    experiment = tmp_path / "killed/experiment.toml"
+    # Three hundred rounds left time to kill it; two more than it did show that it goes on as it should.
+    rounds = str(len((tmp_path / "killed/rounds.jsonl").read_text().splitlines()) + 2)
+    experiment.write_text(experiment.read_text().replace("rounds = 300", f"rounds = {rounds}"))
+    assert call(monkeypatch, "resume", str(tmp_path / "killed"), "--quiet") == 0
+    assert call(monkeypatch, *WORDS, "--rounds", rounds, "--out", str(tmp_path / "whole")) == 0
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_finished_run_says_so_and_exits_with_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    out = ["--out", str(tmp_path / "run"), "--rounds", "1"]
+    assert call(monkeypatch, *WORDS, *out) == 0
+    for words in ((*WORDS, *out, "--resume"), ("resume", str(tmp_path / "run"))):
+        capsys.readouterr()
+        assert call(monkeypatch, *words) == 0
+        assert "is finished already; nothing to do." in capsys.readouterr().out
+    command = f"potluck run fedgh {' '.join(WORDS[2:])}"
+    assert command in (tmp_path / "run/summary.json").read_text()
+
+
+def test_a_folder_that_is_no_run_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert call(monkeypatch, "resume", str(tmp_path)) == 2
+    assert "is no run folder (it has no experiment.toml); check the path." in capsys.readouterr().err
+
+
+def test_a_run_with_objects_of_ones_own_is_resumed_from_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    stop("fedgh", tmp_path, 2)
+    assert call(monkeypatch, "resume", str(tmp_path)) == 2
+    assert "made with Python objects (federation), which its file cannot hold" in capsys.readouterr().err
