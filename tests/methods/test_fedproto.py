@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from potluck.core.classwise import ClassRows, prototype_loss, row_loss
+from potluck.core.payload import PayloadError
 from potluck.core.training import Training
-from potluck.experiment import make_method
 from potluck.methods.fedproto import FedProto, Prototypes
 from potluck.methods.standalone import Standalone
 from tiny import Net, Recorder, answer, context, make_loop, same, tiny, update, weights
@@ -80,14 +80,13 @@ def test_when_class_means_are_taken():
     assert torch.allclose(both.means, (first + second) / 2)
 
 
-def test_only_a_collecting_pass_is_a_step_of_its_own():
-    assert not FedProto().own_steps
-    assert make_method(FedProto, {"collect": "training"}).own_steps
-
-
 def test_counts_travel_only_where_the_mean_is_weighted():
     sent = answer(FedProto(aggregate="weighted"), tiny(1).client(0), NONE)
     assert sent.counts.tolist() == [4, 4, 4]
+    bare = Prototypes(sent.means, sent.labels)
+    FedProto().check_answer(bare, update(None).client, context())
+    with pytest.raises(PayloadError, match="counts is missing"):
+        FedProto(aggregate="literal").check_answer(bare, update(None).client, context())
 
 
 def test_prediction_by_prototype():

@@ -20,7 +20,7 @@ from potluck.core.classwise import (
 )
 from potluck.core.client import Client
 from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
-from potluck.core.payload import Payload
+from potluck.core.payload import Payload, PayloadError
 from potluck.core.schema import Counts, Labels, Shape
 from potluck.core.task import ClientInfo, Context
 from potluck.core.toolkit import ClassMean, mean_rows
@@ -55,12 +55,6 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
     collect: Literal["after", "training", "last_epoch"] = "after"
     keep_old: bool = True
 
-    def __post_init__(self) -> None:
-        if (
-            self.collect != "after"
-        ):  # the passes are looked at while training, so the loss alone is not enough
-            object.__setattr__(self, "own_steps", True)
-
     def init_server(self, ctx: Context) -> ClassTable:
         """No class has a prototype yet."""
         return ClassTable.empty(ctx.task, ctx.task.feature_dim or 0)
@@ -94,6 +88,11 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
             fit_collecting(me, loss, me.batches(1), means, optimizer)
         return means
 
+    def check_answer(self, payload: Prototypes, client: ClientInfo, ctx: Context) -> None:
+        """A weighted mean needs the counts."""
+        if self.aggregate != "mean" and payload.counts is None:
+            raise PayloadError(f"Prototypes.counts is missing; method.aggregate={self.aggregate!r} needs it.")
+
     def server(self, state: ClassTable, updates: Sequence[Update[Prototypes]], ctx: Context) -> ClassTable:
         """p_c ← the mean over the senders of class c."""
         old = state if self.keep_old else self.init_server(ctx)
@@ -102,8 +101,8 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
         if self.aggregate != "mean":
             rows, total = torch.zeros_like(rows), rows.new_zeros(classes)
             for payload in (update.payload for update in updates):
-                counts = torch.ones_like(payload.labels) if payload.counts is None else payload.counts
-                counts = counts.to(rows.dtype)
+                assert payload.counts is not None  # refused by check_answer
+                counts = payload.counts.to(rows.dtype)
                 rows.index_add_(0, payload.labels, payload.means * counts[:, None])
                 total.index_add_(0, payload.labels, counts)
             rows = rows / total.clamp(min=1)[:, None]  # Σ n_{k,c}/N_c · C_{k,c}
