@@ -73,6 +73,9 @@ class ModelsSection(Section):
         ("auto",), description="groups or models; auto: a group that suits the data and the method's needs"
     )
     feature_dim: int | None = Field(None, ge=1)
+    projection: Literal["linear", "mlp", "pool"] = Field(
+        "linear", description="how features come to feature_dim: one learned layer, two, or by averaging"
+    )
     shared: str | None = Field(None, description="shared small model; the smallest of the group unless named")
     same_init: bool = Field(False, description="clients of one architecture start from the same weights")
     precision: Literal["float32", "float64"] = "float32"

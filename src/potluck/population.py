@@ -217,6 +217,7 @@ def _builder(source: ModelSource, name: str, experiment: Experiment, data: Data)
             data.input_shape,
             data.num_classes,
             experiment.models.feature_dim,
+            projection=experiment.models.projection,
             vocabulary=data.vocabulary,
         )
     if isinstance(source, nn.Module):

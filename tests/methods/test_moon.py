@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from potluck.core.sharing import Weights
+from potluck.core.toolkit import tensors_of
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.moon import Moon, contrast
+from potluck.models import build_model
 from tiny import Recorder, make_loop, tiny
 
 
@@ -100,6 +102,15 @@ def test_it_sends_what_fedavg_sends():
     moon, plain = run(Moon())[0], run(FedAvg())[0]
     assert [m.numbers() for _, _, m in moon.sent] == [m.numbers() for _, _, m in plain.sent]
     assert [u.payload.numbers() for _, u in moon.updates] == [u.payload.numbers() for _, u in plain.updates]
+
+
+def test_the_authors_projection_head_is_part_of_the_model():
+    """Linear(64, 64) and Linear(64, 32) before a head that reads 32: 4160 + 2080 + 330 numbers in place of 650."""
+    sizes = []
+    for projected in ({}, {"feature_dim": 32, "projection": "mlp"}):
+        model = build_model("small-mlp", (1, 2, 2), 10, **projected)
+        sizes.append(Weights(tensors_of(model)).numbers())
+    assert sizes[1] - sizes[0] == 4160 + 2080 + 330 - 650
 
 
 def test_single_samples_and_single_classes_are_survived():

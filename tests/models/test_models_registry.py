@@ -70,6 +70,13 @@ def test_feature_dim_projects_by_a_learned_layer() -> None:
     assert build_model("small-cnn", (1, 8, 8), 10, feature_dim=64).head.in_features == 64
 
 
+def test_feature_dim_projects_by_two_layers_as_moon_does() -> None:
+    model = build_model("small-cnn", (1, 8, 8), 10, feature_dim=20, projection="mlp")
+    shapes = [tuple(parameter.shape) for parameter in model.projection.parameters()]
+    assert shapes == [(64, 64), (64,), (20, 64), (20,)]
+    assert model.head.weight.shape == (10, 20)
+
+
 def test_a_plus_suffix_pools_features_without_learning_anything() -> None:
     model = build_model("small-mlp+32", (1, 8, 8), 10).eval()
     x = torch.rand(2, 1, 8, 8)

@@ -22,8 +22,8 @@ class Moon(FedAvg):
     """FedAvg with the local objective CE + μ · contrast of features between three models.
 
     `mu` and `temperature` are the authors' settings. The term is off until a client has trained once, since
-    there is no earlier model to keep away from. The authors' projection head is a matter of the model: give
-    it `feature_dim=256` and `projection="mlp"`. The other options are FedAvg's.
+    there is no earlier model to keep away from. The authors' projection head is a matter of the models: set
+    `models.feature_dim=256` and `models.projection="mlp"`. The other options are FedAvg's.
     """
 
     name: ClassVar[str] = "moon"

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.model import ClientModel
 
-Projection = Literal["linear", "pool"]
+Projection = Literal["linear", "mlp", "pool"]
 
 
 class Pool(nn.Module):
@@ -26,14 +26,16 @@ class Pool(nn.Module):
 
 
 def projection_layer(kind: str, inputs: int, outputs: int) -> nn.Module:
-    """A layer from `inputs` to `outputs` features: learned (`linear`) or by averaging (`pool`)."""
+    """From `inputs` to `outputs` features: a learned layer (`linear`), two (`mlp`), or by averaging (`pool`)."""
     if outputs < 1:
         raise PotluckError(f"feature_dim is {outputs}; it must be a positive number of features.")
     if kind == "pool":
         return Pool(outputs)
     if kind == "linear":
         return nn.Linear(inputs, outputs)
-    raise unknown("projection", kind, ("linear", "pool"))
+    if kind == "mlp":
+        return nn.Sequential(nn.Linear(inputs, inputs), nn.ReLU(), nn.Linear(inputs, outputs))
+    raise unknown("projection", kind, ("linear", "mlp", "pool"))
 
 
 class Projected(ClientModel):
