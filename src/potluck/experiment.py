@@ -113,6 +113,10 @@ class ScheduleSection(Section):
     )
     over_select: float = Field(1.0, ge=1, description="ask this many times the cohort, drop the late")
     staleness_power: float = Field(0.0, ge=0, description="a stale answer weighs (1 + staleness)^-power")
+    robust: Literal["mean", "median", "trimmed-mean", "norm-clip"] = Field(
+        "mean", description="how the server takes averages; all but the mean withstand a poisoned answer"
+    )
+    trim: float = Field(0.1, ge=0, lt=0.5, description="share that the trimmed mean leaves out at either end")
     max_payload_mb: float = Field(1024.0, gt=0, description="a larger answer is refused")
     on_failure: Literal["stop", "continue"] = "stop"
 

@@ -20,6 +20,7 @@ from potluck.core.job import Engine
 from potluck.core.loop import Loop
 from potluck.core.method import Method
 from potluck.core.needs import check_needs
+from potluck.core.robust import Averaging
 from potluck.core.schedule import Schedule
 from potluck.core.threads import one_thread
 from potluck.core.worker import Worker
@@ -242,6 +243,7 @@ def make_schedule(experiment: Experiment, method: Method[Any, Any, Any], federat
         over_select=settings.over_select,
         staleness_power=settings.staleness_power,
         max_payload_mb=settings.max_payload_mb,
+        averaging=Averaging(settings.robust, settings.trim),
     )
     return with_clock(plan, experiment, method, federation)
 

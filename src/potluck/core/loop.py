@@ -18,6 +18,7 @@ from potluck.core.method import Method, Update, payload_types
 from potluck.core.payload import Payload, PayloadError
 from potluck.core.random import generator, seeded
 from potluck.core.records import ClientScore, record_step
+from potluck.core.robust import averaging
 from potluck.core.schedule import Schedule
 from potluck.core.schema import check_payload
 from potluck.core.task import CPU, ClientInfo, Context, Task
@@ -201,7 +202,7 @@ class Loop:
         if not updates:
             return updates, failures
         before = self._copy_state()
-        with self._seeded("server"):
+        with self._seeded("server"), averaging(self.schedule.averaging):
             now.state = self.method.server(now.state, updates, context)
         if tree.is_finite(now.state):
             return updates, failures

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from potluck.core.payload import Payload
+from potluck.core.robust import Averaging
 from potluck.core.task import ClientInfo
 
 Duration = Callable[[ClientInfo, int, Payload], float]
@@ -44,7 +45,8 @@ class Schedule:
     A round is `cohort` ended jobs in either case, so that curves and budgets compare. `concurrency` is how
     many clients are at work at once (0: the cohort). In a synchronous round `over_select` asks more clients than are
     needed, and answers after `deadline` virtual seconds, or after enough others came, are dropped as late. An update
-    that is s steps stale weighs (1 + s)^-staleness_power. An answer of more than `max_payload_mb` is refused.
+    that is s steps stale weighs (1 + s)^-staleness_power. An answer of more than `max_payload_mb` is refused;
+    `averaging` says how the server takes averages.
     """
 
     rounds: int
@@ -57,6 +59,7 @@ class Schedule:
     over_select: float = 1.0
     staleness_power: float = 0.0
     max_payload_mb: float = 1024.0
+    averaging: Averaging = Averaging()  # noqa: RUF009 - it is frozen
     duration: Duration = unit_duration
     upload: Upload = instant_upload
     available: Available = always

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from potluck.core import robust
 from potluck.core.payload import Tensors
 from potluck.core.task import Architecture, Task
 
@@ -53,22 +54,49 @@ def mesh(rows: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 class SliceMean:
-    """Every scalar's plain mean over the slices that hold it."""
+    """Every scalar's plain mean over the slices that hold it, or the robust average that the loop asks for."""
 
     def __init__(self, old: Mapping[str, Tensor]) -> None:
         self.old = old
+        self.how = robust.current()
         self.total = {name: torch.zeros_like(tensor) for name, tensor in old.items()}
         self.count = {name: torch.zeros_like(tensor) for name, tensor in old.items()}
+        self.slices: dict[str, list[tuple[Tensor, tuple[Tensor, ...]]]] = {name: [] for name in old}
 
     def add(self, name: str, slice_: Tensor, rows: list[Tensor]) -> None:
         """Add a slice that lies at these indices."""
         where = mesh(rows)
+        if self.how.rule != "mean":
+            self.slices[name].append((slice_, where))
+            return
         self.total[name][where] += slice_
         self.count[name][where] += 1
 
     def result(self) -> Tensors:
         """The means; a scalar that nobody holds keeps its old value."""
+        if self.how.rule != "mean":
+            return {name: self._robust(name) for name in self.old}
         return {
             name: torch.where(self.count[name] > 0, self.total[name] / self.count[name].clamp(min=1), old)
             for name, old in self.old.items()
         }
+
+    def _robust(self, name: str) -> Tensor:
+        """Slices laid over each other; changes are clipped tensor by tensor, since slices differ in size."""
+        old, slices = self.old[name], self.slices[name]
+        if not slices:
+            return old.clone()
+        if self.how.clips:
+            parts = [{name: _placed(old, *one)} for one in slices]
+            clipped = robust.clip_changes(parts, {name: old})
+            slices = [(part[name][where], where) for part, (_, where) in zip(clipped, slices, strict=True)]
+        absent = torch.full_like(old, float("nan"))
+        stack = torch.stack([_placed(absent, *one) for one in slices])
+        middle = torch.nanmean(stack, dim=0) if self.how.clips else self.how.centre(stack)
+        return torch.where(torch.isnan(stack).all(dim=0), old, middle)
+
+
+def _placed(ground: Tensor, slice_: Tensor, where: tuple[Tensor, ...]) -> Tensor:
+    placed = ground.clone()
+    placed[where] = slice_
+    return placed

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from potluck.core import robust
 from potluck.core.method import Update
 from potluck.core.payload import Payload, Tensors
 from potluck.core.samples import Samples
@@ -71,6 +72,9 @@ def sample_weights(updates: Sequence[Update[Any]]) -> list[float]:
 
 def weighted_average(parts: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
     """Σ w_k · tensors_k per name. All parts must have the same names."""
+    if robust.current().rule != "mean":
+        nothing = {name: torch.zeros_like(tensor) for name, tensor in parts[0].items()}
+        return layerwise_average(parts, nothing, weights)
     return {
         name: sum_tensors([weight * part[name] for part, weight in zip(parts, weights, strict=True)])
         for name in parts[0]
@@ -85,17 +89,30 @@ def sum_tensors(tensors: Sequence[Tensor]) -> Tensor:
     return total
 
 
+def robust_sum(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum, or as many times the robust average as there are tensors, where the loop asks for one."""
+    if robust.current().rule == "mean":
+        return sum_tensors(tensors)
+    parts = [{"sum": tensor} for tensor in tensors]
+    return len(tensors) * layerwise_average(parts, {"sum": torch.zeros_like(tensors[0])})["sum"]
+
+
 def layerwise_average(
     parts: Sequence[Tensors], old: Mapping[str, Tensor], weights: Sequence[float] | None = None
 ) -> Tensors:
     """Per tensor name, the mean over the parts that own it; a name nobody owns keeps its old value.
 
     Without weights it is the plain mean, computed as sum over count, as every method that takes one does.
+    The loop may ask for another average than the mean (`core.robust`).
     """
-    result = dict(old)
+    how, result = robust.current(), dict(old)
+    if how.clips:
+        parts = robust.clip_changes(parts, old)
     for name in old:
         owners = [number for number, part in enumerate(parts) if name in part]
-        if owners and weights is None:
+        if owners and how.ranks:
+            result[name] = how.centre(torch.stack([parts[number][name] for number in owners]))
+        elif owners and weights is None:
             result[name] = sum_tensors([parts[number][name] for number in owners]) / len(owners)
         elif owners and weights is not None:
             total = sum(weights[number] for number in owners)
@@ -182,6 +199,9 @@ def mean_rows(updates: Sequence[tuple[Tensor, Tensor]], num_classes: int) -> tup
     for rows, labels in updates:
         total.index_add_(0, labels, rows)
         senders += torch.bincount(labels, minlength=num_classes)
+    if robust.current().rule != "mean":
+        rows, labels = (torch.cat(column) for column in zip(*updates, strict=True))
+        return robust.middle_rows(rows, labels, num_classes), senders
     return total / senders.clamp(min=1)[:, None].to(total.dtype), senders
 
 

@@ -26,7 +26,7 @@ from potluck.core.sharing import (
     zero_groups,
 )
 from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import cross_entropy_loss, load_tensors, sum_tensors, tensors_of
+from potluck.core.toolkit import cross_entropy_loss, load_tensors, robust_sum, tensors_of
 from potluck.methods.fedavg import global_predictor
 
 
@@ -122,7 +122,7 @@ class Scaffold(Method[Variates, Start, Change]):
             for name, owners in _owners(state.control, key, ctx).items():
                 parts = [u.payload.control[name] for u in members if name in u.payload.control]
                 if parts:
-                    control[key][name] = old[name] + sum_tensors(parts) / owners
+                    control[key][name] = old[name] + robust_sum(parts) / owners
         return Variates(weights, control)
 
     def predict(self, me: Client, message: Start | None) -> Predictor:
