@@ -227,3 +227,12 @@ def test_what_is_tested():
     trained = me.module("shared", torch.nn.Identity)
     assert torch.equal(method.predict(me, None)(x), trained(x))
     assert not torch.allclose(trained(x), fed.task.shared_model()(x))
+
+
+def test_a_client_without_loss_left_does_not_explode():
+    """One class is soon learned: D goes to 0 and, without a floor, a digits client of one class ends in NaN."""
+    sure = torch.tensor([[20.0, 0.0]], dtype=torch.float64)
+    ones, zeros = torch.ones(1, 4, dtype=torch.float64), torch.zeros(1, 4, dtype=torch.float64)
+    none = torch.nn.Identity()
+    assert FedKD().loss(ones, zeros, sure, sure, none, LABEL).item() == pytest.approx(2 * 1.0 / 0.1, abs=1e-6)
+    assert FedKD(floor=0).loss(ones, zeros, sure, sure, none, LABEL).item() > 1e8

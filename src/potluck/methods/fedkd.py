@@ -61,7 +61,7 @@ class FedKD(Method[Server, Compressed, Compressed]):
     Matrices travel by their leading singular vectors; the share of energy kept rises from `energy_start` to
     `energy_end`. `uplink`: the student's change over the round, or its parameters. Switches: `compress` (low rank
     at all), `hidden` (the loss between features), `adaptive` (distillation divided by the sum of both
-    cross-entropies). `weight`: the mean over clients by samples or plain. `buffers` averages BatchNorm
+    cross-entropies, which `floor` keeps away from zero). `weight`: the mean over clients by samples or plain. `buffers` averages BatchNorm
     statistics as well. `predict_with`: what is tested. `htfllib_compat` weakens the distillation by the number
     of classes and stops no gradient, as HtFLlib does.
     """
@@ -77,6 +77,7 @@ class FedKD(Method[Server, Compressed, Compressed]):
     compress: bool = True
     hidden: bool = True
     adaptive: bool = True
+    floor: float = 0.1
     weight: Weighting = "samples"
     buffers: bool = True
     predict_with: Literal["teacher", "student"] = "teacher"
@@ -127,7 +128,8 @@ class FedKD(Method[Server, Compressed, Compressed]):
         if self.hidden:
             imitation = imitation + mse_loss(teacher_features, hidden_map(stop(student_features)))
             imitation = imitation + mse_loss(stop(teacher_features), hidden_map(student_features))
-        divisor = stop(teacher_ce + student_ce) if self.adaptive else 1.0
+        # A client of one class soon has no loss left: without a floor its distillation grows without bound.
+        divisor = stop(teacher_ce + student_ce).clamp(min=self.floor) if self.adaptive else 1.0
         return teacher_ce + student_ce + imitation / divisor
 
     def server(self, state: Server, updates: Sequence[Update[Compressed]], ctx: Context) -> Server:
