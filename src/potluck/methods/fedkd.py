@@ -61,9 +61,9 @@ class FedKD(Method[Server, Compressed, Compressed]):
     Matrices travel by their leading singular vectors; the share of energy kept rises from `energy_start` to
     `energy_end`. `uplink`: the student's change over the round, or its parameters. Switches: `compress` (low rank
     at all), `hidden` (the loss between features), `adaptive` (distillation divided by the sum of both
-    cross-entropies, which `floor` keeps away from zero). `weight`: the mean over clients by samples or plain. `buffers` averages BatchNorm
-    statistics as well. `predict_with`: what is tested. `htfllib_compat` weakens the distillation by the number
-    of classes and stops no gradient, as HtFLlib does.
+    cross-entropies, which `floor` keeps away from zero). `weight`: the mean over clients by samples or plain.
+    `buffers` averages BatchNorm statistics as well. `predict_with`: what is tested. `htfllib_compat` weakens the
+    distillation by the number of classes and stops no gradient, as HtFLlib does.
     """
 
     name: ClassVar[str] = "fedkd"
