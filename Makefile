@@ -34,7 +34,7 @@ test-slow: $(VENV)/.installed-dev ## minutes of work: many kills, large populati
 test-browser: $(VENV)/.installed-dev ## the report in a real browser (Debian's chromium)
 	@command -v chromium >/dev/null || (apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu) \
 		|| (echo "chromium is missing and could not be installed; install it and try again" && false)
-	$(BIN)/pip install -q -c constraints.txt "playwright>=1.40"
+	$(BIN)/pip install -q -c constraints.txt "playwright>=1.45"
 	$(RUN) -m pytest -m browser
 
 clean: ## remove everything that was built, not the runs

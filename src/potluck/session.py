@@ -31,6 +31,7 @@ from potluck.engines.serial import SerialEngine
 from potluck.engines.vectorized import VectorizedEngine
 from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.federation import Federation
+from potluck.flops import flops_by_architecture
 from potluck.population import ModelSource, build_federation, experiment_data
 from potluck.runs import folder
 from potluck.runs.checkpointer import Checkpointer
@@ -188,7 +189,8 @@ def execute(
             summary = json.loads((path / folder.SUMMARY).read_text(encoding="utf-8"))
             return Run(path, summary, was_finished=True)
         stacked = experiment.engine.vectorize == "on"
-        writer = RunWriter(path, facts(experiment, federation, command), federation.class_counts())
+        told = {**facts(experiment, federation, command), **computing(method, federation)}
+        writer = RunWriter(path, told, federation.class_counts())
         with (
             Checkpointer(
                 writer, federation, every=experiment.engine.checkpoint_every, settle=stacked
@@ -223,6 +225,16 @@ def facts(experiment: Experiment, federation: Federation, command: str) -> dict[
         "models": list(federation.task.architectures),
         "command": command,
     }
+
+
+def computing(method: Method[Any, Any, Any], federation: Federation) -> dict[str, float]:
+    """Floating-point operations of a client's round, mean over clients: forward and backward of all its samples."""
+    flops = flops_by_architecture(federation.task, federation.example())
+    work = [
+        flops[info.architecture] * method.workload(info.samples, federation.training)
+        for info in federation.task.clients
+    ]
+    return {"flops_per_client_round": sum(work) / len(work)}
 
 
 def make_schedule(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> Schedule:

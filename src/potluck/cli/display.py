@@ -133,5 +133,5 @@ def show_runs(
     for path in paths if report is None or len(paths) > 1 else [report]:
         console.print(f"Run folder: {path}", highlight=False, soft_wrap=True)
     if report is not None:
-        page = write_report(runs, report / REPORT, reference=reference)
+        page = write_report(runs, report / REPORT, reference=reference, target=target)
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)

@@ -14,12 +14,13 @@ def report(
     reference: Annotated[
         str | None, typer.Option("--reference", help="method to compare clients with")
     ] = None,
+    target: Annotated[float | None, typer.Option("--target", help="accuracy to measure the cost of")] = None,
 ) -> None:
     """Write one self-contained HTML file about one or more runs."""
     from potluck.report.html import write_report
     from potluck.runs.read import read_run
 
-    path = write_report([read_run(run) for run in runs], out, reference=reference)
+    path = write_report([read_run(run) for run in runs], out, reference=reference, target=target)
     typer.echo(f"Report: {path}")
 
 
@@ -31,10 +32,22 @@ def plot(
     ] = "accuracy",
     x: Annotated[str, typer.Option("--x", help="rounds, bytes, seconds or virtual_seconds")] = "rounds",
     target: Annotated[float | None, typer.Option("--target", help="draw a line at this accuracy")] = None,
+    smooth: Annotated[int, typer.Option("--smooth", help="mean over this many rounds")] = 1,
+    reference: Annotated[
+        str | None, typer.Option("--reference", help="method that differences are taken to")
+    ] = None,
 ) -> None:
     """Draw a figure for print from one or more runs."""
     from potluck.report.figures import plot as draw
     from potluck.runs.read import read_run
 
-    path = draw([read_run(run) for run in runs], out, kind=kind, x=x, target=target)
+    path = draw(
+        [read_run(run) for run in runs],
+        out,
+        kind=kind,
+        x=x,
+        target=target,
+        smooth=smooth,
+        reference=reference,
+    )
     typer.echo(f"Figure: {path}")
