@@ -45,7 +45,7 @@ def as_received(me: Client, tensors: Mapping[str, Tensor] | None) -> ClientModel
 
 def average(old: Tensors, updates: Sequence[Update[Any]], parts: Sequence[Tensors], by: Weighting) -> Tensors:
     """Mean of the participants' tensors, by training samples or plain; what nobody sent keeps its value."""
-    weights = sample_weights(updates) if by == "samples" else [1.0] * len(updates)
+    weights = sample_weights(updates) if by == "samples" else [update.weight for update in updates]
     return layerwise_average(parts, old, weights)
 
 
