@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from potluck.core.evaluation import Evaluation
-from potluck.core.shared_model import fit_together
+from potluck.core.method import Update
+from potluck.core.payload import Nothing
+from potluck.core.shared_model import average, fit_together
 from potluck.core.task import Context
 from potluck.core.training import Training
 from potluck.methods import method_class
@@ -88,3 +90,12 @@ def test_models_trained_together_are_clipped_apart():
         for now, then in zip(me.model.parameters(), before, strict=True)
     )
     assert moved == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("by", "expected"), [("uniform", 1.0), ("samples", 2.0)])
+def test_a_stale_answer_weighs_less(by: str, expected: float):
+    """Values 0 and 3, the second discounted to one half: 1.5 / 1.5, or with 4 and 16 samples 24 / 12."""
+    infos = tiny(2, sizes=(4, 16)).task.clients
+    parts = [{"w": torch.tensor(0.0)}, {"w": torch.tensor(3.0)}]
+    updates = [Update(infos[0], Nothing()), Update(infos[1], Nothing(), staleness=1, weight=0.5)]
+    assert average({"w": torch.tensor(9.0)}, updates, parts, by)["w"].item() == expected
