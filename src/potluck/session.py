@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +13,13 @@ from typing import Any
 from potluck.clock import with_clock
 from potluck.codec import encoded_size
 from potluck.core.callback import Callback
-from potluck.core.client import Client
 from potluck.core.errors import PotluckError
 from potluck.core.evaluation import Evaluation
 from potluck.core.job import Engine
 from potluck.core.loop import Loop
 from potluck.core.method import Method
 from potluck.core.needs import check_needs
+from potluck.core.residents import Saved
 from potluck.core.robust import Averaging
 from potluck.core.schedule import Schedule
 from potluck.core.threads import one_thread
@@ -196,7 +196,7 @@ def execute(
                 writer, federation, every=experiment.engine.checkpoint_every, settle=stacked
             ) as keeper,
             one_thread(),
-            working(make_engine(experiment, method, federation, keeper.clients)) as engine,
+            working(make_engine(experiment, method, federation, keeper.client_state)) as engine,
         ):
             loop = Loop(
                 method,
@@ -281,13 +281,10 @@ def make_engine(
     experiment: Experiment,
     method: Method[Any, Any, Any],
     federation: Federation,
-    clients: Callable[[int], Client] | None = None,
+    saved: Saved | None = None,
 ) -> Engine:
-    """The engine of the experiment, with this federation's clients (or those that a factory makes of them).
-
-    It has faults if they were asked for.
-    """
-    worker = Worker(method, clients or federation.client, encoded_size)
+    """The engine of the experiment, with this federation's clients as they were `saved`, and faults if asked for."""
+    worker = Worker(method, federation.client, encoded_size, saved)
     engine = _plain_engine(experiment, worker, federation)
     faults = Faults(**experiment.faults.model_dump())
     return FaultyEngine(engine, faults, experiment.seed) if faults else engine

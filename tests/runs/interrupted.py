@@ -9,7 +9,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ TIMING = {"seconds", "samples_per_second", "engine", "command"}
 
 def run(case: str, out: Path, **more: Any) -> potluck.Run:
     """One of the cases, from the start or from wherever its folder stands."""
-    settings = {**CASES[case], **more}
+    settings = {"engine": "serial", **CASES[case], **more}
     method, training = settings.pop("method"), settings.pop("training", KEPT)
     hidden = settings.pop("hidden", (5, 7))
     federation = tiny(5, norm=True, hidden=hidden, sizes=(12, 9, 16), training=training)
@@ -127,10 +127,11 @@ def _run_until(number: int, what: str, case: str, out: Path, **more: Any) -> Non
     else:
         write = generations._write
 
-        def halves(path: Path, data: bytes) -> None:
+        def halves(path: Path, buffers: Sequence[bytes]) -> None:
+            data = b"".join(buffers)
             path.write_bytes(data[: len(data) // 2])
             tick()
-            write(path, data)
+            write(path, buffers)
 
         generations._write = halves
         for name in ("fsync", "replace", "truncate", "unlink"):

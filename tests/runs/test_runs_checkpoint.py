@@ -3,7 +3,7 @@
 import json
 import threading
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -81,9 +81,9 @@ def test_a_slow_disk_costs_checkpoints_and_not_time(monkeypatch: pytest.MonkeyPa
     """The disk sticks from the first write on until round 4 is over: rounds 2 and 3 are not waited for."""
     free, write = threading.Event(), generations._write
 
-    def slow(path: Path, data: bytes) -> None:
+    def slow(path: Path, buffers: Sequence[bytes]) -> None:
         assert free.wait(60)
-        write(path, data)
+        write(path, buffers)
 
     class Free(potluck.Callback):
         def on_step(self, step: potluck.Step) -> None:
@@ -112,7 +112,9 @@ def test_clients_are_read_only_when_they_are_needed(
     saved = set(map(int, whole(tmp_path).manifest.clients))
     asked: list[int] = []
     client = Checkpoint.client
-    monkeypatch.setattr(Checkpoint, "client", lambda self, index: asked.append(index) or client(self, index))
+    monkeypatch.setattr(
+        Checkpoint, "client", lambda self, index, device: asked.append(index) or client(self, index, device)
+    )
     stop("fedavg", tmp_path, 5)
     rows = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert asked == rows[-1]["participants"]

@@ -1,5 +1,6 @@
 """Checkpoints on engines other than the plain serial one, and states that no checkpoint can hold."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,26 @@ from potluck.methods.fedgh import FedGH
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.writer import RunWriter
 from tiny import tiny
+
+
+@pytest.mark.parametrize("case", ["fedavg", "fedgh-async"])
+def test_resumed_on_another_engine_and_with_other_numbers_of_workers(
+    case: str, never_stopped: Callable[[str], Path], tmp_path: Path
+):
+    stop(case, tmp_path, 2, engine="serial")
+    stop(case, tmp_path, 3, engine="pool", workers=2)
+    stop(case, tmp_path, 4, engine="pool", workers=1)
+    run(case, tmp_path, engine="pool", workers=3)
+    assert_same_run(never_stopped(case), tmp_path)
+
+
+def test_clients_that_do_not_fit_into_memory_resume_and_outlive_their_old_files(
+    never_stopped: Callable[[str], Path], tmp_path: Path
+):
+    """Put away and brought back after their checkpoint's files are deleted: the files are read only once."""
+    stop("fedgh", tmp_path, 3)
+    run("fedgh", tmp_path, sections={"engine": {"memory": 1e-9}})
+    assert_same_run(never_stopped("fedgh"), tmp_path)
 
 
 @pytest.mark.parametrize("case", ["fedgh", "fedhe"])

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -95,11 +95,11 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_harms_nothing(
 ):
     write = generations._write
 
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, buffers: Sequence[bytes]) -> None:
         if path.name == "client-3-3.safetensors":
-            path.write_bytes(data[:10])
+            path.write_bytes(buffers[0][:10])
             raise OSError(code, os.strerror(code))
-        write(path, data)
+        write(path, buffers)
 
     with monkeypatch.context() as patch:
         patch.setattr(generations, "_write", full)

@@ -31,6 +31,13 @@ def test_killed_in_the_server_step_or_in_training(what: str, case: str, tmp_path
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
 
+@pytest.mark.parametrize("case", ["fedavg", "fedhe"])
+def test_killed_on_the_pool(case: str, never_stopped: NeverStopped, tmp_path: Path):
+    """The comparison is with the serial engine: neither kills nor worker processes may be seen in the result."""
+    assert kill_at_random(case, tmp_path / "killed", 3, seed=3, engine="pool", workers=2) >= 2
+    assert_same_run(never_stopped(case), tmp_path / "killed")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_many_kills(case: str, never_stopped: NeverStopped, tmp_path: Path):

@@ -11,6 +11,9 @@ from typing import Protocol
 from potluck.core import tree
 from potluck.core.client import Client
 
+Saved = Callable[[int], tree.Flat | None]
+"""The state in which a client begins; None for one that begins as it was made."""
+
 
 class Store(Protocol):
     """Keeps clients' states outside of memory, each under the client's index and a version."""
@@ -37,11 +40,12 @@ class Resident:
 class Residents:
     """Clients by index, made when first needed. Over the budget, the least recently used are put in the store.
 
-    A client that never changed is not stored: it is simply made again.
+    A client that never changed is not stored: it is simply made again. Where a run goes on from a checkpoint,
+    `saved` gives the state that a client begins with.
     """
 
-    def __init__(self, make: Callable[[int], Client]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[int], Client], saved: Saved | None = None) -> None:
+        self._make, self._saved = make, saved
         self._here: OrderedDict[int, Resident] = OrderedDict()
         self._stored: dict[int, int] = {}
         self._size = 0
@@ -68,6 +72,8 @@ class Residents:
             client, version = self._make(index), self.stored(index)
             if version and self._store is not None:
                 client.restore(self._store.load(index, version))
+            elif self._saved is not None and (state := self._saved(index)) is not None:
+                client.restore(state)
             self._here[index] = Resident(client, version, 0)
             self._measure(index)
             self.loading += time.perf_counter() - started

@@ -14,7 +14,7 @@ from potluck.core.job import Answer, Failure, Job, Kind, Score, Test
 from potluck.core.method import Method
 from potluck.core.payload import Payload
 from potluck.core.random import seeded
-from potluck.core.residents import Residents
+from potluck.core.residents import Residents, Saved
 from potluck.core.samples import Samples
 from potluck.core.task import CPU
 
@@ -28,11 +28,15 @@ class Worker:
     """Holds the clients that live here and runs jobs on them; engines may limit how many are in memory."""
 
     def __init__(
-        self, method: Method[Any, Any, Any], clients: Callable[[int], Client], measure: Measure
+        self,
+        method: Method[Any, Any, Any],
+        clients: Callable[[int], Client],
+        measure: Measure,
+        saved: Saved | None = None,
     ) -> None:
         self.method = method
         self.measure = measure
-        self.residents = Residents(clients)
+        self.residents = Residents(clients, saved)
 
     def client(self, index: int) -> Client:
         """The client of this index, made or brought back if it is not in memory."""

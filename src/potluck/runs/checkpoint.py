@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
 
 from potluck.core import tree
-from potluck.core.client import Client
 from potluck.core.desk import Progress
 from potluck.core.errors import PotluckError
 from potluck.core.loop import Loop
+from potluck.core.task import CPU
 from potluck.runs import folder
 from potluck.runs.generations import Damaged, Generations, Manifest
 from potluck.runs.snapshot import rebuild
@@ -30,34 +29,10 @@ class Checkpoint:
     generations: Generations
     manifest: Manifest
 
-    def client(self, index: int) -> tree.Flat | None:
+    def client(self, index: int, device: torch.device = CPU) -> tree.Flat | None:
         """A client's saved state; None if it had not worked yet, so that it is still as it was made."""
         entry = self.manifest.clients.get(str(index))
-        if entry is None:
-            return None
-        try:
-            return self.generations.read_state(entry)
-        except OSError as error:
-            raise PotluckError(
-                f"The saved client {index} of {str(self.run)!r} cannot be read: {error}."
-            ) from None
-
-    def restored(self, make: Callable[[int], Client]) -> Callable[[int], Client]:
-        """A factory whose clients start as they were saved, each read only when it is made."""
-
-        def client(index: int) -> Client:
-            me, state = make(index), self.client(index)
-            if state is not None:
-                try:
-                    me.restore(_on(me.task.device, state))
-                except (RuntimeError, KeyError) as error:
-                    reason = str(error).splitlines()[0]
-                    raise PotluckError(
-                        f"The saved model of client {index} does not fit its {me.info.architecture!r}: {reason}"
-                    ) from None
-            return me
-
-        return client
+        return None if entry is None else _on(device, self.generations.read_state(entry))
 
     def restore(self, loop: Loop) -> None:
         """Put a new loop where the saved one stood."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
@@ -15,7 +15,6 @@ import torch
 from potluck import __version__
 from potluck.core import tree
 from potluck.core.callback import Callback, Step
-from potluck.core.client import Client
 from potluck.core.desk import Progress
 from potluck.core.errors import PotluckError
 from potluck.core.loop import Loop
@@ -49,7 +48,6 @@ class Checkpointer(Callback):
         self.seconds = 0.0
         """How long training waited for checkpoints so far."""
         self.saved = last_checkpoint(self.run)
-        self.clients: Callable[[int], Client] = federation.client
         self._writer = writer
         self._population = fingerprint(federation) if every or self.saved else {}
         self._generations = Generations(self.run / folder.CHECKPOINT)
@@ -62,9 +60,10 @@ class Checkpointer(Callback):
         self._held = 0
         self._commit: Future[None] | None = None
         self._loop: Loop | None = None
-        self._take_up(federation)
+        self._device = federation.task.device
+        self._take_up()
 
-    def _take_up(self, federation: Federation) -> None:
+    def _take_up(self) -> None:
         """Make the run's files those of the last checkpoint; without one, those of a new run."""
         if self.saved is None:
             for name in folder.METRICS:
@@ -74,8 +73,11 @@ class Checkpointer(Callback):
         self.saved.check_population(self._population)
         self.saved.rewind_metrics()
         self._writer.take_up(self.saved.manifest.notes)
-        self.clients = self.saved.restored(federation.client)
         self._good, self._clients = [self.saved.manifest], dict(self.saved.manifest.clients)
+
+    def client_state(self, index: int) -> tree.Flat | None:
+        """The state in which a client begins: that of the last checkpoint, if it is in there."""
+        return None if self.saved is None else self.saved.client(index, self._device)
 
     def restore(self, loop: Loop) -> None:
         """Put a new loop where the last checkpoint stood, if there is one."""
@@ -164,7 +166,7 @@ class Checkpointer(Callback):
             states = loop.desk.fetch_all(part, loop.context())
             yield from zip(part, states, strict=True)
             begin += group
-            largest = max(_size(state) for state in states)
+            largest = max(tree.size(state) for state in states)
             group = max(1, min(64, ROOM // max(largest, 1)))
 
     # -- in the background --------------------------------------------------------------------------------
@@ -173,8 +175,8 @@ class Checkpointer(Callback):
         """Hand a state to the thread; wait for older ones where too much is waiting."""
         name = f"{stem}-{self._number}.safetensors"
         future = self._thread.submit(self._generations.write_state, name, state)
-        self._waiting.append((future, _size(state)))
-        self._held += _size(state)
+        self._waiting.append((future, tree.size(state)))
+        self._held += tree.size(state)
         while self._waiting and (self._held > ROOM or self._waiting[0][0].done()):
             written, size = self._waiting.popleft()
             written.exception()
@@ -229,7 +231,3 @@ def _server_state(loop: Loop, now: Progress) -> tree.Flat:
 def _land_all(loop: Loop) -> None:
     for flight in loop.progress.flights:
         loop.desk.land(flight)
-
-
-def _size(state: tree.Flat) -> int:
-    return sum(tensor.nbytes for tensor in state.tensors.values())

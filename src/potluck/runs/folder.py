@@ -20,7 +20,7 @@ REPORT = "report.html"
 CHECKPOINT = "checkpoint"
 METRICS = (ROUNDS, CLIENTS)
 
-_NO_MATTER = {"engine.name", "engine.workers", "engine.device", "engine.checkpoint_every"}
+_NO_MATTER = {f"engine.{name}" for name in ("name", "workers", "memory", "device", "checkpoint_every")}
 
 
 def write_atomic(path: Path, text: str) -> None:

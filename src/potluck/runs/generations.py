@@ -11,12 +11,12 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from potluck.codec import decode_state, encode_state
+from potluck.codec import Buffer, load_state, parts
 from potluck.core.errors import PotluckError
 from potluck.core.tree import Flat
 
@@ -67,9 +67,11 @@ class Generations:
     def write_state(self, name: str, state: Flat) -> Entry:
         """Write a state to a file of its own, down to the disk."""
         self.path.mkdir(exist_ok=True)
-        data = encode_state(state)
-        _write(self.path / name, data)
-        return {"file": name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        buffers, digest = parts(state.tensors, state.layout), hashlib.sha256()
+        for buffer in buffers:
+            digest.update(buffer)
+        _write(self.path / name, buffers)
+        return {"file": name, "sha256": digest.hexdigest(), "bytes": sum(len(buffer) for buffer in buffers)}
 
     def commit(self, manifest: Manifest) -> None:
         """Make a generation valid: all its files are on the disk before its manifest has its name."""
@@ -79,7 +81,7 @@ class Generations:
         fresh = place.with_name(place.name + ".new")
         body = vars(manifest)
         head = {"format": FORMAT, "version": VERSION, "sha256": _digest(body)}
-        _write(fresh, json.dumps({**head, "body": body}).encode())
+        _write(fresh, [json.dumps({**head, "body": body}).encode()])
         os.replace(fresh, place)
         sync(self.path)
 
@@ -124,7 +126,7 @@ class Generations:
 
     def read_state(self, entry: Entry) -> Flat:
         """The state in a file."""
-        return decode_state((self.path / entry["file"]).read_bytes())
+        return load_state(self.path / entry["file"])
 
 
 def sync(path: Path) -> None:
@@ -136,9 +138,10 @@ def sync(path: Path) -> None:
         os.close(file)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, buffers: Sequence[Buffer]) -> None:
     with open(path, "wb") as file:
-        file.write(data)
+        for buffer in buffers:
+            file.write(buffer)
         file.flush()
         os.fsync(file.fileno())
 
