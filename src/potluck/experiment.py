@@ -155,11 +155,17 @@ class EvaluateSection(Section):
 class EngineSection(Section):
     """Where clients work. Results do not depend on it."""
 
-    name: Literal["auto", "serial", "pool"] = Field(
+    name: Literal["auto", "serial", "pool", "flower"] = Field(
         "auto", description="auto: the pool, or serial on an accelerator"
     )
     workers: int = Field(0, ge=0, description="0: one per core")
     memory: float = Field(0.0, ge=0, description="gigabytes that clients may hold; 0: half of what is free")
+    nodes: int = Field(0, ge=0, description="flower: machines with data of their own; 0: data are dealt")
+    classes: int = Field(0, ge=0, description="flower: classes that the nodes' labels have together")
+    wait: float = Field(300.0, gt=0, description="flower: seconds to wait for the nodes")
+    server: str = Field("", description="flower: address of the server; empty: all on this machine")
+    ca: str = Field("", description="flower: certificate of the server's authority; empty: no TLS")
+    max_megabytes: float = Field(1024.0, gt=0, description="flower: larger answers are refused unread")
     device: str = "cpu"
     vectorize: Literal["off", "on", "auto"] = Field(
         "off", description="train clients of one architecture stacked (serial engine); auto measures once"

@@ -62,7 +62,7 @@ def build_federation(
         Participant(
             name := f"client-{index}",
             names[index],
-            _own_start(builders[names[index]], experiment, names[index], name),
+            own_start(builders[names[index]], experiment, names[index], name),
             dealt.train[index],
             dealt.test[index],
             devices[index].kind if devices else "default",
@@ -193,7 +193,7 @@ def _architectures(
             if isinstance(source, str)
             else f"{number}-{getattr(source, '__name__', type(source).__name__)}"
         )
-        named[name] = _builder(source, name, experiment, data)
+        named[name] = model_builder(source, name, experiment, data)
     used = assign(list(named), clients)
     if experiment.devices.assign == "memory":
         if not devices:
@@ -208,7 +208,7 @@ def _own_name(source: nn.Module | Callable[[], nn.Module], number: int) -> str:
     return f"{getattr(source, '__name__', type(source).__name__)}-{number}"
 
 
-def _builder(source: ModelSource, name: str, experiment: Experiment, data: Data) -> Builder:
+def model_builder(source: ModelSource, name: str, experiment: Experiment, data: Data) -> Builder:
     from potluck.members import as_client_model, copier
 
     if isinstance(source, str):
@@ -225,7 +225,7 @@ def _builder(source: ModelSource, name: str, experiment: Experiment, data: Data)
     return lambda: as_client_model(source(), name)
 
 
-def _own_start(build: Builder, experiment: Experiment, architecture: str, client: str) -> Builder:
+def own_start(build: Builder, experiment: Experiment, architecture: str, client: str) -> Builder:
     """A client's model at its start: weights of its own, or its architecture's with `same_init`."""
     who = "common" if experiment.models.same_init else client
 
@@ -241,7 +241,7 @@ def _shared_builder(experiment: Experiment, data: Data, builders: dict[str, Buil
     wanted = experiment.models.shared
     if wanted is None and (zoo := [name for name in builders if _in_zoo(name)]):
         wanted = smallest(zoo, data.input_shape, data.num_classes, vocabulary=data.vocabulary)
-    return None if wanted is None else _builder(wanted, wanted, experiment, data)
+    return None if wanted is None else model_builder(wanted, wanted, experiment, data)
 
 
 def _in_zoo(name: str) -> bool:

@@ -169,8 +169,9 @@ def execute(
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
     command: str = "",
+    engine: Engine | None = None,
 ) -> Run:
-    """Check everything, then train, writing the run down as it goes."""
+    """Check everything, then train, writing the run down as it goes; `engine` is one that is at work already."""
     experiment = experiment.with_objects(federation=federation, data=data, models=models)
     method = method or experiment.build_method()
     experiment = experiment.with_method(method, experiment.method.name)
@@ -196,7 +197,7 @@ def execute(
                 writer, federation, every=experiment.engine.checkpoint_every, settle=stacked
             ) as keeper,
             one_thread(),
-            working(make_engine(experiment, method, federation, keeper.client_state)) as engine,
+            working(make_engine(experiment, method, federation, keeper.client_state, engine)) as engine,
         ):
             loop = Loop(
                 method,
@@ -228,7 +229,12 @@ def facts(experiment: Experiment, federation: Federation, command: str) -> dict[
 
 
 def computing(method: Method[Any, Any, Any], federation: Federation) -> dict[str, float]:
-    """Floating-point operations of a client's round, mean over clients: forward and backward of all its samples."""
+    """Floating-point operations of a client's round, mean over clients: forward and backward of all its samples.
+
+    Models that stay on machines of their own are not counted.
+    """
+    if any(architecture.build is None for architecture in federation.task.architectures.values()):
+        return {}
     flops = flops_by_architecture(federation.task, federation.example())
     work = [
         flops[info.architecture] * method.workload(info.samples, federation.training)
@@ -237,10 +243,16 @@ def computing(method: Method[Any, Any, Any], federation: Federation) -> dict[str
     return {"flops_per_client_round": sum(work) / len(work)}
 
 
+def is_asynchronous(experiment: Experiment, method: Method[Any, Any, Any]) -> bool:
+    """Whether the server acts on every answer; `auto` is the method's own mode."""
+    mode = experiment.schedule.mode
+    return mode == "async" or (mode == "auto" and method.asynchronous)
+
+
 def make_schedule(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> Schedule:
     """The schedule of the experiment; `auto` is the method's own mode."""
     settings = experiment.schedule
-    asynchronous = settings.mode == "async" or (settings.mode == "auto" and method.asynchronous)
+    asynchronous = is_asynchronous(experiment, method)
     if asynchronous and (settings.deadline or settings.over_select > 1):
         raise PotluckError("schedule.deadline and schedule.over_select need schedule.mode = 'sync'.")
     usual = 1 if asynchronous else 0
@@ -282,10 +294,11 @@ def make_engine(
     method: Method[Any, Any, Any],
     federation: Federation,
     saved: Saved | None = None,
+    engine: Engine | None = None,
 ) -> Engine:
     """The engine of the experiment, with this federation's clients as they were `saved`, and faults if asked for."""
     worker = Worker(method, federation.client, encoded_size, saved)
-    engine = _plain_engine(experiment, worker, federation)
+    engine = engine or _plain_engine(experiment, worker, federation)
     faults = Faults(**experiment.faults.model_dump())
     return FaultyEngine(engine, faults, experiment.seed) if faults else engine
 

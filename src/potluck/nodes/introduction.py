@@ -1,0 +1,51 @@
+"""What a node tells the server of itself, and nothing more."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from potluck.core.task import Architecture, ClientInfo
+from potluck.core.tree import Flat
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """All that a node tells of itself: its name, how much it has, and the shape of its model."""
+
+    name: str
+    samples: int
+    architecture: str
+    device: str
+    input_shape: list[int]
+    feature_dim: int
+    tensors: dict[str, list[Any]]
+    parameters: list[str]
+    head: dict[str, list[int]]
+    stage_shapes: list[list[int]]
+    width_rate: float | None
+
+    @staticmethod
+    def of(info: ClientInfo, architecture: Architecture, input_shape: tuple[int, ...]) -> Introduction:
+        """What a client may say of itself."""
+        shapes = {
+            name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape]
+            for name, tensor in architecture.initial.items()
+        }
+        return Introduction(
+            info.name,
+            info.samples,
+            info.architecture,
+            info.device,
+            list(input_shape),
+            architecture.feature_dim,
+            shapes,
+            sorted(architecture.parameters),
+            {name: list(shape) for name, shape in architecture.head.items()},
+            [list(shape) for shape in architecture.stage_shapes],
+            architecture.width_rate,
+        )
+
+    def flat(self) -> Flat:
+        """The introduction as it travels."""
+        return Flat({}, {"introduction": asdict(self)})
