@@ -172,7 +172,15 @@ def execute(
     engine: Engine | None = None,
 ) -> Run:
     """Check everything, then train, writing the run down as it goes; `engine` is one that is at work already."""
-    experiment = experiment.with_objects(federation=federation, data=data, models=models)
+    if experiment.engine.name == "flower" and engine is None:
+        if method is not None or federation is not None or data is not None or models is not None:
+            raise PotluckError(
+                "engine.name = 'flower' works with names, not with Python objects: nodes are other processes; "
+                "write the method as module:Class, or bring data and models with potluck node init."
+            )
+        return _elsewhere(experiment, out, resume, callbacks, command)
+    if engine is None:
+        experiment = experiment.with_objects(federation=federation, data=data, models=models)
     method = method or experiment.build_method()
     experiment = experiment.with_method(method, experiment.method.name)
     if federation is None:
@@ -210,6 +218,24 @@ def execute(
             keeper.restore(loop)
             loop.run()
     return Run(path, writer.summary)
+
+
+def _elsewhere(
+    experiment: Experiment, out: Path | None, resume: bool, callbacks: Sequence[Callback], command: str
+) -> Run:
+    """A run whose loop is in a Flower server's process; its folder is on this machine."""
+    from potluck.deploy.submit import run_on_flower
+
+    what = (
+        "own-nodes" if experiment.engine.nodes else experiment.data.name.replace("/", "-").replace(":", "-")
+    )
+    name = experiment.method.name.split(":")[-1].lower()
+    path = out or folder.new_folder(Path("runs"), f"{name}-{what}-seed{experiment.seed}")
+    was_finished = resume and (path / folder.SUMMARY).exists()
+    if not was_finished:
+        run_on_flower(experiment, path, resume=resume, command=command, callbacks=callbacks)
+    summary = json.loads((path / folder.SUMMARY).read_text(encoding="utf-8"))
+    return Run(path, summary, was_finished=was_finished)
 
 
 def facts(experiment: Experiment, federation: Federation, command: str) -> dict[str, Any]:

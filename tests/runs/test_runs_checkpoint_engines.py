@@ -68,7 +68,7 @@ def test_a_measured_choice_is_obeyed_and_not_measured_again(monkeypatch: pytest.
 
 def test_clients_on_other_machines_keep_their_own_state(tmp_path: Path):
     class Remote(SerialEngine):
-        realtime = True
+        realtime = remote = True
 
         def submit(self, job: Job) -> None:
             assert job.kind in ("train", "evaluate")

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from potluck.cli import compare, lists, results, resume, run
+from potluck.cli import compare, lists, node, results, resume, run, server
 from potluck.cli import data as data_commands
 
 app = typer.Typer(
@@ -25,6 +25,8 @@ app.command("methods")(lists.methods)
 app.command("models")(lists.models)
 app.command("datasets")(lists.datasets)
 app.add_typer(data_commands.app, name="data")
+app.add_typer(node.app, name="node")
+app.add_typer(server.app, name="server")
 
 
 def main() -> None:

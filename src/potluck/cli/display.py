@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -18,7 +17,7 @@ PLAIN_LINES = 20
 
 
 @contextmanager
-def progress(label: str, *, quiet: bool) -> Iterator[list[Callback]]:
+def progress(label: str, *, quiet: bool, rounds: int = 0) -> Iterator[list[Callback]]:
     """The callbacks that show a run: a bar on a terminal, plain lines elsewhere, nothing when quiet."""
     if quiet:
         yield []
@@ -31,17 +30,17 @@ def progress(label: str, *, quiet: bool) -> Iterator[list[Callback]]:
             TimeRemainingColumn(),
             console=Console(stderr=True),
         ) as bar:
-            yield [_Bar(bar, label)]
+            yield [_Bar(bar, label, rounds)]
     else:
-        yield [_Lines(label)]
+        yield [_Lines(label, rounds)]
 
 
 class _News(Callback):
     """Keeps the story so far: accuracy with its trend, loss, traffic, failures."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, rounds: int = 0) -> None:
         self.label = label
-        self.rounds = 0
+        self.rounds = rounds
         self._accuracy: float | None = None
         self._bytes = 0
         self._failures = 0
@@ -75,15 +74,14 @@ def _trend(before: float | None, now: float) -> str:
 
 
 class _Bar(_News):
-    def __init__(self, bar: Progress, label: str) -> None:
-        super().__init__(label)
+    def __init__(self, bar: Progress, label: str, rounds: int = 0) -> None:
+        super().__init__(label, rounds)
         self.bar = bar
-        self.task: Any = None
+        self.task = bar.add_task("", total=rounds or None, label=label, news="")
 
     def on_start(self, loop: Loop) -> None:
         super().on_start(loop)
-        done = loop.progress.ended // loop.cohort
-        self.task = self.bar.add_task("", total=self.rounds, completed=done, label=self.label, news="")
+        self.bar.update(self.task, total=self.rounds, completed=loop.progress.ended // loop.cohort)
 
     def on_step(self, step: Step) -> None:
         self.bar.update(self.task, completed=step.record.round, news=self.news(step))

@@ -23,9 +23,15 @@ Rounds = Annotated[int | None, typer.Option("--rounds", help="number of rounds")
 Participation = Annotated[
     float | None, typer.Option("--participation", help="share of clients per round, in (0, 1]")
 ]
-Engine = Annotated[str | None, typer.Option("--engine", help="serial | pool")]
+Engine = Annotated[str | None, typer.Option("--engine", help="serial | pool | flower")]
 Workers = Annotated[
     int | None, typer.Option("--workers", help="worker processes of the pool; 0: one per core")
+]
+Server = Annotated[
+    str | None, typer.Option("--server", help="flower: HOST:PORT of a server; else all on this machine")
+]
+Authority = Annotated[
+    str | None, typer.Option("--ca", help="flower: the server's authority certificate (ca.crt)")
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu | cuda | mps")]
 Vectorize = Annotated[

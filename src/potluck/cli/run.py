@@ -25,6 +25,8 @@ def run(
     participation: options.Participation = None,
     engine: options.Engine = None,
     workers: options.Workers = None,
+    server: options.Server = None,
+    ca: options.Authority = None,
     device: options.Device = None,
     vectorize: options.Vectorize = None,
     fleet: options.Fleet = None,
@@ -51,6 +53,8 @@ def run(
         "schedule.participation": participation,
         "engine.name": engine,
         "engine.workers": workers,
+        "engine.server": server,
+        "engine.ca": ca,
         "engine.device": device,
         "engine.vectorize": vectorize,
         "devices.fleet": fleet,
@@ -63,7 +67,7 @@ def run(
     from potluck.session import execute
 
     experiment = parse_experiment(options.collect(options.base_values(target), flags, settings))
-    with progress(experiment.method.name, quiet=quiet) as callbacks:
+    with progress(experiment.method.name, quiet=quiet, rounds=experiment.schedule.rounds) as callbacks:
         finished = execute(
             experiment,
             out=out,

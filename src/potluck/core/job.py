@@ -79,10 +79,12 @@ class Engine(Protocol):
 
     Jobs of one client are done in the order submitted. `realtime` engines deliver in the order in which
     answers really arrive; on others the loop goes by its virtual clock, so results never depend on timing.
+    Clients of `remote` engines keep their states to themselves, and answer again what they were asked before.
     """
 
     name: str
     realtime: bool
+    remote: bool
 
     def submit(self, job: Job) -> None:
         """Take a job; returns without waiting for it."""

@@ -48,7 +48,7 @@ class FaultyEngine:
 
     def __init__(self, engine: Engine, faults: Faults, seed: int) -> None:
         self.engine, self.faults, self.seed = engine, faults, seed
-        self.name, self.realtime = engine.name, engine.realtime
+        self.name, self.realtime, self.remote = engine.name, engine.realtime, engine.remote
         self._fates: dict[int, str] = {}
         self._absent: deque[Failure] = deque()
 

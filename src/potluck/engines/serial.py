@@ -20,6 +20,7 @@ class SerialEngine:
 
     name = "serial"
     realtime = False
+    remote = False
 
     def __init__(
         self, worker: Worker, memory: int | None = None, spill_dir: Path | str | None = None

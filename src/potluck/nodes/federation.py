@@ -147,7 +147,11 @@ def _architecture(one: Introduction, name: str) -> Architecture:
     unknown: Tensors = {}
     for key, (dtype, *shape) in one.tensors.items():
         kind = getattr(torch, dtype)
-        value = torch.full((), float("nan"), dtype=kind) if kind.is_floating_point else torch.zeros((), dtype=kind)
+        value = (
+            torch.full((), float("nan"), dtype=kind)
+            if kind.is_floating_point
+            else torch.zeros((), dtype=kind)
+        )
         unknown[key] = value.expand(shape)
     return Architecture(
         name,
@@ -171,7 +175,9 @@ def _checked(weights: Tensors, architecture: Architecture) -> Tensors:
     for name, placeholder in architecture.initial.items():
         given = weights.get(name)
         if given is None or given.shape != placeholder.shape or given.dtype != placeholder.dtype:
-            raise PotluckError(f"The first weights of {architecture.name!r} do not have the shape of {name!r}.")
+            raise PotluckError(
+                f"The first weights of {architecture.name!r} do not have the shape of {name!r}."
+            )
     return {name: weights[name] for name in architecture.initial}
 
 

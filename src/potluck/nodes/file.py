@@ -86,7 +86,7 @@ def read_node(path: Path) -> NodeFile:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise PotluckError(f"{str(path)}: {where} is not valid: {first['msg'].lower()}.") from None
+        raise PotluckError(f"{path!s}: {where} is not valid: {first['msg'].lower()}.") from None
 
 
 TEMPLATE = """\

@@ -15,6 +15,7 @@ from potluck.core.errors import PotluckError
 from potluck.core.job import Answer, Failure, Job
 from potluck.core.method import Method, payload_types
 from potluck.core.payload import PayloadError
+from potluck.core.schema import check_payload
 from potluck.core.threads import one_thread
 from potluck.core.tree import Flat
 from potluck.core.worker import Worker
@@ -23,13 +24,13 @@ from potluck.federation import Federation
 from potluck.nodes.federation import node_federation
 from potluck.nodes.file import read_node
 from potluck.nodes.introduction import Introduction
-from potluck.nodes.packing import pack_job, pack_result, read_image, unpack_job
+from potluck.nodes.packing import Order, pack_job, pack_result, read_image, unpack_job
 from potluck.nodes.store import Store
 from potluck.population import build_federation, experiment_data
-from potluck.session import settle_models
+from potluck.settle import settle_models
 
 MEGABYTE = 1 << 20
-NODE_FILE, STATE, RUN, EXPERIMENT = "node-file", "state", "run", "experiment"
+NODE_FILE, PARTITION = "node-file", "partition-id"
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,11 @@ class Node:
 
     def work(self, flat: Flat) -> Flat:
         """Do a job, or give again what was answered to it before; a training job is committed to disk."""
+        down, task = payload_types(self.method)[0], self.federation.task
         try:
-            job = unpack_job(flat, payload_types(self.method)[0])
+            job = unpack_job(flat, down)
+            if job.message is not None:
+                check_payload(job.message, down, task, task.clients[self.index])
         except PayloadError as error:
             return pack_result(Failure(0, 0, str(error), "invalid"))
         question = encode_state(pack_job(replace(job, id=0)))
@@ -86,10 +90,10 @@ class Node:
         return me
 
 
-def answer(message: Flat, run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> Flat:
+def answer(message: Flat, node_config: Mapping[str, Any]) -> Flat:
     """Whatever the server asks, as one reply; what is wrong here is told in a sentence."""
     try:
-        node = open_node(run_config, node_config)
+        node = open_node(message, node_config)
     except PotluckError as error:
         return Flat({}, {"refusal": str(error)})
     asked = message.layout.get("ask")
@@ -106,18 +110,18 @@ def limit_of(node_config: Mapping[str, Any]) -> int:
     return int((read_node(Path(str(path))).max_megabytes if path else 1024) * MEGABYTE)
 
 
-def open_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> Node:
+def open_node(message: Flat, node_config: Mapping[str, Any]) -> Node:
     """The node of node.toml, or, where there is none, the client of a dealt data set with this partition id."""
-    text, run = str(run_config[EXPERIMENT]), str(run_config[RUN])
+    order = Order.read(message)
     if path := node_config.get(NODE_FILE):
         file = read_node(Path(str(path)))
-        method, federation = _own(text, Path(str(path)))
-        return Node(method, federation, 0, Store(file.state_folder() / run, file.keep))
-    method, federation = _dealt(text)
-    index = int(node_config["partition-id"])
+        method, federation = _own(order.experiment, Path(str(path)))
+        return Node(method, federation, 0, Store(file.state_folder() / order.run, file.keep))
+    method, federation = _dealt(order.experiment)
+    index = int(node_config[PARTITION])
     if index >= len(federation.participants):
         raise PotluckError(f"This node is partition {index}, the run has {len(federation.participants)}.")
-    folder = Path(str(run_config[STATE])) / run / federation.participants[index].name
+    folder = Path(order.state) / federation.participants[index].name
     return Node(method, federation, index, Store(folder, keep=4))
 
 

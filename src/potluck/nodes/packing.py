@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import safetensors
@@ -12,6 +13,31 @@ from potluck.codec import decode_state
 from potluck.core.job import Answer, Failure, Job, Score
 from potluck.core.payload import Payload, PayloadError
 from potluck.core.tree import Flat
+
+
+@dataclass(frozen=True)
+class Order:
+    """What every message to a node says of its run: the experiment, the run's id, where dealt clients live."""
+
+    experiment: str
+    run: str
+    state: str = ""
+
+    def on(self, flat: Flat) -> Flat:
+        """The message with this written on it."""
+        return Flat(flat.tensors, {**flat.layout, "order": asdict(self)})
+
+    @staticmethod
+    def read(flat: Flat) -> Order:
+        """What is written on a message. A run's id names a folder, so it may hold nothing else."""
+        values = _section(flat, "order")
+        if set(values) != {"experiment", "run", "state"} or not all(
+            isinstance(v, str) for v in values.values()
+        ):
+            raise PayloadError("The message does not say which experiment it belongs to.")
+        if not re.fullmatch(r"[0-9a-f]{0,32}", values["run"]):
+            raise PayloadError(f"The run id {values['run']!r} is not one of Potluck's.")
+        return Order(**values)
 
 
 def read_image(data: bytes) -> Flat:
@@ -56,7 +82,8 @@ def unpack_result(flat: Flat, job: Job, up: type[Payload]) -> Answer | Failure:
             return Failure(job.id, job.client, str(flat.layout["refusal"]))
         if "failure" in flat.layout:
             told = _section(flat, "failure")
-            return Failure(job.id, job.client, str(told["reason"]), told["kind"])
+            invalid = told["kind"] == "invalid"
+            return Failure(job.id, job.client, str(told["reason"]), "invalid" if invalid else "error")
         values = {**_section(flat, "answer"), "job": job.id, "client": job.client}
         scores = {test: Score(**_numbers(score)) for test, score in flat.layout["scores"].items()}
         answer = Answer(**_numbers(values), scores=scores)

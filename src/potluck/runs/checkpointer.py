@@ -134,9 +134,7 @@ class Checkpointer(Callback):
         """Everything is copied here, at rest; only copies go to the thread."""
         now, changed = loop.progress, []
         self._number += 1
-        if (
-            loop.desk.engine.realtime
-        ):  # clients elsewhere keep their own state; what they are at is asked again
+        if loop.desk.engine.remote:  # clients keep their own state; what they are at is asked again
             now = replace(now, flights=[])
         else:
             _land_all(loop)

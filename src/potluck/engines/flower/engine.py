@@ -35,6 +35,7 @@ class FlowerEngine:
     """
 
     name = "flower"
+    remote = True
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class FlowerEngine:
         return failures
 
     def _message(self, job: Job) -> Message:
-        content = wire.to_record(pack_job(job))
+        content = wire.to_record(self.roll.order.on(pack_job(job)))
         kind = "train" if job.kind == "train" else "evaluate"
         ttl = self.deadline if math.isfinite(self.deadline) else None
         return Message(content, self.roll.node(job.client), kind, ttl=ttl, group_id=str(job.round))
@@ -141,4 +142,3 @@ class FlowerEngine:
 def _kept(job: Job) -> Failure:
     """A private state never travels, whoever asks for it."""
     return Failure(job.id, job.client, "a node keeps its state to itself", "dropped")
-

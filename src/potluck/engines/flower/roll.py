@@ -13,15 +13,22 @@ from potluck.core.payload import PayloadError, Tensors
 from potluck.core.tree import Flat
 from potluck.engines.flower import wire
 from potluck.nodes.introduction import Introduction
+from potluck.nodes.packing import Order
 
 
 class Roll:
     """The nodes of a run by name. Asking a node for its introduction is the first message it gets."""
 
     def __init__(
-        self, grid: Grid, limit: int, *, poll: float = 0.5, sleep: Callable[[float], None] = time.sleep
+        self,
+        grid: Grid,
+        order: Order,
+        limit: int,
+        *,
+        poll: float = 0.5,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.grid, self.limit = grid, limit
+        self.grid, self.order, self.limit = grid, order, limit
         self.introductions: list[Introduction] = []
         self._poll, self._sleep = poll, sleep
         self._ids: dict[str, int] = {}
@@ -105,9 +112,8 @@ class Roll:
             raise PotluckError(str(flat.layout["refusal"]))
         return flat
 
-    @staticmethod
-    def _query(flat: Flat, node: int) -> Message:
-        return Message(wire.to_record(flat), node, "query")
+    def _query(self, flat: Flat, node: int) -> Message:
+        return Message(wire.to_record(self.order.on(flat)), node, "query")
 
 
 def natural(name: str) -> tuple[str, int]:

@@ -4,42 +4,45 @@ from __future__ import annotations
 
 import json
 import math
+import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from potluck.core.errors import PotluckError
+from potluck.core.callback import Callback
+from potluck.core.loop import Loop
 from potluck.engines.flower.engine import FlowerEngine
 from potluck.engines.flower.roll import Roll
-from potluck.experiment import Experiment, parse_experiment
+from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.nodes.federation import server_federation
-from potluck.nodes.node import EXPERIMENT, MEGABYTE
+from potluck.nodes.node import MEGABYTE
+from potluck.nodes.packing import Order
+from potluck.runs import folder
 from potluck.session import Run, execute, is_asynchronous
 
-OUT, RESUME, COMMAND, TROUBLE = "out", "resume", "command", "trouble"
 
-app = ServerApp()
-
-
-@app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the experiment of the run configuration; a sentence for the user goes into the file it names."""
+    """Run the experiment of the run configuration; what went wrong is left in the file it names."""
+    trouble = str(context.run_config.get("trouble", ""))
     try:
         serve(grid, context.run_config)
-    except PotluckError as error:
-        if trouble := str(context.run_config.get(TROUBLE, "")):
-            Path(trouble).write_text(str(error), encoding="utf-8")
+    except Exception as error:
+        if trouble:
+            folder.write_atomic(Path(trouble), f"{type(error).__name__}: {error}")
         raise
 
 
 def serve(grid: Grid, config: Mapping[str, Any], **timing: Any) -> Run:
     """Gather the nodes, then do what `potluck run` does anywhere else."""
-    experiment = parse_experiment(json.loads(str(config[EXPERIMENT])))
+    experiment = configured(str(config["experiment"]))
+    out = Path(str(config.get("out") or folder.new_folder(Path("runs"), f"{experiment.method.name}-flower")))
     method, settings = experiment.build_method(), experiment.engine
-    roll = Roll(grid, int(settings.max_megabytes * MEGABYTE), **timing)
+    order = Order(json.dumps(experiment.model_dump(mode="json", exclude_none=True)), "", str(out / "nodes"))
+    roll = Roll(grid, order, int(settings.max_megabytes * MEGABYTE), **timing)
     roll.gather(settings.nodes or experiment.partition.clients, settings.wait)
     federation = None
     if settings.nodes:
@@ -58,18 +61,34 @@ def serve(grid: Grid, config: Mapping[str, Any], **timing: Any) -> Run:
         method=method,
         federation=federation,
         engine=engine,
-        out=Path(str(config[OUT])),
-        resume=bool(config.get(RESUME, False)),
-        command=str(config.get(COMMAND, "")),
+        out=out,
+        resume=bool(config.get("resume", False)),
+        command=str(config.get("command", "")),
+        callbacks=[RunId(out / "run-id", roll)],
     )
 
 
-def run_config(experiment: Experiment, run: str, out: Path, **more: str | bool) -> dict[str, str | bool]:
-    """The run configuration with which both apps do this experiment."""
-    return {
-        EXPERIMENT: json.dumps(experiment.model_dump(mode="json", exclude_none=True)),
-        "run": run,
-        "state": str(out / "nodes"),
-        OUT: str(out),
-        **more,
-    }
+def configured(text: str) -> Experiment:
+    """The experiment of a run configuration: JSON, an experiment file on the server, or a method's name."""
+    if text.startswith("{"):
+        values = json.loads(text)
+    else:
+        values = read_experiment(Path(text)) if text.endswith(".toml") else {"method": {"name": text}}
+    return parse_experiment({**values, "engine": {**values.get("engine", {}), "name": "flower"}})
+
+
+class RunId(Callback):
+    """Gives the run an id, the same when it is resumed, under which nodes keep what belongs to it."""
+
+    def __init__(self, path: Path, roll: Roll) -> None:
+        self.path, self.roll = path, roll
+
+    def on_start(self, loop: Loop) -> None:
+        """Read the id of a run that was begun before, or make one."""
+        if not self.path.exists():
+            folder.write_atomic(self.path, uuid.uuid4().hex)
+        self.roll.order = replace(self.roll.order, run=self.path.read_text(encoding="utf-8"))
+
+
+app = ServerApp()
+app.main()(main)

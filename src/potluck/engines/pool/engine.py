@@ -37,6 +37,7 @@ class PoolEngine:
 
     name = "pool"
     realtime = False
+    remote = False
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ class VectorizedEngine:
 
     name = "vectorized"
     realtime = False
+    remote = False
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

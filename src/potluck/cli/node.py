@@ -1,0 +1,73 @@
+"""`potluck node`: bring this machine, its data and its model to a federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Bring this machine, its data and its model to a federation.", no_args_is_help=True)
+
+NodePath = Annotated[Path, typer.Argument(metavar="NODE.toml", help="the node's file")]
+
+
+@app.command("init")
+def init(
+    path: NodePath = Path("node.toml"),
+    name: Annotated[str, typer.Option("--name", help="unique in the federation")] = "node-1",
+    model: Annotated[str, typer.Option("--model", help="a zoo name, or module:factory")] = "small-cnn",
+    data: Annotated[str, typer.Option("--data", help="a data source, or module:function")] = "npz:rows.npz",
+) -> None:
+    """Write a commented node.toml, and the node's key pair beside it."""
+    from potluck.core.errors import PotluckError
+    from potluck.deploy.keys import make_node_key
+    from potluck.nodes.file import TEMPLATE, read_node
+
+    if path.exists():
+        raise PotluckError(f"{str(path)!r} exists already; edit it, or choose another name.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(TEMPLATE.format(name=name, model=model, source=data), encoding="utf-8")
+    read_node(path)
+    typer.echo(f"Wrote {path}. Edit it, then: potluck node check {path}")
+    public = make_node_key(path.with_suffix(".key"))
+    typer.echo(f"Give {public} to whoever runs the server; {path.with_suffix('.key')} stays here.")
+
+
+@app.command("check")
+def check(
+    path: NodePath = Path("node.toml"),
+    experiment: Annotated[
+        str, typer.Option("--experiment", help="a method's name or an experiment file, to check against")
+    ] = "fedgh",
+) -> None:
+    """Load the data, build the model, check the method's needs, train one step."""
+    from potluck.cli.options import base_values
+    from potluck.experiment import parse_experiment
+    from potluck.nodes.check import check_node
+
+    for line in check_node(path, parse_experiment(base_values(experiment))):
+        typer.echo(line)
+    typer.echo(f"{path} is ready.")
+
+
+@app.command("start")
+def start(
+    server: Annotated[str, typer.Option("--server", help="HOST:PORT of the server")],
+    path: NodePath = Path("node.toml"),
+    ca: Annotated[Path | None, typer.Option("--ca", help="the server's ca.crt")] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="this node's key; else NODE.key if there")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="no TLS: only on a network you trust")] = False,
+) -> None:
+    """Start the node; after a disconnect or a crash it comes back by itself."""
+    from potluck.core.errors import PotluckError
+    from potluck.deploy.serve import keep_alive, node_command
+    from potluck.nodes.file import read_node
+
+    if ca is None and not insecure:
+        raise PotluckError("--ca is missing; pass the server's ca.crt, or --insecure on a network you trust.")
+    usual = path.with_suffix(".key")
+    if key is None and ca is not None and usual.exists():
+        key = usual
+    file = read_node(path)
+    keep_alive(file.state_folder() / "flower", {"node": node_command(path, server, ca, key)}, typer.echo)

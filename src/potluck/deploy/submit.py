@@ -1,0 +1,149 @@
+"""Hand an experiment to a Flower server and follow it, on this machine alone or with nodes elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from potluck.core.callback import Callback, Step
+from potluck.core.errors import PotluckError
+from potluck.core.records import StepRecord
+from potluck.deploy.processes import Processes, free_ports, program, wait_until_up
+from potluck.experiment import Experiment
+from potluck.runs import folder
+
+CONNECTION = "potluck"
+
+
+def run_on_flower(
+    experiment: Experiment,
+    out: Path,
+    *,
+    resume: bool = False,
+    command: str = "",
+    callbacks: Sequence[Callback] = (),
+) -> None:
+    """Run an experiment on a server (`engine.server`), or on one that lives as long as this call.
+
+    Everything that was started here is stopped when it returns, whatever ended it.
+    """
+    settings = experiment.engine
+    if settings.nodes and not settings.server:
+        raise PotluckError(
+            "engine.nodes needs engine.server: start one (potluck server start) and pass --server HOST:PORT."
+        )
+    if (out / folder.SUMMARY).exists():
+        raise PotluckError(f"--out {str(out)!r} already holds a finished run; choose another folder.")
+    with tempfile.TemporaryDirectory(prefix="potluck-flower-") as home, Processes(Path(home)) as processes:
+        address = settings.server or _start_all(processes, experiment.partition.clients)
+        _submit(processes, experiment, address, out.resolve(), resume, command)
+        _follow(processes, out, callbacks)
+
+
+def connect(processes: Processes, address: str, ca: str) -> None:
+    """Tell Flower's command which server to talk to."""
+    link: dict[str, Any] = {"address": address}
+    link |= {"root-certificates": str(Path(ca).resolve())} if ca else {"insecure": True}
+    text = tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: link}})
+    (processes.home / "config.toml").write_text(text, encoding="utf-8")
+
+
+def flwr(processes: Processes, *arguments: str) -> str:
+    """Flower's own command; its complaint becomes ours."""
+    done = subprocess.run(
+        [program("flwr"), *arguments],
+        env=processes.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise PotluckError(f"Flower refused: {' '.join((done.stderr + done.stdout).split())}")
+    return done.stdout
+
+
+def register(public_key: Path, address: str, ca: Path) -> None:
+    """Let a node in: its public key becomes known to the running server."""
+    with tempfile.TemporaryDirectory(prefix="potluck-flower-") as home:
+        processes = Processes(Path(home))
+        connect(processes, address, str(ca))
+        flwr(processes, "supernode", "register", str(public_key), CONNECTION)
+
+
+def _start_all(processes: Processes, clients: int) -> str:
+    """A server and one node per client, all on the loopback interface."""
+    port, *ports = free_ports(1 + clients)
+    address, here = f"127.0.0.1:{port}", ("--insecure", "--host", "127.0.0.1")
+    database = str(processes.home / "state.db")
+    link = (*here, "--port", str(port), "--database", database, "--disable-runtime-dependency-installation")
+    processes.start("server", [program("flower-superlink"), *link])
+    wait_until_up(processes, address)
+    for index, own in enumerate(ports):
+        config = f"partition-id={index} num-partitions={clients}"
+        node = (*here, "--superlink", address, "--port", str(own), "--node-config", config)
+        processes.start(f"node-{index}", [program("flower-supernode"), *node])
+    return address
+
+
+def _submit(
+    processes: Processes, experiment: Experiment, address: str, out: Path, resume: bool, command: str
+) -> None:
+    import potluck.engines.flower
+
+    connect(processes, address, experiment.engine.ca)
+    config = {
+        "experiment": json.dumps(experiment.model_dump(mode="json", exclude_none=True)),
+        "out": str(out),
+        "resume": resume,
+        "command": command,
+        "trouble": str(processes.home / "trouble"),
+    }
+    path = processes.home / "run.toml"
+    path.write_text(tomli_w.dumps(config), encoding="utf-8")
+    app = Path(potluck.engines.flower.__file__).parent / "app"
+    flwr(processes, "run", str(app), CONNECTION, "--run-config", str(path))
+
+
+def _follow(processes: Processes, out: Path, callbacks: Sequence[Callback]) -> None:
+    """Tell the callbacks of each round, until there is a summary or a reason why there is none."""
+    trouble, seen, looked = processes.home / "trouble", 0, time.monotonic()
+    while not (out / folder.SUMMARY).exists():
+        if trouble.exists():
+            raise PotluckError(trouble.read_text(encoding="utf-8").removeprefix("PotluckError: "))
+        if dead := processes.dead():
+            raise PotluckError(f"A Flower process died: {dead}")
+        if time.monotonic() - looked > 30:
+            looked = time.monotonic()
+            _check_alive(processes)
+        seen = _tell(out, seen, callbacks)
+        time.sleep(0.5)
+    _tell(out, seen, callbacks)
+
+
+def _tell(out: Path, seen: int, callbacks: Sequence[Callback]) -> int:
+    rows = folder.read_lines(out / folder.ROUNDS)
+    for row in rows[seen:]:
+        for callback in callbacks:
+            callback.on_step(Step(StepRecord(**row), None, (), (), (), _no_fetch))
+    return len(rows)
+
+
+def _check_alive(processes: Processes) -> None:
+    """A server app that was killed leaves no word; the server knows that its run is over."""
+    status = json.loads(flwr(processes, "list", CONNECTION, "--format", "json"))
+    newest = status.get("runs", [{}])[0]
+    if str(newest.get("status", "")).startswith("finished") and "completed" not in newest["status"]:
+        raise PotluckError(
+            f"The run on the Flower server ended early ({newest['status']}); go on with --resume."
+        )
+
+
+def _no_fetch(client: int) -> dict[str, Any]:
+    raise PotluckError("On the flower engine a client's state stays on its node.")

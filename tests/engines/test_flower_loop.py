@@ -1,0 +1,246 @@
+"""The Flower engine on a grid in this process: the same bits as the serial engine, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from flwr.app import Error, Message
+
+import potluck
+from loopgrid import LoopGrid, dealt_nodes
+from own_nodes import experiment, three_nodes, together
+from potluck.core.errors import PotluckError
+from potluck.core.tree import Flat
+from potluck.engines.flower import wire
+from potluck.engines.flower.client_app import app
+from potluck.engines.flower.server_app import configured, serve
+from potluck.experiment import parse_experiment
+from potluck.session import Run
+
+SMALL: dict[str, Any] = {
+    "data": {"limit": 90},
+    "partition": {"clients": 3, "rule": "iid"},
+    "training": {"epochs": 1, "batch_size": 8},
+    "schedule": {"rounds": 2},
+    "evaluate": {"also": ["received"]},
+}
+
+
+def small(method: str = "fedgh", **sections: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **SMALL,
+        "method": {"name": method},
+        **{k: {**SMALL.get(k, {}), **v} for k, v in sections.items()},
+    }
+
+
+def config(values: dict[str, Any], out: Path, **more: Any) -> dict[str, Any]:
+    experiment = parse_experiment({**values, "engine": {"name": "flower", **values.get("engine", {})}})
+    return {"experiment": experiment.model_dump_json(exclude_none=True), "out": str(out), **more}
+
+
+def on_flower(values: dict[str, Any], out: Path, grid: LoopGrid | None = None, **more: Any) -> Run:
+    grid = grid or LoopGrid(dealt_nodes(values["partition"]["clients"]), {})
+    return serve(grid, config(values, out, **more), poll=0)
+
+
+def same(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> bool:
+    """Every number but the wall time."""
+    return [{**row, "seconds": 0} for row in mine] == [{**row, "seconds": 0} for row in theirs]
+
+
+def node_states(out: Path, jobs: int) -> list[dict[str, torch.Tensor]]:
+    from potluck.codec import decode_state
+
+    files = sorted((out / "nodes").glob(f"*/state-{jobs}.safetensors"))
+    return [decode_state(file.read_bytes()).tensors for file in files]
+
+
+class Weights(potluck.Callback):
+    """All clients' tensors at the end of a serial run."""
+
+    def on_end(self, end: potluck.End) -> None:
+        from potluck.core.tree import flatten
+
+        self.states = [flatten(end.fetch(client)).tensors for client in range(3)]
+
+
+@pytest.mark.parametrize("method", ["fedgh", "pfedafm", "fedin", "fedl2g-f"])
+def test_synchronous_run_has_the_bits_of_the_serial_engine(tmp_path: Path, method: str) -> None:
+    weights = Weights()
+    serial = potluck.run(small(method), out=tmp_path / "serial", callbacks=[weights])
+    flower = on_flower(small(method), tmp_path / "flower")
+
+    assert same(flower.rounds, serial.rounds)
+    assert flower.clients == serial.clients
+    assert flower.summary["client_accuracy"] == serial.summary["client_accuracy"]
+    for mine, theirs in zip(node_states(tmp_path / "flower", jobs=2), weights.states, strict=True):
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.parametrize("method", ["fedgh", "fedl2g-f"])
+def test_nodes_with_classes_of_their_own_have_the_bits_of_one_process(tmp_path: Path, method: str) -> None:
+    paths = three_nodes(tmp_path)
+    values = experiment(method).model_dump(exclude_none=True)
+    own = {200 + index: {"node-file": str(path)} for index, path in enumerate(paths)}
+    serial_values = {**values, "engine": {}}
+
+    serial = potluck.run(
+        serial_values, federation=together(experiment(method), paths), out=tmp_path / "serial"
+    )
+    flower = on_flower(values, tmp_path / "flower", LoopGrid(dict(reversed(own.items())), {}))
+
+    assert same(flower.rounds, serial.rounds)
+    assert flower.clients == serial.clients
+    assert flower.summary["models"] == ["mlp-1+6", "mlp-3+6", "of_node_2:Wards"]
+    assert not (tmp_path / "flower" / "nodes").exists()  # private state is with the nodes
+
+
+def test_asynchronous_run_acts_on_each_arrival(tmp_path: Path) -> None:
+    values = small(schedule={"rounds": 2, "mode": "async", "concurrency": 3}, evaluate={"also": []})
+    grid = LoopGrid(dealt_nodes(3), {}, delays={100: 6})  # client 0 is slow
+
+    run = on_flower(values, tmp_path / "run", grid)
+
+    who = [row["participants"][0] for row in run.rounds]
+    assert all(len(row["participants"]) == 1 for row in run.rounds)
+    assert who[0] != 0
+    slow = next(row for row in run.rounds if row["participants"] == [0])
+    assert slow["staleness"] == [who.index(0)] != [0]
+
+
+def raised(message: Message) -> Message:
+    """What comes back when the app of a node dies of an exception."""
+    return Message(Error(2, "RuntimeError: out of memory"), reply_to=message)
+
+
+def never(message: Message) -> Message | None:
+    return None
+
+
+def spoiled(change: Any) -> Any:
+    """An honest answer, changed on its way."""
+
+    def fault(message: Message) -> Message:
+        from flwr.app import Context, RecordDict
+
+        node = {"partition-id": message.metadata.dst_node_id - 100}
+        flat = wire.from_record(app(message, Context(1, 1, node, RecordDict(), {})).content, 1 << 30)
+        return Message(wire.to_record(change(flat)), reply_to=message)
+
+    return fault
+
+
+def with_means(means: Any) -> Any:
+    return lambda flat: Flat({**flat.tensors, "means": means(flat.tensors["means"])}, flat.layout)
+
+
+def wrong_label(flat: Flat) -> Flat:
+    return Flat({**flat.tensors, "labels": flat.tensors["labels"] + 90}, flat.layout)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "reason"),
+    [
+        (raised, "lost", "out of memory"),
+        (spoiled(with_means(lambda m: m[:, :-1].contiguous())), "invalid", "has shape"),
+        (spoiled(with_means(lambda m: m * float("nan"))), "invalid", "not finite"),
+        (spoiled(with_means(lambda m: m.double())), "invalid", "must be torch.float32"),
+        (spoiled(wrong_label), "invalid", "class id outside"),
+        (spoiled(lambda flat: Flat({}, {"answer": "nonsense"})), "invalid", "no answer"),
+    ],
+)
+def test_run_goes_on_without_a_client_that_fails(tmp_path: Path, fault: Any, kind: str, reason: str) -> None:
+    grid = LoopGrid(dealt_nodes(3), {}, faults={101: [fault]})
+
+    run = on_flower(small(), tmp_path / "run", grid)
+
+    first, second = run.rounds
+    assert first["participants"] == [0, 2]
+    assert second["participants"] == [0, 1, 2]
+    (failure,) = first["failures"]
+    assert (failure["client"], failure["kind"]) == (1, kind)
+    assert reason in failure["reason"]
+
+
+def test_a_client_that_raises_is_named_and_its_trace_stays_at_home(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    values = small("troubled:Troubled", schedule={"on_failure": "continue"})
+
+    run = on_flower(values, tmp_path / "run")
+
+    assert [row["participants"] for row in run.rounds] == [[0, 2], [0, 2]]
+    (failure,) = run.rounds[0]["failures"]
+    assert failure["reason"] == "train in round 1: RuntimeError: no room for client-1"
+    assert "Traceback" in capfd.readouterr().out  # the node's own log
+
+
+def test_a_client_that_raises_stops_the_run_if_so_told(tmp_path: Path) -> None:
+    with pytest.raises(PotluckError, match="Troubled, client 1 'client-1', train in round 1: RuntimeError"):
+        on_flower(small("troubled:Troubled"), tmp_path / "run")
+
+
+def test_slow_client_is_dropped_at_the_deadline(tmp_path: Path) -> None:
+    values = small(schedule={"rounds": 1, "deadline": 4.0})
+    grid = LoopGrid(dealt_nodes(3), {}, faults={102: [never]})
+
+    run = on_flower(values, tmp_path / "run", grid)
+
+    assert run.rounds[0]["participants"] == [0, 1]
+    assert run.rounds[0]["failures"][0]["kind"] == "late"
+    train = [message for message in grid.pushed if message.metadata.message_type == "train"]
+    assert {message.metadata.ttl for message in train} == {4.0}
+
+
+def test_node_that_comes_back_under_its_name_goes_on_with_its_state(tmp_path: Path) -> None:
+    class Restart(LoopGrid):
+        def push_messages(self, messages: Any) -> list[str]:
+            messages = list(messages)
+            trains = sum(m.metadata.message_type == "train" for m in self.pushed)
+            if (
+                trains == 3 and 101 in self.nodes
+            ):  # after round 1 the node is gone, and soon back with a new id
+                self.nodes[901] = self.nodes.pop(101)
+            return super().push_messages(messages)
+
+    grid = Restart(dealt_nodes(3), {})
+    run = on_flower(small(schedule={"rounds": 4}, evaluate={"also": []}), tmp_path / "run", grid)
+
+    assert [1 in row["participants"] for row in run.rounds] == [True, False, True, True]
+    assert run.rounds[1]["failures"][0]["kind"] == "lost"
+    assert len(node_states(tmp_path / "run", jobs=4)) == 3
+
+
+def test_oversized_answer_is_refused_unread(tmp_path: Path) -> None:
+    values = small(engine={"max_megabytes": 0.002}, schedule={"rounds": 1, "min_clients": 0})
+
+    run = on_flower(values, tmp_path / "run")
+
+    reasons = {failure["reason"] for failure in run.rounds[0]["failures"]}
+    assert len(run.rounds[0]["failures"]) == 3
+    assert all("the limit is 2097" in reason for reason in reasons)
+
+
+def test_missing_nodes_are_named_with_the_remedy(tmp_path: Path) -> None:
+    values = small(engine={"wait": 0.05})
+    with pytest.raises(
+        PotluckError, match="2 of 3 nodes answered within engine.wait = 0.05 seconds; start the"
+    ):
+        on_flower(values, tmp_path / "run", LoopGrid(dealt_nodes(2), {}))
+
+
+def test_configuration_is_a_name_a_file_or_json(tmp_path: Path) -> None:
+    (tmp_path / "one.toml").write_text('seed = 7\n[method]\nname = "fedin"\n')
+
+    assert configured("fedavg").method.name == "fedavg"
+    assert configured(str(tmp_path / "one.toml")).seed == 7
+    assert configured(json.dumps({"seed": 3})).engine.name == "flower"
