@@ -75,7 +75,9 @@ class Weights(potluck.Callback):
 @pytest.mark.parametrize("method", ["fedgh", "pfedafm", "fedin", "fedl2g-f"])
 def test_synchronous_run_has_the_bits_of_the_serial_engine(tmp_path: Path, method: str) -> None:
     weights = Weights()
-    serial = potluck.run(small(method), out=tmp_path / "serial", callbacks=[weights])
+    serial = potluck.run(
+        small(method, engine={"name": "serial"}), out=tmp_path / "serial", callbacks=[weights]
+    )
     flower = on_flower(small(method), tmp_path / "flower")
 
     assert same(flower.rounds, serial.rounds)
@@ -91,7 +93,7 @@ def test_nodes_with_classes_of_their_own_have_the_bits_of_one_process(tmp_path: 
     paths = three_nodes(tmp_path)
     values = experiment(method).model_dump(exclude_none=True)
     own = {200 + index: {"node-file": str(path)} for index, path in enumerate(paths)}
-    serial_values = {**values, "engine": {}}
+    serial_values = {**values, "engine": {"name": "serial"}}
 
     serial = potluck.run(
         serial_values, federation=together(experiment(method), paths), out=tmp_path / "serial"
@@ -221,7 +223,7 @@ def test_node_that_comes_back_under_its_name_goes_on_with_its_state(tmp_path: Pa
 
 
 def test_oversized_answer_is_refused_unread(tmp_path: Path) -> None:
-    values = small(engine={"max_megabytes": 0.002}, schedule={"rounds": 1, "min_clients": 0})
+    values = small(schedule={"rounds": 1, "min_clients": 0, "max_payload_mb": 0.002})
 
     run = on_flower(values, tmp_path / "run")
 
@@ -244,3 +246,31 @@ def test_configuration_is_a_name_a_file_or_json(tmp_path: Path) -> None:
     assert configured("fedavg").method.name == "fedavg"
     assert configured(str(tmp_path / "one.toml")).seed == 7
     assert configured(json.dumps({"seed": 3})).engine.name == "flower"
+
+
+class Killed(Exception):
+    """The server's process is gone."""
+
+
+def test_a_server_that_dies_goes_on_from_its_checkpoint_and_nothing_is_trained_twice(tmp_path: Path) -> None:
+    class Dying(LoopGrid):
+        """Dies when two of the three answers of round 3 have come, which is after those nodes committed them."""
+
+        def pull_messages(self, message_ids: Any) -> list[Message]:
+            replies = super().pull_messages(message_ids)
+            trained = [m for m in self.pushed if m.metadata.message_type == "train"]
+            if len(trained) == 9 and replies:
+                raise Killed
+            return replies
+
+    values = small(schedule={"rounds": 5}, evaluate={"also": []})
+    serial = potluck.run({**values, "engine": {"name": "serial"}}, out=tmp_path / "serial")
+    with pytest.raises(Killed):
+        on_flower(values, tmp_path / "run", Dying(dealt_nodes(3), {}, faults={102: [None, None, never]}))
+    assert len(node_states(tmp_path / "run", jobs=3)) == 2  # two nodes are a round ahead of the server
+
+    run = on_flower(values, tmp_path / "run", LoopGrid(dealt_nodes(3, first=500), {}), resume=True)
+
+    assert same(run.rounds, serial.rounds)
+    assert run.clients == serial.clients
+    assert run.summary["final_accuracy"] == serial.summary["final_accuracy"]

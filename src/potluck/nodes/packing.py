@@ -98,12 +98,17 @@ _APART = ("message", "payload", "state", "scores")
 def _pack(name: str, thing: Job | Answer, payload: Payload | None) -> Flat:
     plain = {entry.name: getattr(thing, entry.name) for entry in fields(thing) if entry.name not in _APART}
     tensors, scalars = ({}, None) if payload is None else payload.flatten()
-    return Flat(tensors, {name: plain, "scalars": scalars})
+    return Flat(tensors, {name: plain, "scalars": scalars, "names": list(tensors)})
 
 
 def _payload(flat: Flat, kind: type[Payload]) -> Payload | None:
-    scalars = flat.layout.get("scalars")
-    return None if scalars is None else kind.unflatten(flat.tensors, _numbers(scalars))
+    scalars, names = flat.layout.get("scalars"), flat.layout.get("names")
+    if scalars is None:
+        return None
+    if not isinstance(names, list) or sorted(map(str, names)) != sorted(flat.tensors):
+        raise PayloadError("The message does not list the tensors that it holds.")
+    # In the order in which they were sent: sums over them, and their encoded size, depend on it.
+    return kind.unflatten({name: flat.tensors[name] for name in names}, _numbers(scalars))
 
 
 def _section(flat: Flat, name: str) -> dict[str, Any]:

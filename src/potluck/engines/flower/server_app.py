@@ -42,7 +42,7 @@ def serve(grid: Grid, config: Mapping[str, Any], **timing: Any) -> Run:
     out = Path(str(config.get("out") or folder.new_folder(Path("runs"), f"{experiment.method.name}-flower")))
     method, settings = experiment.build_method(), experiment.engine
     order = Order(json.dumps(experiment.model_dump(mode="json", exclude_none=True)), "", str(out / "nodes"))
-    roll = Roll(grid, order, int(settings.max_megabytes * MEGABYTE), **timing)
+    roll = Roll(grid, order, int(experiment.schedule.max_payload_mb * MEGABYTE), **timing)
     roll.gather(settings.nodes or experiment.partition.clients, settings.wait)
     federation = None
     if settings.nodes:
