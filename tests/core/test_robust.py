@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from potluck.assembly import make_schedule
 from potluck.codec import encoded_size
 from potluck.core import tree
 from potluck.core.evaluation import Evaluation
@@ -26,7 +27,6 @@ from potluck.engines.serial import SerialEngine
 from potluck.experiment import make_method, parse_experiment
 from potluck.methods import method_class
 from potluck.methods.fd import FD
-from potluck.session import make_schedule
 from potluck.testing import small_federation
 from tiny import Recorder, make_loop, tiny
 

@@ -13,6 +13,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from potluck.assembly import is_asynchronous
 from potluck.core.callback import Callback
 from potluck.core.loop import Loop
 from potluck.engines.flower.engine import FlowerEngine
@@ -22,7 +23,7 @@ from potluck.nodes.federation import server_federation
 from potluck.nodes.node import MEGABYTE
 from potluck.nodes.packing import Order
 from potluck.runs import folder
-from potluck.session import Run, execute, is_asynchronous
+from potluck.session import Run, execute
 
 
 def main(grid: Grid, context: Context) -> None:
