@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/tutorial.md", "docs/write-your-own-method.md", "docs/python.md", "docs/resume.md"]
+PAGES = [
+    "README.md",
+    "docs/tutorial.md",
+    "docs/write-your-own-method.md",
+    "docs/python.md",
+    "docs/resume.md",
+    "docs/privacy.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

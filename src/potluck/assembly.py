@@ -23,6 +23,7 @@ from potluck.engines.serial import SerialEngine
 from potluck.engines.vectorized import VectorizedEngine
 from potluck.experiment import Experiment
 from potluck.federation import Federation
+from potluck.privacy import make_privacy
 
 
 def is_asynchronous(experiment: Experiment, method: Method[Any, Any, Any]) -> bool:
@@ -79,7 +80,7 @@ def make_engine(
     engine: Engine | None = None,
 ) -> Engine:
     """The engine of the experiment, with this federation's clients as they were `saved`, and faults if asked for."""
-    worker = Worker(method, federation.client, encoded_size, saved)
+    worker = Worker(method, federation.client, encoded_size, saved, make_privacy(experiment.privacy))
     engine = engine or _plain_engine(experiment, worker, federation)
     faults = Faults(**experiment.faults.model_dump())
     return FaultyEngine(engine, faults, experiment.seed) if faults else engine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.random import derive_seed
+from potluck.limits import parse_toml, read_text
 
 MEGA, GIGA = 1e6, 1e9
 
@@ -126,11 +126,11 @@ def fleet(name: str, clients: int, seed: int = 0) -> list[Device]:
 
 def _read_table(path: Path) -> list[dict[str, Any]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         if path.suffix == ".toml":
-            return list(tomllib.loads(text).get("device", []))
+            return list(parse_toml(text).get("device", []))
         return [dict(row) for row in csv.DictReader(text.splitlines())]
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise PotluckError(f"Fleet {str(path)!r} cannot be read: {error}.") from None
 
 

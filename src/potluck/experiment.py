@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.method import Method
+from potluck.limits import parse_toml, read_text
 
 Protocol = Literal["local", "received", "shared", "global"]
 
@@ -143,6 +143,17 @@ class FaultsSection(Section):
     slow_factor: float = Field(10.0, ge=1)
 
 
+class PrivacySection(Section):
+    """Clipping and noise for what clients send; the guarantee and its limits are in docs/privacy.md."""
+
+    clip: float = Field(0.0, ge=0, description="length that an answer's real numbers are clipped to; 0: off")
+    noise_multiplier: float = Field(
+        0.0, ge=0, description="standard deviation of the noise, in units of clip"
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="the δ at which ε is reported")
+    reproducible: bool = Field(True, description="noise from the seed (experiments), or truly secret noise")
+
+
 class EvaluateSection(Section):
     """One protocol for all methods of a comparison."""
 
@@ -184,6 +195,7 @@ class Experiment(Section):
     schedule: ScheduleSection = ScheduleSection()
     devices: DevicesSection = DevicesSection()
     faults: FaultsSection = FaultsSection()
+    privacy: PrivacySection = PrivacySection()
     evaluate: EvaluateSection = EvaluateSection()
     engine: EngineSection = EngineSection()
     objects: tuple[str, ...] | None = Field(
@@ -259,10 +271,10 @@ def parse_experiment(values: Mapping[str, Any]) -> Experiment:
 def read_experiment(path: Path) -> dict[str, Any]:
     """The nested values of an experiment file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(read_text(path))
     except FileNotFoundError:
         raise PotluckError(f"There is no experiment file {str(path)!r}; check the path.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise PotluckError(f"Experiment file {str(path)!r} is not valid TOML: {error}.") from None
 
 
@@ -282,8 +294,8 @@ def apply_setting(values: dict[str, Any], text: str) -> None:
 
 def _value(raw: str) -> Any:
     try:
-        return tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {raw}")["value"]
+    except ValueError:
         return raw
 
 

@@ -21,6 +21,7 @@ from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.federation import Federation
 from potluck.flops import flops_by_architecture
 from potluck.population import ModelSource, build_federation, experiment_data
+from potluck.privacy import PrivacyLedger, check_privacy
 from potluck.runs import folder
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.lock import locked
@@ -177,6 +178,7 @@ def execute(
         federation = build_federation(experiment, method, data=data, models=models)
     check_needs(method, federation.task)
     check_evaluation(experiment, federation)
+    check_privacy(experiment.privacy)
     label = f"{experiment.method.name.split(':')[-1].lower()}-{federation.label}-seed{experiment.seed}"
     path = out or folder.new_folder(Path("runs"), label.replace("/", "-").replace(":", "-"))
     experiment = settle_engine(experiment, federation, path)
@@ -188,6 +190,7 @@ def execute(
         stacked = experiment.engine.vectorize == "on"
         told = {**facts(experiment, federation, command), **computing(method, federation)}
         writer = RunWriter(path, told, federation.class_counts())
+        ledger = [PrivacyLedger(experiment.privacy, writer.facts)] if experiment.privacy.clip else []
         with (
             Checkpointer(
                 writer, federation, every=experiment.engine.checkpoint_every, settle=stacked
@@ -201,7 +204,7 @@ def execute(
                 engine,
                 make_schedule(experiment, method, federation),
                 make_evaluation(experiment, federation),
-                [writer, *callbacks, keeper],
+                [*ledger, writer, *callbacks, keeper],
             )
             keeper.restore(loop)
             loop.run()

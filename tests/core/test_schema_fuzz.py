@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from mutations import spoil
 from potluck.core import tree
 from potluck.core.loop import Loop
-from potluck.core.method import Update
+from potluck.core.method import Update, payload_types
 from potluck.core.payload import PayloadError
+from potluck.core.schema import check_payload
 from potluck.experiment import make_method
 from potluck.methods import METHODS, method_class
 from potluck.testing import small_federation
@@ -135,3 +136,13 @@ def test_a_hundred_thousand_spoiled_answers():
     assert SEEN["payloads"] >= 100_000
     assert SEEN["learned"] > 5_000  # not everything is refused at the door
     assert SEEN["refused"] > 30_000
+
+
+@pytest.mark.parametrize("case", range(len(METHODS)))
+def test_honest_messages_pass_both_ways(case: int):
+    """Nodes check what they receive as servers do."""
+    stage = scene(case)
+    loop, down = stage.loop, payload_types(stage.loop.method)[0]
+    for update in stage.updates:
+        loop._check(update.payload, update.client, loop.context())
+        check_payload(loop._broadcast(update.client, loop.context()), down, loop.task, update.client)

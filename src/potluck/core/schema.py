@@ -51,6 +51,11 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """Whole numbers that are neither class ids nor counts, such as the numbers of public samples."""
+
+
+@dataclass(frozen=True)
 class Like:
     """A dict of tensors with names and shapes of a known thing: `model`, `any model`, `head` or `shared`.
 
@@ -97,7 +102,7 @@ def check_payload(
 def _check_dtype(name: str, value: object, rules: tuple[object, ...], task: Task) -> None:
     """Class ids and counts are int64, everything else has the task's precision (see `_check_like` for models)."""
     if isinstance(value, Tensor):
-        whole = any(isinstance(rule, Labels | Counts) for rule in rules)
+        whole = any(isinstance(rule, Labels | Counts | Whole) for rule in rules)
         _check_same_dtype(name, value, torch.int64 if whole else task.dtype)
     elif isinstance(value, Mapping) and not any(isinstance(rule, Like) for rule in rules):
         for key, tensor in value.items():

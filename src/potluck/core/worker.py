@@ -13,6 +13,7 @@ from potluck.core.evaluation import score_outputs
 from potluck.core.job import Answer, Failure, Job, Kind, Score, Test
 from potluck.core.method import Method
 from potluck.core.payload import Payload
+from potluck.core.privacy import Privacy
 from potluck.core.random import seeded
 from potluck.core.residents import Residents, Saved
 from potluck.core.samples import Samples
@@ -33,9 +34,11 @@ class Worker:
         clients: Callable[[int], Client],
         measure: Measure,
         saved: Saved | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         self.method = method
         self.measure = measure
+        self.privacy = privacy
         self.residents = Residents(clients, saved)
 
     def client(self, index: int) -> Client:
@@ -83,6 +86,8 @@ class Worker:
             return Answer(job.id, job.client, scores=self._test(me, job, message))
         assert job.message is not None
         payload = self.method.client(me, message).copy()
+        if self.privacy is not None:
+            payload = self.privacy.conceal(me, job.message, payload)
         loss, samples = me.train_loss, me.trained_samples
         # "local" scores are those of the client as training left it, without a new download.
         me.begin("evaluate", job.number, job.round, job.rounds)

@@ -16,7 +16,7 @@ from potluck.core.header import average_headers, initial_header, with_header
 from potluck.core.method import Method, Need, Predictor, Update
 from potluck.core.model import ClientModel
 from potluck.core.payload import Payload, Tensors
-from potluck.core.schema import Counts, Like, Range, Shape
+from potluck.core.schema import Counts, Like, Range, Shape, Whole
 from potluck.core.sharing import Weighting
 from potluck.core.task import ClientInfo, Context
 from potluck.core.toolkit import distillation, load_tensors, tensors_of
@@ -28,7 +28,7 @@ class HeaderAndGenerator(Payload):
 
     header: Annotated[Tensors, Like("head")]
     generator: Tensors | None = None
-    draw: Annotated[Tensor, Shape("classes"), Range(0)] | None = None
+    draw: Annotated[Tensor, Shape("classes"), Whole(), Range(0)] | None = None
     counts_wanted: int | None = None
 
 

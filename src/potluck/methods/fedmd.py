@@ -15,7 +15,7 @@ from potluck.core.errors import PotluckError
 from potluck.core.method import Method, Need, PaperAccounting, Update
 from potluck.core.payload import Payload, PayloadError, Tensors
 from potluck.core.samples import Samples
-from potluck.core.schema import Shape
+from potluck.core.schema import Shape, Whole
 from potluck.core.task import ClientInfo, Context, Task
 from potluck.core.toolkit import mean_rows
 
@@ -24,8 +24,8 @@ from potluck.core.toolkit import mean_rows
 class Consensus(Payload):
     """Server to client: the public samples to answer for next, and what all made of the last ones."""
 
-    asked: Annotated[Tensor, Shape("asked")]
-    rows: Annotated[Tensor, Shape("rows")] | None
+    asked: Annotated[Tensor, Shape("asked"), Whole()]
+    rows: Annotated[Tensor, Shape("rows"), Whole()] | None
     logits: Annotated[Tensor, Shape("rows", "classes")] | None
     images: Tensor | None
 

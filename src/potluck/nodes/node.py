@@ -15,6 +15,7 @@ from potluck.core.errors import PotluckError
 from potluck.core.job import Answer, Failure, Job
 from potluck.core.method import Method, payload_types
 from potluck.core.payload import PayloadError
+from potluck.core.privacy import Privacy
 from potluck.core.schema import check_payload
 from potluck.core.threads import one_thread
 from potluck.core.tree import Flat
@@ -27,6 +28,7 @@ from potluck.nodes.introduction import Introduction
 from potluck.nodes.packing import Order, pack_job, pack_result, read_image, unpack_job
 from potluck.nodes.store import Store
 from potluck.population import build_federation, experiment_data
+from potluck.privacy import make_privacy
 from potluck.settle import settle_models
 
 MEGABYTE = 1 << 20
@@ -41,6 +43,7 @@ class Node:
     federation: Federation
     index: int
     store: Store
+    privacy: Privacy | None = None
 
     def introduce(self) -> Flat:
         """What the server may know."""
@@ -70,7 +73,7 @@ class Node:
             return self._do(job, question)
 
     def _do(self, job: Job, question: bytes) -> Flat:
-        worker = Worker(self.method, lambda _: self._client(job), encoded_size)
+        worker = Worker(self.method, lambda _: self._client(job), encoded_size, privacy=self.privacy)
         result = worker.run(job)
         answer = pack_result(result)
         if isinstance(result, Failure) and result.trace:
@@ -113,16 +116,17 @@ def limit_of(node_config: Mapping[str, Any]) -> int:
 def open_node(message: Flat, node_config: Mapping[str, Any]) -> Node:
     """The node of node.toml, or, where there is none, the client of a dealt data set with this partition id."""
     order = Order.read(message)
+    privacy = make_privacy(parse_experiment(json.loads(order.experiment)).privacy)
     if path := node_config.get(NODE_FILE):
         file = read_node(Path(str(path)))
         method, federation = _own(order.experiment, Path(str(path)))
-        return Node(method, federation, 0, Store(file.state_folder() / order.run, file.keep))
+        return Node(method, federation, 0, Store(file.state_folder() / order.run, file.keep), privacy)
     method, federation = _dealt(order.experiment)
     index = int(node_config[PARTITION])
     if index >= len(federation.participants):
         raise PotluckError(f"This node is partition {index}, the run has {len(federation.participants)}.")
     folder = Path(order.state) / federation.participants[index].name
-    return Node(method, federation, index, Store(folder, keep=4))
+    return Node(method, federation, index, Store(folder, keep=4), privacy)
 
 
 Opened = tuple[Method[Any, Any, Any], Federation]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
+from potluck.limits import parse_toml, read_text
 
 EXPERIMENT = "experiment.toml"
 ROUNDS = "rounds.jsonl"
@@ -89,10 +89,10 @@ def open_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
                 raise PotluckError(f"--out {str(path)!r} holds other files; choose an empty or new folder.")
             write_atomic(existing, experiment_toml)
             return False
-        old = tomllib.loads(existing.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        old = parse_toml(read_text(existing))
+    except (OSError, ValueError) as error:
         raise PotluckError(f"--out {str(path)!r} cannot be used: {error}.") from None
-    difference = first_difference(old, tomllib.loads(experiment_toml))
+    difference = first_difference(old, parse_toml(experiment_toml))
     if difference:
         raise PotluckError(
             f"--out {str(path)!r} holds another experiment ({difference}); choose another folder."

@@ -6,14 +6,13 @@ and a run that is still going, or was killed midway, reads as far as it got.
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
+from potluck.limits import parse_json, parse_toml, read_text
 from potluck.runs.run_data import AXES, ClientResult, Curve, FailedJob, RunData, number_of
 
 __all__ = ["AXES", "ClientResult", "Curve", "FailedJob", "RunData", "read_run"]
@@ -35,12 +34,12 @@ def read_run(path: str | Path) -> RunData:
     }
     return RunData(
         path=folder,
-        experiment=_read_object(folder / "experiment.toml", tomllib.loads),
+        experiment=_read_object(folder / "experiment.toml", parse_toml),
         rounds=tuple(record for record in by_step.values() if math.isfinite(number_of(record.get("round")))),
         clients=tuple(
             row for row in _read_lines(folder / "clients.jsonl") if isinstance(row.get("client"), int)
         ),
-        summary=_read_object(summary_file, json.loads),
+        summary=_read_object(summary_file, parse_json),
     )
 
 
@@ -52,7 +51,7 @@ def _read_lines(file: Path) -> list[dict[str, Any]]:
     objects: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         try:
-            value = json.loads(line) if line.strip() else None
+            value = parse_json(line) if line.strip() else None
         except ValueError:
             if number == len(lines):
                 break
@@ -69,7 +68,7 @@ def _read_object(file: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        value = parse(file.read_text(encoding="utf-8"))
+        value = parse(read_text(file))
     except ValueError:
         raise PotluckError(f"{str(file)!r} cannot be parsed: restore the file or repeat the run.") from None
     return value if isinstance(value, dict) else {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from potluck.core.errors import PotluckError
 from potluck.data.partitions.base import Partition, Rows
+from potluck.limits import parse_json, read_text
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _whole(part: object) -> Rows:
 
 
 def _read_json(path: Path) -> list[object]:
-    found = json.loads(path.read_text())
+    found = parse_json(read_text(path, 1 << 30))
     return list(found.values()) if isinstance(found, dict) else list(found)
 
 

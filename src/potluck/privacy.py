@@ -1,0 +1,86 @@
+"""How much privacy a run has spent: (ε, δ) by a public accountant, written into the run's summary."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+from potluck.core.callback import Callback, End
+from potluck.core.errors import PotluckError
+from potluck.core.loop import Loop
+from potluck.core.privacy import Privacy
+from potluck.experiment import PrivacySection
+
+
+def make_privacy(settings: PrivacySection) -> Privacy | None:
+    """The transform of the experiment, or None where none is asked for."""
+    if settings.clip == 0:
+        if settings.noise_multiplier:
+            raise PotluckError(
+                f"privacy.noise_multiplier = {settings.noise_multiplier:g} needs privacy.clip, the length that "
+                "answers are clipped to; set it, for instance to 1.0."
+            )
+        return None
+    return Privacy(settings.clip, settings.noise_multiplier, settings.reproducible)
+
+
+def check_privacy(settings: PrivacySection) -> None:
+    """Refuse, before any training, what makes no sense or cannot be accounted for here."""
+    if make_privacy(settings) is not None and settings.noise_multiplier:
+        _accountant()
+
+
+def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
+    """ε at δ for one client that sent `releases` answers, against anybody who sees every one of them.
+
+    Neighbours are federations in which this client's data are replaced by any others, so two answers clipped
+    to C may differ by 2C: noise of z·C is worth z/2 to the accountant. Who takes part is known to the server,
+    so nothing is gained from sampling.
+    """
+    if releases == 0:
+        return 0.0
+    if noise_multiplier == 0:
+        return math.inf
+    accountant = _accountant()
+    accountant.history = [(noise_multiplier / 2, 1.0, releases)]
+    with warnings.catch_warnings():  # it advises on the range of orders, which matters at the edges only
+        warnings.simplefilter("ignore")
+        return float(accountant.get_epsilon(delta))
+
+
+def _accountant() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from opacus.accountants import RDPAccountant
+    except ImportError:
+        raise PotluckError(
+            "privacy.noise_multiplier needs Opacus for its accountant; pip install 'potluck[privacy]'."
+        ) from None
+    return RDPAccountant()
+
+
+class PrivacyLedger(Callback):
+    """Adds what the run spent to the facts of its summary. Every job sent counts, answered in time or not."""
+
+    def __init__(self, settings: PrivacySection, facts: dict[str, Any]) -> None:
+        self.settings, self.facts = settings, facts
+        self._loop: Loop | None = None
+
+    def on_start(self, loop: Loop) -> None:
+        """Remember where jobs are counted."""
+        self._loop = loop
+
+    def on_end(self, end: End) -> None:
+        """ε of the client that answered most often."""
+        assert self._loop is not None
+        releases = max(self._loop.progress.numbers.values(), default=0)
+        spent = epsilon(self.settings.noise_multiplier, releases, self.settings.delta)
+        self.facts["privacy"] = {
+            "epsilon": spent if math.isfinite(spent) else None,
+            "delta": self.settings.delta,
+            "clip": self.settings.clip,
+            "noise_multiplier": self.settings.noise_multiplier,
+            "releases": releases,
+        }
