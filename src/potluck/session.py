@@ -217,6 +217,9 @@ def _elsewhere(
     """A run whose loop is in a Flower server's process; its folder is on this machine."""
     from potluck.deploy.submit import run_on_flower
 
+    if experiment.engine.ca:  # the run's file has to hold from whichever folder it is resumed
+        settings = experiment.engine.model_copy(update={"ca": str(Path(experiment.engine.ca).resolve())})
+        experiment = experiment.model_copy(update={"engine": settings})
     what = (
         "own-nodes" if experiment.engine.nodes else experiment.data.name.replace("/", "-").replace(":", "-")
     )

@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
-from own_nodes import three_nodes
+from own_nodes import three_nodes, together
 
 pytest.importorskip("flwr")
 
+import potluck
 from potluck.deploy.processes import free_ports
+from potluck.experiment import parse_experiment, read_experiment
 from potluck.runs import folder
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(1500)]
@@ -188,3 +190,29 @@ def make_key(path: Path) -> None:
     from potluck.deploy.keys import make_node_key
 
     make_node_key(path)
+
+
+def test_a_killed_server_app_is_resumed_with_the_same_bits(commands: Commands) -> None:
+    place, (port,) = commands.place, free_ports(1)
+    address, paths = f"127.0.0.1:{port}", three_nodes(commands.place)[:2]
+    (place / "experiment.toml").write_text(EXPERIMENT)
+    commands.start("server", "server", "start", "--insecure", "--port", str(port))
+    wait_for(lambda: "runner started" in commands.said("server"), commands.said("server"))
+    for index, path in enumerate(paths):
+        commands.start(f"node-{index}", "node", "start", str(path), "--server", address, "--insecure")
+
+    commands.start("run", "run", "experiment.toml", "--server", address, "--out", "run", "-q")
+    wait_for(lambda: rows(place / "run") or commands.running["run"].poll() is not None, "no round")
+    for process in started_in(place):
+        if b"flwr-serverapp" in Path(f"/proc/{process}/cmdline").read_bytes():
+            os.kill(process, signal.SIGKILL)
+    commands.end("run")
+    commands.run("resume", "resume", "run", "-q")
+
+    one = parse_experiment(read_experiment(place / "experiment.toml"))
+    serial = potluck.run(
+        {**one.model_dump(exclude_none=True), "engine": {"name": "serial"}},
+        federation=together(one, paths),
+        out=place / "serial",
+    )
+    assert rows(place / "run") == [{**row, "seconds": 0} for row in serial.rounds]

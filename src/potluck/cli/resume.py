@@ -35,7 +35,7 @@ def resume(
         "engine.checkpoint_every": checkpoint_every,
     }
     experiment = parse_experiment(options.collect(read_experiment(file), flags, None))
-    with progress(experiment.method.name, quiet=quiet) as callbacks:
+    with progress(experiment.method.name, quiet=quiet, rounds=experiment.schedule.rounds) as callbacks:
         finished = execute(
             experiment, out=folder, resume=True, callbacks=callbacks, command=f"potluck run {file}"
         )

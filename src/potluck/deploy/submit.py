@@ -43,8 +43,13 @@ def run_on_flower(
         raise PotluckError(f"--out {str(out)!r} already holds a finished run; choose another folder.")
     with tempfile.TemporaryDirectory(prefix="potluck-flower-") as home, Processes(Path(home)) as processes:
         address = settings.server or _start_all(processes, experiment.partition.clients)
-        _submit(processes, experiment, address, out.resolve(), resume, command)
-        _follow(processes, out, callbacks)
+        run = _submit(processes, experiment, address, out.resolve(), resume, command)
+        try:
+            _follow(processes, run, out, callbacks)
+        except KeyboardInterrupt:
+            if settings.server:  # a server that goes on without us must not go on with our run
+                flwr(processes, "stop", run, CONNECTION)
+            raise
 
 
 def connect(processes: Processes, address: str, ca: str) -> None:
@@ -94,7 +99,8 @@ def _start_all(processes: Processes, clients: int) -> str:
 
 def _submit(
     processes: Processes, experiment: Experiment, address: str, out: Path, resume: bool, command: str
-) -> None:
+) -> str:
+    """Hand the app over; gives Flower's id of the run."""
     import potluck.engines.flower
 
     connect(processes, address, experiment.engine.ca)
@@ -108,10 +114,11 @@ def _submit(
     path = processes.home / "run.toml"
     path.write_text(tomli_w.dumps(config), encoding="utf-8")
     app = Path(potluck.engines.flower.__file__).parent / "app"
-    flwr(processes, "run", str(app), CONNECTION, "--run-config", str(path))
+    answer = flwr(processes, "run", str(app), CONNECTION, "--run-config", str(path), "--format", "json")
+    return str(json.loads(answer)["run-id"])
 
 
-def _follow(processes: Processes, out: Path, callbacks: Sequence[Callback]) -> None:
+def _follow(processes: Processes, run: str, out: Path, callbacks: Sequence[Callback]) -> None:
     """Tell the callbacks of each round, until there is a summary or a reason why there is none."""
     trouble, seen, looked = processes.home / "trouble", 0, time.monotonic()
     while not (out / folder.SUMMARY).exists():
@@ -121,7 +128,7 @@ def _follow(processes: Processes, out: Path, callbacks: Sequence[Callback]) -> N
             raise PotluckError(f"A Flower process died: {dead}")
         if time.monotonic() - looked > 30:
             looked = time.monotonic()
-            _check_alive(processes)
+            _check_alive(processes, run)
         seen = _tell(out, seen, callbacks)
         time.sleep(0.5)
     _tell(out, seen, callbacks)
@@ -135,14 +142,12 @@ def _tell(out: Path, seen: int, callbacks: Sequence[Callback]) -> int:
     return len(rows)
 
 
-def _check_alive(processes: Processes) -> None:
+def _check_alive(processes: Processes, run: str) -> None:
     """A server app that was killed leaves no word; the server knows that its run is over."""
-    status = json.loads(flwr(processes, "list", CONNECTION, "--format", "json"))
-    newest = status.get("runs", [{}])[0]
-    if str(newest.get("status", "")).startswith("finished") and "completed" not in newest["status"]:
-        raise PotluckError(
-            f"The run on the Flower server ended early ({newest['status']}); go on with --resume."
-        )
+    listed = json.loads(flwr(processes, "list", CONNECTION, "--run-id", run, "--format", "json"))
+    status = str(listed["runs"][0]["status"])
+    if status.startswith("finished") and "completed" not in status:
+        raise PotluckError(f"The run on the Flower server ended early ({status}); go on with --resume.")
 
 
 def _no_fetch(client: int) -> dict[str, Any]:

@@ -1,0 +1,70 @@
+"""The commands of a deployment: what they say when something is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from potluck.cli import app
+from potluck.core.errors import PotluckError
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(PotluckError) as caught:
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    return str(caught.value)
+
+
+def test_without_flower_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "flwr" else found(name, *a)
+    )
+    assert "pip install 'potluck[flower]'" in refusal(
+        "run", "fedgh", "--engine", "flower", "--out", str(tmp_path / "r")
+    )
+
+
+def test_nodes_of_their_own_need_a_server(tmp_path: Path) -> None:
+    out = str(tmp_path / "r")
+    sentence = refusal("run", "fedgh", "--engine", "flower", "--set", "engine.nodes=3", "--out", out)
+    assert "potluck server start" in sentence
+
+
+def test_a_server_without_certificates_does_not_start(tmp_path: Path) -> None:
+    sentence = refusal("server", "start", "--folder", str(tmp_path))
+    assert "ca.crt' is missing; make certificates with: potluck server keys" in sentence
+
+
+def test_a_node_without_the_authority_does_not_start(tmp_path: Path) -> None:
+    assert "--ca is missing" in refusal("node", "start", str(tmp_path / "node.toml"), "--server", "h:1")
+
+
+def test_python_objects_cannot_go_to_other_processes(tmp_path: Path) -> None:
+    import potluck
+    from potluck.methods.fedgh import FedGH
+
+    with pytest.raises(PotluckError, match="works with names, not with Python objects"):
+        potluck.run(FedGH(), engine="flower", out=tmp_path / "r")
+
+
+def test_keys_and_certificates_are_made_once_and_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cryptography")
+    pytest.importorskip("flwr")
+    monkeypatch.chdir(tmp_path)
+    runner: Any = CliRunner()
+    assert runner.invoke(app, ["node", "init", "--name", "a"]).exit_code == 0
+    assert runner.invoke(app, ["server", "keys", "--host", "server.example.org"]).exit_code == 0
+    for name in ("node.key", "potluck-server/ca.key", "potluck-server/server.key"):
+        assert (tmp_path / name).stat().st_mode & 0o077 == 0
+    assert (tmp_path / "node.key.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    before = (tmp_path / "potluck-server" / "ca.crt").read_bytes()
+    assert runner.invoke(app, ["server", "keys"]).exit_code == 0
+    assert (tmp_path / "potluck-server" / "ca.crt").read_bytes() == before
+    assert "exists already" in refusal("node", "init")
