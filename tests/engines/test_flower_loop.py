@@ -106,8 +106,8 @@ def test_nodes_with_classes_of_their_own_have_the_bits_of_one_process(tmp_path: 
     assert not (tmp_path / "flower" / "nodes").exists()  # private state is with the nodes
 
 
-def test_asynchronous_run_acts_on_each_arrival(tmp_path: Path) -> None:
-    values = small(schedule={"rounds": 2, "mode": "async", "concurrency": 3}, evaluate={"also": []})
+def test_fedhe_is_answered_at_each_arrival(tmp_path: Path) -> None:
+    values = small("fedhe", schedule={"rounds": 2, "concurrency": 3}, evaluate={"also": []})
     grid = LoopGrid(dealt_nodes(3), {}, delays={100: 6})  # client 0 is slow
 
     run = on_flower(values, tmp_path / "run", grid)
