@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN := OMP_NUM_THREADS=1 $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types bench test-slow test-browser test-flower clean
+.PHONY: help demo test check lint types audit bench test-slow test-browser test-flower clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -37,8 +37,18 @@ test-browser: $(VENV)/.installed-dev ## the report in a real browser (Debian's c
 	$(BIN)/pip install -q -c constraints.txt "playwright>=1.45"
 	$(RUN) -m pytest -m browser
 
+test-flower: ## the Flower engine with real processes, in an environment of its own
+	test -x .venv-flower/bin/python || $(PYTHON) -m venv .venv-flower || python3 -m venv .venv-flower
+	.venv-flower/bin/pip install -q -c constraints.txt -e ".[dev,flower]"
+	OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest tests/engines tests/nodes tests/test_cli_flower.py -m flower
+
+audit: $(VENV)/.installed-dev ## known holes of the dependencies, and bandit over the source
+	$(BIN)/pip install -q -c constraints.txt bandit pip-audit
+	$(BIN)/bandit -q -r src -c pyproject.toml
+	$(BIN)/pip-audit --skip-editable
+
 clean: ## remove everything that was built, not the runs
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) .venv-flower build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
