@@ -274,3 +274,14 @@ def test_a_server_that_dies_goes_on_from_its_checkpoint_and_nothing_is_trained_t
     assert same(run.rounds, serial.rounds)
     assert run.clients == serial.clients
     assert run.summary["final_accuracy"] == serial.summary["final_accuracy"]
+
+
+def test_answers_are_clipped_on_the_node_before_they_leave_it(tmp_path: Path) -> None:
+    private = {"clip": 1.0}
+    serial = potluck.run(small(privacy=private, engine={"name": "serial"}), out=tmp_path / "serial")
+    plain = potluck.run(small(engine={"name": "serial"}), out=tmp_path / "plain")
+
+    flower = on_flower(small(privacy=private), tmp_path / "flower")
+
+    assert same(flower.rounds, serial.rounds)
+    assert not same(flower.rounds, plain.rounds)
