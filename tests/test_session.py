@@ -123,8 +123,11 @@ def test_your_own_tensors_and_modules():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.fc(torch.relu(self.hidden(x)))
 
+    from potluck.core.random import seeded
+
     x, y = points(60, 3)
-    models = [potluck.split(Plain(), head="fc"), potluck.split(Plain(), head="fc")]
+    with seeded("plain"):
+        models = [potluck.split(Plain(), head="fc"), potluck.split(Plain(), head="fc")]
     run = potluck.run("fedgh", data=(x.float(), y), models=models, clients=4, partition="iid", rounds=2)
     assert run.summary["clients"] == 4
     assert run.summary["final_accuracy"] > 0.5
