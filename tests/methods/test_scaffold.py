@@ -37,26 +37,30 @@ def values(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.cat([tensor.flatten() for tensor in tensors.values()])
 
 
-def test_one_step_on_a_parabola(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("control", ["gradients", "displacement"])
+def test_one_step_on_a_parabola(control: str, monkeypatch: pytest.MonkeyPatch):
     """f = ½(w - 1)², w = 0, η = 0.1, K = 1, c = c_k = 0: w_k = 0.1 and c_k⁺ = -1, the gradient."""
     pulled_to_one(monkeypatch)
     fed = tiny(1, training=Training(epochs=1, batch_size=0, lr=0.1))
     me = fed.client(0)
-    answer = Scaffold().client(me, started(fed, 0.0, 0.0))
+    answer = Scaffold(control=control).client(me, started(fed, 0.0, 0.0))
     assert torch.allclose(values(dict(me.model.named_parameters())), vector(0.1))
     assert torch.allclose(values(me.private["control"]), vector(-1.0))
     assert torch.allclose(values(answer.weights), vector(0.1))
     assert torch.allclose(values(answer.control), vector(-1.0))
 
 
-def test_the_correction_enters_every_step_and_leaves_the_control_again(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("control", ["gradients", "displacement"])
+def test_the_correction_enters_every_step_and_leaves_the_control_again(
+    control: str, monkeypatch: pytest.MonkeyPatch
+):
     """c_k = -1, c = -0.5, w = 0: the step is -η(g + 1 - 0.5); c_k⁺ is again the gradient alone."""
     pulled_to_one(monkeypatch)
     fed = tiny(1, training=Training(epochs=1, batch_size=0, lr=0.1))
     me = fed.client(0)
     message = started(fed, 0.0, -0.5)
     me.private["control"] = {name: torch.full_like(tensor, -1.0) for name, tensor in message.control.items()}
-    answer = Scaffold().client(me, message)
+    answer = Scaffold(control=control).client(me, message)
     assert torch.allclose(values(answer.weights), vector(0.05))
     assert torch.allclose(values(me.private["control"]), vector(-1.0))
 
@@ -97,7 +101,32 @@ def test_the_first_control_is_the_mean_gradient_of_the_steps():
         assert torch.allclose(me.private["control"][name], gradient, atol=1e-13)
 
 
-def test_momentum_does_not_inflate_the_control(monkeypatch: pytest.MonkeyPatch):
+def test_both_ways_to_the_control_agree_with_plain_sgd():
+    states = []
+    for control in ("gradients", "displacement"):
+        loop = make_loop(Scaffold(control=control), tiny(3, hidden=(5,), sizes=(12, 9)), rounds=3)
+        loop.run()
+        states.append(loop.progress.state)
+    for name in states[0].control["Net"]:
+        assert torch.allclose(states[0].control["Net"][name], states[1].control["Net"][name], atol=1e-12)
+        assert torch.allclose(states[0].weights["Net"][name], states[1].weights["Net"][name], atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "adam", "lr": 0.001}, {"clip_norm": 0.1}])
+def test_the_control_stays_a_gradient_where_steps_are_not(settings: dict, monkeypatch: pytest.MonkeyPatch):
+    """A steady gradient of -1: Adam's step has no scale and a clipped one is short; c_k⁺ is -1 all the same."""
+    monkeypatch.setattr(
+        "potluck.methods.scaffold.cross_entropy_loss",
+        lambda model, x, y: -sum(parameter.sum() for parameter in model.parameters()),
+    )
+    fed = tiny(1, training=Training(epochs=2, batch_size=4, **settings))
+    me = fed.client(0)
+    Scaffold().client(me, started(fed, 0.0, 0.0))
+    assert torch.allclose(values(me.private["control"]), vector(-1.0))
+
+
+@pytest.mark.parametrize("control", ["gradients", "displacement"])
+def test_momentum_does_not_inflate_the_control(control: str, monkeypatch: pytest.MonkeyPatch):
     """A steady gradient of -1 must give c_k⁺ = -1, however far momentum carried the weights."""
     monkeypatch.setattr(
         "potluck.methods.scaffold.cross_entropy_loss",
@@ -105,7 +134,7 @@ def test_momentum_does_not_inflate_the_control(monkeypatch: pytest.MonkeyPatch):
     )
     fed = tiny(1, training=Training(epochs=2, batch_size=4, lr=0.1, momentum=0.9))
     me = fed.client(0)
-    Scaffold().client(me, started(fed, 0.0, 0.0))
+    Scaffold(control=control).client(me, started(fed, 0.0, 0.0))
     assert torch.allclose(values(me.private["control"]), vector(-1.0))
 
 

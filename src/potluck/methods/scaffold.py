@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 
@@ -56,10 +56,12 @@ class Variates:
 
 @dataclass
 class Scaffold(Method[Variates, Start, Change]):
-    """Each local step adds c - c_k to the gradient; c_k is then the mean gradient the client saw (option II).
+    """Each local step adds c - c_k to the gradient; c_k is then the mean gradient that the client saw.
 
-    `server_lr` is η_g. `weight` averages the changes of the weights uniformly (the paper) or by samples.
-    BatchNorm's statistics have no control variate: they are averaged if `buffers`.
+    `control` takes that mean from the `gradients` themselves, or from the `displacement` of the weights (the paper's
+    option II): the same with plain SGD, but only the former still is a gradient with Adam or clipping. `server_lr`
+    is η_g. `weight` averages the changes of the weights uniformly (the paper) or by samples. BatchNorm's
+    statistics have no control variate: they are averaged if `buffers`.
     """
 
     name: ClassVar[str] = "scaffold"
@@ -67,6 +69,7 @@ class Scaffold(Method[Variates, Start, Change]):
     own_steps: ClassVar[bool] = True
 
     server_lr: float = 1.0
+    control: Literal["gradients", "displacement"] = "gradients"
     aggregate: Sharing = "same_arch"
     weight: Weighting = "uniform"
     buffers: bool = True
@@ -85,23 +88,26 @@ class Scaffold(Method[Variates, Start, Change]):
         return Start(slice_for(state.weights, client, ctx.task), slice_for(state.control, client, ctx.task))
 
     def client(self, me: Client, message: Start) -> Change:
-        """w_k ← w_k - η(g - c_k + c) at each step, then c_k⁺ = c_k - c + (w - w_k)/(K·η)."""
+        """w_k ← w_k - η(g - c_k + c) at each of K steps, then the new c_k."""
         load_tensors(me.model, message.weights)
-        control: Tensors = me.private.get("control") or {
-            name: torch.zeros_like(tensor) for name, tensor in message.control.items()
-        }
+        zeros = {name: torch.zeros_like(tensor) for name, tensor in message.control.items()}
+        control: Tensors = me.private.get("control") or zeros
         correction = {name: message.control[name] - control[name] for name in control}
+        seen = {name: tensor.clone() for name, tensor in zeros.items()}
 
         def correct() -> None:
             for name, parameter in me.model.named_parameters():
                 if parameter.grad is not None:
+                    seen[name] += parameter.grad
                     parameter.grad += correction[name]
 
         steps = me.fit(cross_entropy_loss, adjust=correct).steps
         after = tensors_of(me.model, buffers=self.buffers)
         change = {name: after[name] - message.weights[name] for name in message.weights}
         new = control
-        if steps:
+        if steps and self.control == "gradients":
+            new = {name: total / steps for name, total in seen.items()}
+        elif steps:  # c_k⁺ = c_k - c + (w - w_k)/(K·η)
             scale = me.training.effective_steps(steps) * me.lr
             new = {name: -correction[name] - change[name] / scale for name in control}
         me.private["control"] = new
