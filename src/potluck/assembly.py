@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from potluck.clock import with_clock
@@ -78,26 +79,33 @@ def make_engine(
     federation: Federation,
     saved: Saved | None = None,
     engine: Engine | None = None,
+    *,
+    work_folder: Path | None = None,
 ) -> Engine:
-    """The engine of the experiment, with this federation's clients as they were `saved`, and faults if asked for."""
+    """The engine of the experiment, with this federation's clients as they were `saved`, and faults if asked for.
+
+    Files that the engine needs while it works go below `work_folder`, or where temporary files usually go.
+    """
     worker = Worker(method, federation.client, encoded_size, saved, make_privacy(experiment.privacy))
-    engine = engine or _plain_engine(experiment, worker, federation)
+    engine = engine or _plain_engine(experiment, worker, federation, work_folder)
     faults = Faults(**experiment.faults.model_dump())
     return FaultyEngine(engine, faults, experiment.seed) if faults else engine
 
 
-def _plain_engine(experiment: Experiment, worker: Worker, federation: Federation) -> Engine:
+def _plain_engine(
+    experiment: Experiment, worker: Worker, federation: Federation, work_folder: Path | None
+) -> Engine:
     settings = experiment.engine
     memory = int(settings.memory * 1e9) or None
     if settings.vectorize == "on":
         return VectorizedEngine(worker)
     if settings.name == "serial":
-        return SerialEngine(worker, memory)
+        return SerialEngine(worker, memory, work_folder)
     if federation.task.device.type != "cpu":
         raise PotluckError(
             f"engine.name = 'pool' works on the CPU, not on engine.device = {settings.device!r}; use serial."
         )
-    return PoolEngine(lambda: worker, settings.workers or None, memory, cost=federation.cost)
+    return PoolEngine(lambda: worker, settings.workers or None, memory, work_folder, cost=federation.cost)
 
 
 @contextmanager

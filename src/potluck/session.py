@@ -196,7 +196,16 @@ def execute(
                 writer, federation, every=experiment.engine.checkpoint_every, settle=stacked
             ) as keeper,
             one_thread(),
-            working(make_engine(experiment, method, federation, keeper.client_state, engine)) as engine,
+            working(
+                make_engine(
+                    experiment,
+                    method,
+                    federation,
+                    keeper.client_state,
+                    engine,
+                    work_folder=keeper.work_folder,
+                )
+            ) as engine,
         ):
             loop = Loop(
                 method,

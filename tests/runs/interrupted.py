@@ -134,7 +134,7 @@ def _run_until(number: int, what: str, case: str, out: Path, **more: Any) -> Non
             write(path, buffers)
 
         generations._write = halves
-        for name in ("fsync", "replace", "truncate", "unlink"):
+        for name in ("fsync", "link", "replace", "truncate", "unlink"):
             setattr(os, name, ticking(getattr(os, name)))
     run(case, out, **more)
 

@@ -1,5 +1,7 @@
 """Checkpoints on engines other than the plain serial one, and states that no checkpoint can hold."""
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,40 @@ def test_resumed_on_another_engine_and_with_other_numbers_of_workers(
     stop(case, tmp_path, 4, engine="pool", workers=1)
     run(case, tmp_path, engine="pool", workers=3)
     assert_same_run(never_stopped(case), tmp_path)
+
+
+def test_the_pools_own_files_are_taken_in_without_asking_its_clients(tmp_path: Path):
+    jobs: list[str] = []
+
+    class Watch(potluck.Callback):
+        def on_start(self, loop: Loop) -> None:
+            submit = loop.desk.engine.submit
+            loop.desk.engine.submit = lambda job: jobs.append(job.kind) or submit(job)
+
+    run("fedgh", tmp_path, engine="pool", workers=2, callbacks=[Watch()])
+    assert "fetch" not in jobs
+    assert jobs.count("train") == 30
+    assert not (tmp_path / ".work").exists()
+
+
+def test_where_files_cannot_have_two_names_states_are_fetched(
+    never_stopped: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    def refuse(*args: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "link", refuse)
+    stop("fedavg", tmp_path, 3, engine="pool", workers=2)
+    run("fedavg", tmp_path, engine="pool", workers=2)
+    assert_same_run(never_stopped("fedavg"), tmp_path)
+
+
+def test_what_a_killed_pool_left_is_cleared_away(tmp_path: Path):
+    stop("fedgh", tmp_path, 2)
+    (tmp_path / ".work/potluck-old").mkdir(parents=True)
+    (tmp_path / ".work/potluck-old/3-7.safetensors").write_bytes(b"old")
+    run("fedgh", tmp_path)
+    assert not (tmp_path / ".work").exists()
 
 
 def test_clients_that_do_not_fit_into_memory_resume_and_outlive_their_old_files(

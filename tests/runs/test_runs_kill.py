@@ -39,13 +39,15 @@ def test_killed_on_the_pool(case: str, never_stopped: NeverStopped, tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["serial", "pool"])
 @pytest.mark.parametrize("case", CASES)
-def test_many_kills(case: str, never_stopped: NeverStopped, tmp_path: Path):
-    kills = kill_at_random(case, tmp_path / "killed", 30, seed=2)
-    print(f"{case}: {kills} kills at random moments")
+def test_many_kills(case: str, engine: str, never_stopped: NeverStopped, tmp_path: Path):
+    kills = kill_at_random(case, tmp_path / "killed", 30, seed=2, engine=engine, workers=2)
+    print(f"\n{case}, {engine}: {kills} kills at random moments")
     assert kills >= 20
     assert_same_run(never_stopped(case), tmp_path / "killed")
-    for what in ("disk", "server", "training"):
-        kills = kill_at_each(what, case, tmp_path / what)
-        print(f"{case}: {kills} kills, {what}")
-        assert_same_run(never_stopped(case), tmp_path / what)
+    for what, stride in (("disk", 1), ("server", 1), ("training", 3)):
+        if what != "training" or engine == "serial":  # the pool trains in processes of its own
+            kills = kill_at_each(what, case, tmp_path / what, stride=stride, engine=engine, workers=2)
+            print(f"{case}, {engine}: {kills} kills, {what}")
+            assert_same_run(never_stopped(case), tmp_path / what)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
 
 from potluck.core.payload import Payload
 from potluck.core.tree import Flat
@@ -94,3 +95,11 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Stop all work and free what the engine holds."""
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """An engine that may have the states of its clients in files already."""
+
+    def keep(self, client: int, path: Path) -> bool:
+        """Put a client's state, as it is between jobs, at `path` if that takes no time; says whether it did."""

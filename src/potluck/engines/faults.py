@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
-from potluck.core.job import Answer, Engine, Failure, Job
+from potluck.core.job import Answer, Engine, Failure, Job, Keeping
 from potluck.core.payload import Payload
 from potluck.core.random import generator
 from potluck.core.task import ClientInfo
@@ -76,6 +77,10 @@ class FaultyEngine:
         if fate == "crash":
             return Failure(result.job, result.client, "the client died before it answered", "lost")
         return replace(result, payload=None if result.payload is None else nonsense(result.payload))
+
+    def keep(self, client: int, path: Path) -> bool:
+        """As the engine behind does."""
+        return isinstance(self.engine, Keeping) and self.engine.keep(client, path)
 
     def close(self) -> None:
         """Close the engine behind."""

@@ -61,6 +61,15 @@ class SpillFolder:
         """The state of this client and version."""
         return load_state(self._file(client, version))
 
+    def link(self, client: int, version: int, path: Path) -> bool:
+        """Give a state's file a second name; False where that cannot be, as on another disk."""
+        try:
+            path.unlink(missing_ok=True)
+            path.hardlink_to(self._file(client, version))
+        except OSError:
+            return False
+        return True
+
     def drop(self, client: int, version: int) -> None:
         """Delete a state, if it is there."""
         self._file(client, version).unlink(missing_ok=True)

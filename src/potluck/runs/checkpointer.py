@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +19,7 @@ from potluck.core import tree
 from potluck.core.callback import Callback, Step
 from potluck.core.desk import Progress
 from potluck.core.errors import PotluckError
+from potluck.core.job import Keeping
 from potluck.core.loop import Loop
 from potluck.federation import Federation
 from potluck.runs import folder
@@ -65,6 +68,7 @@ class Checkpointer(Callback):
 
     def _take_up(self) -> None:
         """Make the run's files those of the last checkpoint; without one, those of a new run."""
+        shutil.rmtree(self.run / folder.WORK, ignore_errors=True)
         if self.saved is None:
             for name in folder.METRICS:
                 with folder.writing(self.run / name):
@@ -84,6 +88,11 @@ class Checkpointer(Callback):
         if self.saved is not None:
             self.saved.restore(loop)
 
+    @property
+    def work_folder(self) -> Path | None:
+        """Where an engine should put its clients' files, so that a checkpoint can have them for the taking."""
+        return self.run / folder.WORK if self.every else None
+
     def __enter__(self) -> Self:
         return self
 
@@ -91,6 +100,7 @@ class Checkpointer(Callback):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._thread.shutdown(wait=True)
+        shutil.rmtree(self.run / folder.WORK, ignore_errors=True)
         if kind is None:
             self._raise_trouble()
         elif isinstance(error, KeyboardInterrupt):
@@ -140,9 +150,7 @@ class Checkpointer(Callback):
             _land_all(loop)
             saved = {int(index): entry["jobs"] for index, entry in self._clients.items()}
             changed = [index for index, jobs in sorted(now.numbers.items()) if saved.get(index) != jobs]
-        files = {
-            str(index): self._write(f"client-{index}", state) for index, state in self._fetch(loop, changed)
-        }
+        files = self._client_files(loop, changed)
         server = self._write("server", _server_state(loop, now))
         jobs = {str(index): now.numbers[index] for index in changed}
         facts: dict[str, Any] = {
@@ -155,6 +163,21 @@ class Checkpointer(Callback):
             "versions": {"potluck": __version__, "torch": torch.__version__},
         }
         self._commit = self._thread.submit(self._finish, facts, server, files, jobs)
+
+    def _client_files(self, loop: Loop, clients: Sequence[int]) -> dict[str, Future[Entry]]:
+        """A file per client: the engine's own where it has one, or else one to be written."""
+        engine, files, others = loop.desk.engine, {}, []
+        with folder.writing(self._generations.path):
+            self._generations.path.mkdir(exist_ok=True)
+        for index in clients:
+            name = f"client-{index}-{self._number}.safetensors"
+            if isinstance(engine, Keeping) and engine.keep(index, self._generations.path / name):
+                files[str(index)] = self._thread.submit(self._generations.take_in, name)
+            else:
+                others.append(index)
+        for index, state in self._fetch(loop, others):
+            files[str(index)] = self._write(f"client-{index}", state)
+        return files
 
     def _fetch(self, loop: Loop, clients: Sequence[int]) -> Iterator[tuple[int, tree.Flat]]:
         """The states of clients, a few at a time, so that a large population need not fit into memory."""

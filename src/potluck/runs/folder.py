@@ -18,6 +18,7 @@ CLIENTS = "clients.jsonl"
 SUMMARY = "summary.json"
 REPORT = "report.html"
 CHECKPOINT = "checkpoint"
+WORK = ".work"
 METRICS = (ROUNDS, CLIENTS)
 
 _NO_MATTER = {f"engine.{name}" for name in ("name", "workers", "memory", "device", "checkpoint_every")}

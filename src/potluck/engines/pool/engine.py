@@ -86,6 +86,11 @@ class PoolEngine:
             self._outstanding -= 1
             yield self._ready.popleft()
 
+    def keep(self, client: int, path: Path) -> bool:
+        """Give the file of a client's state a second name: no copy is made, and what follows does not change it."""
+        version = self._versions.get(client, 0)
+        return version > 0 and self._folder.link(client, version, path)
+
     def close(self) -> None:
         """Kill the workers, which hold nothing that is needed any more, and delete the folder."""
         self._end()
