@@ -13,6 +13,7 @@ PAGES = [
     "docs/python.md",
     "docs/resume.md",
     "docs/privacy.md",
+    "docs/trackers.md",
 ]
 
 

@@ -27,6 +27,7 @@ from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.lock import locked
 from potluck.runs.writer import RunWriter
 from potluck.settle import settle_engine, settle_models
+from potluck.trackers import make_trackers
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def run(
     checkpoint_every: int | None = None,
     federation: Federation | None = None,
     callbacks: Sequence[Callback] = (),
+    track: str | Sequence[str] = (),
     **sections: Any,
 ) -> Run:
     """Run a method, an experiment file or an experiment, and return the finished run.
@@ -116,6 +118,7 @@ def run(
         out=None if out is None else Path(out),
         resume=resume,
         callbacks=callbacks,
+        track=[track] if isinstance(track, str) else track,
     )
 
 
@@ -157,6 +160,7 @@ def execute(
     out: Path | None = None,
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
+    track: Sequence[str] = (),
     command: str = "",
     engine: Engine | None = None,
 ) -> Run:
@@ -167,6 +171,8 @@ def execute(
                 "engine.name = 'flower' works with names, not with Python objects: nodes are other processes; "
                 "write the method as module:Class, or bring data and models with potluck node init."
             )
+        if track:
+            raise PotluckError("--track works on the serial and pool engines; a Flower run has its folder.")
         return _elsewhere(experiment, out, resume, callbacks, command)
     if engine is None:
         experiment = experiment.with_objects(federation=federation, data=data, models=models)
@@ -187,6 +193,7 @@ def execute(
         if there and (path / folder.SUMMARY).exists():
             summary = json.loads((path / folder.SUMMARY).read_text(encoding="utf-8"))
             return Run(path, summary, was_finished=True)
+        trackers = make_trackers(track, path, path.name)
         stacked = experiment.engine.vectorize == "on"
         told = {**facts(experiment, federation, command), **computing(method, federation)}
         writer = RunWriter(path, told, federation.class_counts())
@@ -213,7 +220,7 @@ def execute(
                 engine,
                 make_schedule(experiment, method, federation),
                 make_evaluation(experiment, federation),
-                [*ledger, writer, *callbacks, keeper],
+                [*ledger, writer, *trackers, *callbacks, keeper],
             )
             keeper.restore(loop)
             loop.run()

@@ -46,6 +46,7 @@ def compare(
         bool, typer.Option("--resume", help="keep finished runs in --out, do the rest")
     ] = False,
     settings: options.Settings = None,
+    track: options.Track = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Compare methods on the same data and clients, or runs that are finished already."""
@@ -74,7 +75,7 @@ def compare(
             "devices.assign": assign,
         }
         out = _folder(out)
-        runs = _run_all(what, flags, settings, _seeds(seeds), out, resume=resume, quiet=quiet)
+        runs = _run_all(what, flags, settings, _seeds(seeds), out, resume=resume, track=track, quiet=quiet)
     show_runs(runs, report=out, tables=out, target=target, reference=reference)
 
 
@@ -101,6 +102,7 @@ def _run_all(
     out: Path,
     *,
     resume: bool,
+    track: list[str] | None,
     quiet: bool,
 ) -> list[Path]:
     from potluck.cli.display import progress
@@ -116,7 +118,9 @@ def _run_all(
     for experiment in experiments:
         path = out / f"{experiment.method.name.split(':')[-1]}-seed{experiment.seed}"
         with progress(experiment.method.name, quiet=quiet) as callbacks:
-            execute(experiment, out=path, resume=resume, callbacks=callbacks, command=command)
+            execute(
+                experiment, out=path, resume=resume, callbacks=callbacks, track=track or (), command=command
+            )
         paths.append(path)
     return paths
 

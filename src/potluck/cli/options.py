@@ -49,6 +49,10 @@ CheckpointEvery = Annotated[
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="any setting: --set training.lr=0.1 (repeat for more)")
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", help="csv | tensorboard | mlflow | wandb (repeat for more)"),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, only the result")]
 
 

@@ -16,6 +16,7 @@ def resume(
     workers: options.Workers = None,
     device: options.Device = None,
     checkpoint_every: options.CheckpointEvery = None,
+    track: options.Track = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Go on with a run from its last checkpoint; the result is that of a run that was never stopped."""
@@ -37,7 +38,12 @@ def resume(
     experiment = parse_experiment(options.collect(read_experiment(file), flags, None))
     with progress(experiment.method.name, quiet=quiet, rounds=experiment.schedule.rounds) as callbacks:
         finished = execute(
-            experiment, out=folder, resume=True, callbacks=callbacks, command=f"potluck run {file}"
+            experiment,
+            out=folder,
+            resume=True,
+            callbacks=callbacks,
+            track=track or (),
+            command=f"potluck run {file}",
         )
     if finished.was_finished:
         typer.echo(f"The run in {finished.path} is finished already; nothing to do.")

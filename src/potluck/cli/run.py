@@ -40,6 +40,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     checkpoint_every: options.CheckpointEvery = None,
     settings: options.Settings = None,
+    track: options.Track = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Run a method or an experiment file; ends with a table, a run folder and a report."""
@@ -73,6 +74,7 @@ def run(
             out=out,
             resume=resume,
             callbacks=callbacks,
+            track=track or (),
             command=shlex.join(["potluck", *sys.argv[1:]]),
         )
     if finished.was_finished:
