@@ -14,6 +14,7 @@ PAGES = [
     "docs/resume.md",
     "docs/privacy.md",
     "docs/trackers.md",
+    "docs/export.md",
 ]
 
 

@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "potluck.session": ("Run", "run"),
     "potluck.experiment": ("Experiment",),
+    "potluck.export": ("export_client", "load_model"),
     "potluck.members": ("Member", "federate"),
     "potluck.core.callback": ("Callback", "End", "Step"),
     "potluck.core.client": ("Client",),
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         pathological,
     )
     from potluck.experiment import Experiment
+    from potluck.export import export_client, load_model
     from potluck.members import Member, federate
     from potluck.models import build_model, split
     from potluck.runs.read import read_run

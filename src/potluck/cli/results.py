@@ -24,6 +24,20 @@ def report(
     typer.echo(f"Report: {path}")
 
 
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run")],
+    client: Annotated[int, typer.Option("--client", help="the client's number, from 0")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="folder; default: RUN/export/client-N")] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="also write model.onnx")] = False,
+) -> None:
+    """Write a client's trained model as it was tested: safetensors, a small JSON, and ONNX if asked."""
+    from potluck.export import export_client
+
+    place = export_client(run, client, out or run / "export" / f"client-{client}", onnx=onnx)
+    typer.echo(f"Model: {place}")
+    typer.echo(f"Load it with: potluck.load_model({str(place)!r})")
+
+
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="run folders")],
     out: Annotated[Path, typer.Option("--out", help="the figure: .pdf, .png or .svg")] = Path("figure.pdf"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.optim import Optimizer
 
 from potluck.core import toolkit, tree
@@ -256,15 +256,11 @@ class Client:
             means.add(output, y)
         return means.result()
 
-    def predictor(self, tensors: Tensors) -> Callable[[Tensor], Tensor]:
+    def predictor(self, tensors: Tensors) -> nn.Module:
         """This client's model as it would predict with some of its tensors replaced; nothing is changed."""
-        self.model.eval()
-
-        def predict(x: Tensor) -> Tensor:
-            scores: Tensor = functional_call(self.model, tensors, (x,))
-            return scores
-
-        return predict
+        model = copy.deepcopy(self.model).eval()
+        toolkit.load_tensors(model, tensors)
+        return model
 
     # -- private state --------------------------------------------------------------------------------
 

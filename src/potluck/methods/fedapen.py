@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from potluck.core.client import Client
+from potluck.core.composite import Composite
 from potluck.core.method import Method, Need, Predictor, Update
 from potluck.core.model import ClientModel
 from potluck.core.payload import Tensors
@@ -109,7 +110,8 @@ class FedAPEN(Method[Tensors, SharedWeights, SharedWeights]):
         if self.predict_with == "shared":
             return shared
         share = me.private.get("lambda", 0.5) if message is None else self._learned_share(me, shared)
-        return lambda x: ensemble(share, me.model(x), shared(x))
+        weight = torch.as_tensor(share, dtype=me.task.dtype, device=me.task.device)
+        return Composite("ensemble", {"private": me.model, "shared": shared}, {"share": weight})
 
 
 def ensemble(share: float | Tensor, private: Tensor, shared: Tensor) -> Tensor:

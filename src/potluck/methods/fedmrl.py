@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from potluck.core.client import Client
+from potluck.core.composite import Composite
 from potluck.core.method import Method, Need, Predictor, Update
 from potluck.core.model import ClientModel
 from potluck.core.payload import Tensors
@@ -72,12 +73,8 @@ class FedMRL(Method[Tensors, SharedWeights, SharedWeights]):
             return small
         projector = me.module("projector", _projector(me, small), keep=False)
 
-        def predict(x: Tensor) -> Tensor:
-            fused = fuse(projector, small.features(x), me.model.features(x))
-            large_scores, small_scores = both_heads(me.model.head, small, fused)
-            return large_scores if self.predict_with == "fused-large" else small_scores
-
-        return predict
+        parts = {"large": me.model, "small": small, "projector": projector}
+        return Composite(self.predict_with, parts, {})
 
 
 def _projector(me: Client, small: ClientModel) -> Callable[[], nn.Module]:

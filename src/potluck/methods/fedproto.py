@@ -14,11 +14,11 @@ from potluck.core.classwise import (
     ClassRows,
     ClassTable,
     fit_collecting,
-    nearest_row,
     prototype_loss,
     row_loss,
 )
 from potluck.core.client import Client
+from potluck.core.composite import Composite
 from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
 from potluck.core.payload import Payload, PayloadError
 from potluck.core.schema import Counts, Labels, Shape
@@ -123,7 +123,7 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
             table = ClassTable(table.rows, table.known & own)
         if table is None or not bool(table.known.any()):
             return me.model
-        return lambda x: nearest_row(me.model.features(x), table)
+        return Composite("nearest", {"model": me.model}, {"rows": table.rows, "known": table.known})
 
     def paper_accounting(self, down: ClassRows, up: Prototypes) -> PaperAccounting:
         """The count of FedGH's Table 3: own classes only, both ways, without ids."""

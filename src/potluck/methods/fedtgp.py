@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from potluck.core.classwise import ClassTable, nearest_row, prototype_loss
+from potluck.core.classwise import ClassTable, prototype_loss
 from potluck.core.client import Client
+from potluck.core.composite import Composite
 from potluck.core.method import Method, Need, Predictor, Update
 from potluck.core.payload import Payload
 from potluck.core.schema import Labels, Shape
@@ -121,7 +122,7 @@ class FedTGP(Method[Prototypes, GlobalPrototypes, ClassMeans]):
         if rows is None or self.prediction == "head":
             return me.model
         table = _table(rows)
-        return lambda x: nearest_row(me.model.features(x), table)
+        return Composite("nearest", {"model": me.model}, {"rows": table.rows, "known": table.known})
 
 
 def class_margin(means: Tensor, senders: Tensor) -> float:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from potluck.core import slicing
 from potluck.core.client import Client
+from potluck.core.composite import Composite
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
 from potluck.core.norm import norms_at_rest, with_statistics
@@ -112,7 +113,7 @@ class HeteroFL(Method[Tensors, Slice, Slice]):
         if not self.mask_tests:
             return measured
         present = _present(me.train.classes().to(me.task.device), me.task.num_classes)
-        return lambda x: measured(x).masked_fill(~present, 0.0)
+        return Composite("masked", {"model": measured}, {"present": present})
 
     def predict_server(self, state: Tensors, ctx: Context) -> Predictor | None:
         """The widest model. Its norms take statistics from public data, or else from each test batch."""

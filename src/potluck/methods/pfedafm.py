@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from potluck.core.client import Client, Fit
+from potluck.core.composite import Composite
 from potluck.core.method import Method, Need, Predictor, Update
 from potluck.core.model import ClientModel
 from potluck.core.payload import Tensors
@@ -114,9 +115,8 @@ class PFedAFM(Method[Tensors, SharedWeights, SharedWeights]):
             return me.model
         small = as_received(me, me.private.get("extractor") if message is None else message.tensors)
         if self.predict_with == "small":  # α = 0
-            return lambda x: me.model.head(small.features(x))
-        alpha = self._alpha(me)
-        return lambda x: me.model.head(mix(alpha, small.features(x), me.model.features(x)))
+            return Composite("small extractor", {"large": me.model, "small": small}, {})
+        return Composite("mixed", {"large": me.model, "small": small}, {"alpha": self._alpha(me)})
 
 
 def mix(alpha: Tensor, small_features: Tensor, large_features: Tensor) -> Tensor:
