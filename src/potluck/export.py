@@ -40,8 +40,9 @@ WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
 FORMAT = 1
 
 
-def export_client(run: Path, client: int, out: Path, *, onnx: bool = False) -> Path:
+def export_client(run: str | Path, client: int, out: str | Path, *, onnx: bool = False) -> Path:
     """Write what was tested of a client at the end of a run: `model.safetensors` and `model.json` in `out`."""
+    run, out = Path(run), Path(out)
     source = _open(run)
     if not 0 <= client < len(source.federation.participants):
         last = len(source.federation.participants) - 1
