@@ -78,6 +78,20 @@ class Wide(ClientModel):
         return maps.mean((2, 3))
 
 
+class Narrow(ClientModel):
+    """Static batch norm over vectors: a batch of one has nothing to normalise with."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, width)
+        self.bn = nn.BatchNorm1d(width, track_running_stats=False)
+        self.head = nn.Linear(width, 3)
+        self.feature_dim = width
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.relu(self.bn(self.fc(x)))
+
+
 def population(
     models: Sequence[ClientModel],
     *,

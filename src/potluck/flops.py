@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from potluck.core.model import ClientModel
+from potluck.core.norm import norms_at_rest
 from potluck.core.random import seeded
 from potluck.core.task import Architecture, Task
 
@@ -19,7 +20,7 @@ def training_flops(model: ClientModel, example: Tensor) -> int:
     """
     model.eval()  # batch statistics cost next to nothing, and one sample has none
     counter = FlopCounterMode(display=False)
-    with counter, torch.no_grad():
+    with counter, torch.no_grad(), norms_at_rest(model):
         model(example[:1])
     return 3 * int(counter.get_total_flops())
 

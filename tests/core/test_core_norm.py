@@ -4,7 +4,15 @@ import pytest
 import torch
 from torch import nn
 
+from families import Narrow
 from potluck.core.norm import norms_at_rest, with_statistics
+from potluck.core.samples import Samples
+from potluck.core.toolkit import outputs
+from potluck.core.training import Training
+from potluck.flops import training_flops
+from potluck.members import Member, federate
+from potluck.methods.standalone import Standalone
+from tiny import Recorder, make_loop, points, tiny
 
 
 def static(features: int = 2) -> nn.Sequential:
@@ -50,3 +58,19 @@ def test_rest_ends_even_when_the_work_fails():
         raise KeyError
     assert model[0].running_mean is None
     assert model[0].training
+
+
+def test_a_single_test_sample_is_no_batch_to_normalise_over():
+    model = Narrow(3).double()
+    pairs = [points(12, 1), points(1, 2)]
+    fed = federate([Member(model, *pairs)], num_classes=3, training=Training(epochs=1, batch_size=4))
+    seen = Recorder()
+    make_loop(Standalone(), fed, rounds=1, callbacks=[seen]).run()
+    assert [score.score.samples for score in seen.end.scores] == [1]
+    assert training_flops(model, pairs[1][0]) == 3 * 2 * (4 * 3 + 3 * 3)
+
+
+def test_the_last_sample_of_a_large_test_set_is_not_left_alone():
+    fed = tiny(1)
+    sizes = [len(y) for _, y in outputs(lambda x: x, Samples(*points(513, 1)), fed.task)]
+    assert sizes == [256, 257]

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from families import Wide, population, wide
+from families import Narrow, Wide, population, wide
 from potluck.core.errors import PotluckError
 from potluck.core.method import Update
-from potluck.core.model import ClientModel
 from potluck.core.payload import PayloadError
 from potluck.core.schema import check_payload
 from potluck.core.task import ClientInfo
@@ -244,20 +243,6 @@ def test_only_widths_of_the_federation_are_accepted():
 def test_unrelated_models_are_refused():
     with pytest.raises(PotluckError, match="nested width"):
         make_loop(HeteroFL(), population([Wide().double(), tiny(1).client(0).model]))
-
-
-class Narrow(ClientModel):
-    """Static batch norm over vectors: a batch of one has nothing to normalise with."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, width)
-        self.bn = nn.BatchNorm1d(width, track_running_stats=False)
-        self.head = nn.Linear(width, 3)
-        self.feature_dim = width
-
-    def features(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.bn(self.fc(x)))
 
 
 def test_width_one_single_samples_and_single_classes_are_survived():

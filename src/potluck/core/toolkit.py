@@ -31,8 +31,11 @@ def outputs(
     function: Callable[[Tensor], Tensor], samples: Samples, task: Task
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """`function` over all samples in large batches, no gradient; yields (outputs, labels)."""
+    batches = list(torch.split(torch.arange(len(samples)), EVALUATION_BATCH))
+    if len(batches) > 1 and len(batches[-1]) == 1:  # a norm without statistics cannot take one sample alone
+        batches[-2:] = [torch.cat(batches[-2:])]
     with torch.no_grad():
-        for rows in torch.split(torch.arange(len(samples)), EVALUATION_BATCH):
+        for rows in batches:
             x, y = prepare(*samples.take(rows), task)
             yield function(x), y
 

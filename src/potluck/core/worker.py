@@ -12,6 +12,7 @@ from potluck.core.client import Client
 from potluck.core.evaluation import score_outputs
 from potluck.core.job import Answer, Failure, Job, Kind, Score, Test
 from potluck.core.method import Method
+from potluck.core.norm import norms_at_rest
 from potluck.core.payload import Payload
 from potluck.core.privacy import Privacy
 from potluck.core.random import seeded
@@ -109,7 +110,11 @@ class Worker:
             return {}
         me.model.eval()
         predictor = self.method.predict(me, message)
-        return {test: score_outputs(me.outputs(predictor, samples)) for test, samples in wanted.items()}
+        scores: dict[Test, Score] = {}
+        for test, samples in wanted.items():
+            with norms_at_rest(*([me.model] if len(samples) == 1 else [])):
+                scores[test] = score_outputs(me.outputs(predictor, samples))
+        return scores
 
 
 def failure_of(job: Job, phase: str, error: BaseException) -> Failure:
