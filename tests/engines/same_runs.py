@@ -16,7 +16,6 @@ from potluck.core.schedule import Schedule
 from potluck.core.training import Training
 from potluck.core.tree import flatten
 from potluck.core.worker import Worker
-from potluck.engines.pool import PoolEngine
 from potluck.federation import Federation
 from tiny import Recorder, tiny
 
@@ -57,7 +56,3 @@ def assert_equal(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
     assert mine["tensors"].keys() == theirs["tensors"].keys()
     for name, tensor in mine["tensors"].items():
         assert torch.equal(tensor, theirs["tensors"][name]), name
-
-
-def pids(engine: PoolEngine) -> list[int]:
-    return [process.handle.pid for process in engine._processes if process.handle.pid]

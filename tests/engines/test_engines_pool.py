@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from same_runs import ASYNCHRONOUS, SYNCHRONOUS, Methods, assert_equal, federation, outcome, pids, worker
+from same_runs import ASYNCHRONOUS, SYNCHRONOUS, Methods, assert_equal, federation, outcome, worker
 
 from potluck.core.client import Client
 from potluck.core.desk import ClientFailed
@@ -99,7 +99,7 @@ def test_an_idle_worker_that_is_killed_changes_nothing() -> None:
     fed, method = federation(), FedGH()
     serial = outcome(method, SerialEngine(worker(method, fed)), fed, SYNCHRONOUS)
     engine = PoolEngine(lambda: worker(method, fed), 2)
-    os.kill(pids(engine)[0], signal.SIGKILL)
+    os.kill(engine.pids[0], signal.SIGKILL)
     assert_equal(outcome(method, engine, fed, SYNCHRONOUS), serial)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from same_runs import federation, pids, worker
+from same_runs import federation, worker
 
 from potluck.core.client import Client
 from potluck.core.job import Job
@@ -55,7 +55,7 @@ def test_closing_ends_busy_workers_at_once_and_leaves_nothing(tmp_path: Path) ->
     fed = federation()
     engine = PoolEngine(lambda: worker(Endless(), fed), 2, spill_dir=tmp_path)
     (folder,) = tmp_path.iterdir()
-    workers = pids(engine)
+    workers = engine.pids
     for client in range(3):
         engine.submit(train_job(client + 1, client))
     engine._give_out()
@@ -69,7 +69,7 @@ def test_closing_ends_busy_workers_at_once_and_leaves_nothing(tmp_path: Path) ->
 
 def test_an_engine_that_nobody_closes_ends_with_its_last_reference(tmp_path: Path) -> None:
     engine = PoolEngine(lambda: worker(Standalone(), federation()), 1, spill_dir=tmp_path)
-    (pid,) = pids(engine)
+    (pid,) = engine.pids
     del engine
     assert not Path(f"/proc/{pid}").exists()
     assert list(tmp_path.iterdir()) == []
@@ -80,7 +80,7 @@ from test_engines_pool_processes import *
 engine = PoolEngine(lambda: worker(Endless(), federation()), 2, spill_dir={folder!r})
 for client in range(3):
     engine.submit(train_job(client + 1, client))
-print(*pids(engine), flush=True)
+print(*engine.pids, flush=True)
 try:
     list(engine.results())
 finally:
@@ -120,6 +120,7 @@ def test_workers_end_with_their_parent(
 THREADS = """
 import os, signal, torch
 from same_runs import *
+from potluck.engines.pool import PoolEngine
 from potluck.methods.fedavg import FedAvg
 
 def use_threads():
@@ -130,7 +131,7 @@ def use_threads():
 use_threads()
 engine = PoolEngine(lambda: worker(FedAvg(), federation()), 2)
 use_threads()
-os.kill(pids(engine)[0], signal.SIGKILL)
+os.kill(engine.pids[0], signal.SIGKILL)
 outcome(FedAvg(), engine, federation(), SYNCHRONOUS)
 print("done")
 """

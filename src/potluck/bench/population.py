@@ -2,21 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from potluck.codec import encoded_size
+from potluck.core.evaluation import Evaluation
+from potluck.core.job import Engine
+from potluck.core.loop import Loop
+from potluck.core.method import Method
 from potluck.core.model import ClientModel
 from potluck.core.random import generator, seeded
 from potluck.core.samples import Samples
+from potluck.core.schedule import Schedule
 from potluck.core.training import Training
+from potluck.core.worker import Worker
 from potluck.data.transforms import Normalise
+from potluck.engines.pool import PoolEngine
+from potluck.engines.serial import SerialEngine
 from potluck.federation import Builder, Federation, Participant, assemble
 from potluck.models import build_model
 
-SHAPE, CLASSES, IMAGES = (3, 32, 32), 10, 20_000
+AnyMethod = Method[Any, Any, Any]
+SHAPE, CLASSES, IMAGES = (3, 32, 32), 10, 10_000
+CNNS = ("cnn-1", "cnn-2", "cnn-3", "cnn-4", "cnn-5")
 
 
+class LeNet(ClientModel):
+    """LeNet-5 on colour images, 62,006 parameters: small enough for overheads to show."""
+
+    feature_dim = 84
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 6, 5), nn.Conv2d(6, 16, 5)
+        self.fc1, self.fc2 = nn.Linear(400, 120), nn.Linear(120, 84)
+        self.head = nn.Linear(84, CLASSES)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The second hidden layer."""
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = torch.flatten(F.max_pool2d(F.relu(self.conv2(x)), 2), 1)
+        return F.relu(self.fc2(F.relu(self.fc1(x))))
+
+
+class SmallMLP(ClientModel):
+    """64-64-10 on images shrunk to 8×8 and grey: so small that most of its time goes into calls."""
+
+    feature_dim = 64
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8 * 8, 64), nn.Linear(64, CLASSES)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The hidden layer."""
+        return F.relu(self.body(torch.flatten(F.avg_pool2d(x.mean(1, keepdim=True), 4), 1)))
+
+
+BUILDERS: Mapping[str, Builder] = {
+    "lenet": LeNet,
+    "mlp": SmallMLP,
+    **{name: functools.partial(build_model, name, SHAPE, CLASSES) for name in CNNS},
+}
+
+
+@functools.cache
 def random_images(count: int = IMAGES) -> Samples:
     """Random pixels and labels, held as bytes as image data are."""
     rng = generator("bench", count)
@@ -25,17 +80,16 @@ def random_images(count: int = IMAGES) -> Samples:
 
 
 def population(
-    clients: int, models: Sequence[str], samples: int, training: Training, *, tests: int = 0
+    clients: int, models: Sequence[str], samples: int, batch: int, *, tests: int = 0, epochs: int = 1
 ) -> Federation:
     """Clients that take turns with the models, each with rows of one common array."""
     images = random_images()
-    builders = {name: _builder(name) for name in models}
     return assemble(
         [
             Participant(
                 f"client-{index}",
                 name := models[index % len(models)],
-                _own(builders[name], index),
+                functools.partial(_seeded_build, BUILDERS[name], index),
                 images.select(_rows(index, samples)),
                 images.select(_rows(index + clients, tests)),
             )
@@ -43,24 +97,34 @@ def population(
         ],
         num_classes=CLASSES,
         input_shape=SHAPE,
-        training=training,
+        training=Training(epochs=epochs, batch_size=batch, lr=0.01),
         seed=0,
-        builders=builders,
+        builders={name: BUILDERS[name] for name in models},
         label="random images",
     )
 
 
-def _builder(name: str) -> Builder:
-    return lambda: build_model(name, SHAPE, CLASSES)
+def _seeded_build(build: Builder, index: int) -> ClientModel:
+    with seeded("bench", index):
+        return build()
 
 
-def _own(build: Builder, index: int) -> Builder:
-    def start() -> ClientModel:
-        with seeded("bench", index):
-            return build()
-
-    return start
-
-
-def _rows(index: int, count: int) -> torch.Tensor:
+def _rows(index: int, count: int) -> Tensor:
     return (torch.arange(count) + index * count) % IMAGES
+
+
+def endless(method: AnyMethod, federation: Federation, engine: Engine, cohort: int) -> Loop:
+    """A loop to be stepped as often as one likes."""
+    share = cohort / len(federation.participants)
+    return Loop(method, federation.task, engine, Schedule(1_000_000, participation=share), Evaluation())
+
+
+def serial_engine(method: AnyMethod, federation: Federation) -> SerialEngine:
+    """The reference."""
+    return SerialEngine(Worker(method, federation.client, encoded_size))
+
+
+def pool_engine(method: AnyMethod, federation: Federation, memory: int | None = None) -> PoolEngine:
+    """Two workers."""
+    worker = Worker(method, federation.client, encoded_size)
+    return PoolEngine(lambda: worker, 2, memory, cost=federation.cost)

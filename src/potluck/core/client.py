@@ -48,6 +48,10 @@ class FitRequest:
     adjust: Callable[[], None] | None
 
 
+GATHERED = 1 << 20
+"""How many input numbers of coming batches are made ready at once."""
+
+
 class Client:
     """A participant as `Method.client` sees it. It lives on one engine worker for the whole run."""
 
@@ -164,16 +168,20 @@ class Client:
         smallest = 2 if size > 1 and any(map(has_batch_norm, (self.model, *models))) else 1
         if self.training.drop_last and count >= size:
             smallest = size
+        # Rows are gathered and converted for several batches at once, which then are slices: fewer calls per step.
+        ahead = max(1, GATHERED // max(1, size * samples.x.shape[1:].numel()))
         order_rng = self.rng("batches")
         augment_rng = self.rng("augment") if self.augment else None
         for _ in range(self.training.epochs if epochs is None else epochs):
             order = torch.randperm(count, generator=order_rng)
-            for rows in torch.split(order, size):
-                if len(rows) >= smallest:
-                    x, y = self.prepare(*samples.take(rows))
+            for rows in torch.split(order, size * ahead):
+                xs, ys = self.prepare(*samples.take(rows))
+                for x, y in zip(torch.split(xs, size), torch.split(ys, size), strict=True):
+                    if len(y) < smallest:
+                        continue
                     if self.augment is not None and augment_rng is not None:
                         x = self.augment(x, augment_rng)
-                    self.trained_samples += len(rows)
+                    self.trained_samples += len(y)
                     yield x, y
 
     def batch_size(self, samples: Samples | None = None, wanted: int | None = None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,7 +13,7 @@ from potluck.core.callback import Callback, End, Step
 from potluck.core.desk import Desk, Flight, Progress
 from potluck.core.errors import PotluckError
 from potluck.core.evaluation import Evaluation, Protocol, score_outputs
-from potluck.core.job import Answer, Engine, Failure, Test
+from potluck.core.job import Answer, Engine, Failure, Job, Test
 from potluck.core.method import Method, Update, payload_types
 from potluck.core.payload import Payload, PayloadError
 from potluck.core.random import generator, seeded
@@ -22,6 +22,9 @@ from potluck.core.robust import averaging
 from potluck.core.schedule import Schedule
 from potluck.core.schema import check_payload
 from potluck.core.task import CPU, ClientInfo, Context, Task
+
+IN_TRANSIT = 1 << 26
+"""How many numbers of messages may wait at once when all clients are tested: ten thousand models would not fit."""
 
 
 class TooFewClients(PotluckError):
@@ -255,17 +258,27 @@ class Loop:
             tests, received = ("shared" if shared else "own",), self.evaluation.protocol != "local"
         if not tests:
             return []
-        messages = [self._broadcast(self.task.clients[i], context) if received else None for i in clients]
-        jobs = [
-            self.desk.submit("evaluate", index, context, message, tests=tests)
-            for index, message in zip(clients, messages, strict=True)
-        ]
         protocols: dict[Test, Protocol] = {"own": "received" if received else "local", "shared": "shared"}
         return [
-            ClientScore(job.round, self.task.clients[job.client], protocols[test], score, final)
-            for job, answer in zip(jobs, self.desk.answers(jobs), strict=True)
+            ClientScore(context.round, self.task.clients[index], protocols[test], score, final)
+            for index, answer in self._exchange(clients, context, tests, received)
             for test, score in (answer.scores if answer else {}).items()
         ]
+
+    def _exchange(
+        self, clients: Sequence[int], context: Context, tests: tuple[Test, ...], received: bool
+    ) -> Iterator[tuple[int, Answer | None]]:
+        """Evaluation jobs and their answers, as many at once as their messages leave room for."""
+        jobs: list[Job] = []
+        numbers = 0
+        for index in clients:
+            message = self._broadcast(self.task.clients[index], context) if received else None
+            jobs.append(self.desk.submit("evaluate", index, context, message, tests=tests))
+            numbers += 0 if message is None else message.numbers()
+            if numbers > IN_TRANSIT or index == clients[-1]:
+                for job, answer in zip(jobs, self.desk.answers(jobs), strict=True):
+                    yield job.client, answer
+                jobs, numbers = [], 0
 
     def _seeded(self, purpose: str) -> AbstractContextManager[None]:
         return seeded(self.task.seed, "torch", purpose, self.progress.step)

@@ -95,6 +95,11 @@ class PoolEngine:
         """Kill the workers, which hold nothing that is needed any more, and delete the folder."""
         self._end()
 
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the workers."""
+        return [process.handle.pid for process in self._processes if process.handle.pid is not None]
+
     # -- giving out ---------------------------------------------------------------------------------------
 
     def _start(self) -> Process:

@@ -1,0 +1,31 @@
+"""What training clients of one architecture together gains, or loses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from potluck.bench.population import endless, population, serial_engine
+from potluck.bench.rows import Row
+from potluck.bench.trials import in_turns, ratio
+from potluck.codec import encoded_size
+from potluck.core.job import Engine
+from potluck.core.worker import Worker
+from potluck.engines.vectorized import VectorizedEngine
+from potluck.methods.fedavg import FedAvg
+
+
+def measure(*, quick: bool = False) -> Iterator[Row]:
+    """Serial engine ÷ stacked clients, in processor time. No goal: it is for small networks, and asked for."""
+    for name, clients in (("mlp", 50), ("lenet", 20), ("cnn-5", 10)):
+        if quick and name != "mlp":
+            continue
+        federation = population(clients, [name], 40, 10)
+        stacked = VectorizedEngine(Worker(FedAvg(), federation.client, encoded_size))
+        engines: dict[str, Engine] = {"serial": serial_engine(FedAvg(), federation), "stacked": stacked}
+        actions = {
+            label: endless(FedAvg(), federation, engine, clients).step for label, engine in engines.items()
+        }
+        seconds = in_turns(actions, 2 if quick else 5, clock=time.process_time)
+        spread = ratio(seconds["serial"], seconds["stacked"])
+        yield Row("serial ÷ stacked", f"{clients} × {name}, batch 10", spread)

@@ -1,0 +1,55 @@
+"""All parts of the benchmark, and the files that they end in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from potluck.bench import growth, local, pool, shares, stacked
+from potluck.bench.rows import Row, machine, markdown, to_json
+from potluck.core.errors import unknown
+from potluck.core.threads import one_thread
+
+
+class Part(Protocol):
+    """Measures something, row by row."""
+
+    def __call__(self, *, quick: bool = False) -> Iterator[Row]:
+        """The rows; `quick` only shows that everything works."""
+
+
+PARTS: Mapping[str, Part] = {
+    "local": local.measure,
+    "pool": pool.measure,
+    "stacked": stacked.measure,
+    "shares": shares.measure,
+    "growth": growth.measure,
+}
+
+
+def run_suite(
+    out: Path | None = None,
+    *,
+    quick: bool = False,
+    parts: Iterable[str] = tuple(PARTS),
+    show: Callable[[str], None] = print,
+) -> list[Row]:
+    """Measure, show each row as it comes, and write `bench.md` and `bench.json` into `out`."""
+    chosen = list(parts)
+    for name in chosen:
+        if name not in PARTS:
+            raise unknown("part of the benchmark", name, PARTS)
+    show(machine())
+    rows: list[Row] = []
+    with one_thread():
+        for name in chosen:
+            for row in PARTS[name](quick=quick):
+                rows.append(row)
+                show(str(row))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "bench.md").write_text(f"{machine()}\n\n{markdown(rows)}", encoding="utf-8")
+        (out / "bench.json").write_text(to_json(rows), encoding="utf-8")
+        show(f"Written to {out / 'bench.md'} and {out / 'bench.json'}")
+    return rows
