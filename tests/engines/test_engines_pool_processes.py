@@ -77,6 +77,7 @@ def test_an_engine_that_nobody_closes_ends_with_its_last_reference(tmp_path: Pat
 
 SCRIPT = """
 from test_engines_pool_processes import *
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell hands it down ignored
 engine = PoolEngine(lambda: worker(Endless(), federation()), 2, spill_dir={folder!r})
 for client in range(3):
     engine.submit(train_job(client + 1, client))

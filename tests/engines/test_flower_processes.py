@@ -42,7 +42,14 @@ class Commands:
         environment = {**os.environ, "PYTHONPATH": paths, "POTLUCK_TEST": str(self.place)}
         with open(self.place / f"{name}.out", "wb") as output:
             self.running[name] = subprocess.Popen(
-                [*POTLUCK, *arguments], cwd=self.place, env=environment, stdout=output, stderr=output
+                [*POTLUCK, *arguments],
+                cwd=self.place,
+                env=environment,
+                stdout=output,
+                stderr=output,
+                preexec_fn=lambda: signal.signal(
+                    signal.SIGINT, signal.SIG_DFL
+                ),  # a background shell ignores it
             )
         return self.running[name]
 
