@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from potluck.bench.population import CNNS, AnyMethod, endless, population, serial_engine
@@ -22,28 +24,27 @@ from potluck.core.worker import Worker
 from potluck.engines.memory import SpillFolder
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedgh import FedGH
+from potluck.runs.checkpointer import Checkpointer
+from potluck.runs.generations import Generations
+from potluck.runs.writer import RunWriter
 
 GOAL = 5.0
 
 
 class Postman(Callback):
-    """Writes and reads every message, as an engine with a wire does, and adds up the time."""
-
-    def __init__(self, spent: dict[str, float]) -> None:
-        self._spent = spent
+    """Writes and reads every message, as an engine with a wire does."""
 
     def on_send(self, client: ClientInfo, message: Payload, round_number: int) -> None:
         """A download."""
-        self._there_and_back(message)
+        self.there_and_back(message)
 
     def on_update(self, update: Update[Any], round_number: int) -> None:
         """An upload."""
-        self._there_and_back(update.payload)
+        self.there_and_back(update.payload)
 
-    def _there_and_back(self, payload: Payload) -> None:
-        started = time.process_time()
+    def there_and_back(self, payload: Payload) -> None:
+        """To bytes and back."""
         decode(type(payload), encode(payload))
-        self._spent["payload codec"] += time.process_time() - started
 
 
 def measure(*, quick: bool = False) -> Iterator[Row]:
@@ -57,48 +58,55 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
             yield Row("share of a round", f"{method.name}: {label}", Spread.of(values), "%", GOAL)
 
 
+PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {
+    "evaluation": ((Worker, "_test"),),
+    "class means": ((Client, "class_means"),),
+    "storing clients": ((SpillFolder, "save"),),
+    "broadcast": ((Loop, "_broadcast"),),
+    "checks and server": ((Loop, "_learn"),),
+    "checkpoint": ((Checkpointer, "on_step"), (Generations, "write_state"), (Generations, "commit")),
+    "payload codec": ((Postman, "there_and_back"),),
+}
+"""What is timed under which name; the time of training and of everything else is the rest."""
+
+
 def _shares(method: AnyMethod, rounds: int, samples: int) -> list[dict[str, float]]:
     federation = population(10, CNNS, samples, 10, tests=samples // 4, epochs=5)
-    engine, folder, spent = serial_engine(method, federation), SpillFolder(), defaultdict[str, float](float)
-    engine.worker.residents.limit(folder, None, at_once=True)
+    engine, spills, spent = serial_engine(method, federation), SpillFolder(), defaultdict[str, float](float)
+    engine.worker.residents.limit(spills, None, at_once=True)
     loop = endless(method, federation, engine, 10)
-    loop.callbacks = [Postman(spent)]
-    places: dict[str, tuple[Any, str]] = {
-        "evaluation": (Worker, "_test"),
-        "class means": (Client, "class_means"),
-        "storing clients": (SpillFolder, "save"),
-        "broadcast": (Loop, "_broadcast"),
-        "checks and server": (Loop, "_learn"),
-    }
     found = []
-    try:
-        with ExitStack() as stack:
-            for label, (owner, name) in places.items():
+    with ExitStack() as stack:
+        stack.callback(engine.close)
+        stack.callback(spills.remove)
+        for label, places in PLACES.items():
+            for owner, name in places:
                 stack.enter_context(_timed(owner, name, spent, label))
+        run = Path(stack.enter_context(TemporaryDirectory()))
+        keeper = stack.enter_context(Checkpointer(RunWriter(run, {}, []), federation))
+        loop.callbacks = [Postman(), keeper]
+        keeper.on_start(loop)
+        for number in range(rounds + 1):
+            spent.clear()
+            started = time.process_time()
             loop.step()
-            for _ in range(rounds):
-                spent.clear()
-                started = time.process_time()
-                loop.step()
-                total = time.process_time() - started
-                found.append({label: spent[label] / total for label in [*places, "payload codec"]})
-    finally:
-        folder.remove()
-        engine.close()
+            total = time.process_time() - started
+            if number:
+                found.append({label: spent[label] / total for label in PLACES})
     return found
 
 
 @contextmanager
 def _timed(owner: Any, name: str, spent: dict[str, float], label: str) -> Iterator[None]:
-    """Add up the time of every call of a method while the block runs."""
+    """Add up the processor time of every call of a method while the block runs, each on its own thread."""
     original: Callable[..., Any] = getattr(owner, name)
 
     def timed(*args: Any, **options: Any) -> Any:
-        started = time.process_time()
+        started = time.thread_time()
         try:
             return original(*args, **options)
         finally:
-            spent[label] += time.process_time() - started
+            spent[label] += time.thread_time() - started
 
     setattr(owner, name, timed)
     try:

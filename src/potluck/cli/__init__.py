@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from potluck.cli import compare, lists, node, results, resume, run, server
+from potluck.cli import bench, compare, lists, node, results, resume, run, server
 from potluck.cli import data as data_commands
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("export")(results.export)
 app.command("methods")(lists.methods)
 app.command("models")(lists.models)
 app.command("datasets")(lists.datasets)
+app.command("bench")(bench.bench)
 app.add_typer(data_commands.app, name="data")
 app.add_typer(node.app, name="node")
 app.add_typer(server.app, name="server")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,8 +74,7 @@ class Desk:
 
     def answers(self, jobs: Sequence[Job]) -> list[Answer | None]:
         """Wait for all of these jobs; a failed one gives None, or stops the run if so told."""
-        ids = {job.id for job in jobs}
-        self._wait(lambda: ids <= self._inbox.keys())
+        self._wait_for({job.id for job in jobs})
         answers: list[Answer | None] = []
         for job in jobs:
             result = self._inbox.pop(job.id)
@@ -88,7 +87,7 @@ class Desk:
         """The flight that ends next: first on the virtual clock, or first to answer on a real-time engine."""
         flights = self.progress.flights
         if self.engine.realtime:
-            self._wait(lambda: any(flight.job.id in self._inbox for flight in flights))
+            self._wait_for({flight.job.id for flight in flights}, first=True)
             first = next(flight for flight in flights if flight.job.id in self._inbox)
         else:
             first = self._first_to_end()
@@ -110,7 +109,7 @@ class Desk:
     def land(self, flight: Flight) -> None:
         """Wait until this flight's result is there, and add the time of its upload."""
         if flight.result is None:
-            self._wait(lambda: flight.job.id in self._inbox)
+            self._wait_for({flight.job.id})
             flight.result = self._inbox.pop(flight.job.id)
             if isinstance(flight.result, Answer):
                 info = self.task.clients[flight.job.client]
@@ -139,11 +138,15 @@ class Desk:
             failed.add_note(failure.trace)
             raise failed
 
-    def _wait(self, enough: Callable[[], bool]) -> None:
-        if enough():
+    def _wait_for(self, ids: set[int], *, first: bool = False) -> None:
+        """Take answers in until those to all of these jobs are there, or the `first` of them."""
+        missing = ids - self._inbox.keys()
+        enough = len(ids) - 1 if first else 0
+        if len(missing) <= enough:
             return
         for result in self.engine.results():
             self._inbox[result.job] = result
-            if enough():
+            missing.discard(result.job)
+            if len(missing) <= enough:
                 return
         raise RuntimeError("the engine lost a job: nothing is outstanding and an answer is missing")

@@ -23,6 +23,9 @@ from potluck.engines.pool.wire import Order, Report, Wire
 ATTEMPTS = 3
 """How often a job is given out before its death counts as the job's own fault."""
 
+NO_JOB = 0
+"""Stands for the job of workers that die without one."""
+
 
 class PoolEngine:
     """Worker processes, each on one thread, that share the clients among them.
@@ -165,7 +168,8 @@ class PoolEngine:
             self._costs.note(job, report.result.seconds - report.loading)
         if report.loading:
             self._agenda.moving = (self._agenda.moving + report.loading) / 2
-        self._attempts.pop(job.id, None)
+        for over in (job.id, NO_JOB):
+            self._attempts.pop(over, None)
         self._agenda.done(job.client)
         self._ready.append(report.result)
 
@@ -175,8 +179,8 @@ class PoolEngine:
         how = process.end()
         job = process.job
         if job is None:
-            self._attempts[0] += 1
-            if self._attempts[0] >= ATTEMPTS:
+            self._attempts[NO_JOB] += 1
+            if self._attempts[NO_JOB] >= ATTEMPTS:
                 raise PotluckError(
                     f"Idle worker processes of the pool keep dying ({how}); use engine=serial."
                 )
