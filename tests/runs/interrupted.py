@@ -45,7 +45,8 @@ def run(case: str, out: Path, **more: Any) -> potluck.Run:
     settings = {"engine": "serial", **CASES[case], **more}
     method, training = settings.pop("method"), settings.pop("training", KEPT)
     hidden = settings.pop("hidden", (5, 7))
-    federation = tiny(5, norm=True, hidden=hidden, sizes=(12, 9, 16), training=training)
+    kinds = ((0, 1, 2), (0, 1), (1, 2), (2,), None)
+    federation = tiny(5, norm=True, hidden=hidden, sizes=(12, 9, 16), classes_of=kinds, training=training)
     start = {"method": {"name": method}, **settings.pop("sections", {})}
     return potluck.run(start, federation=federation, out=out, resume=True, **settings)
 
