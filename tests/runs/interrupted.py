@@ -45,7 +45,8 @@ def run(case: str, out: Path, **more: Any) -> potluck.Run:
     settings = {"engine": "serial", **CASES[case], **more}
     method, training = settings.pop("method"), settings.pop("training", KEPT)
     hidden = settings.pop("hidden", (5, 7))
-    federation = tiny(5, norm=True, hidden=hidden, sizes=(12, 9, 16), training=training)
+    kinds = ((0, 1, 2), (0, 1), (1, 2), (2,), None)
+    federation = tiny(5, norm=True, hidden=hidden, sizes=(12, 9, 16), classes_of=kinds, training=training)
     start = {"method": {"name": method}, **settings.pop("sections", {})}
     return potluck.run(start, federation=federation, out=out, resume=True, **settings)
 
@@ -74,18 +75,24 @@ def _quietly(action: Callable[[], object]) -> None:
     action()
 
 
-def kill_at_random(case: str, out: Path, kills: int, seed: int, **more: Any) -> int:
-    """Start the run again and again and kill it at random moments, then let it end; how often it was killed."""
-    rng, killed = random.Random(seed), 0
+def kill_at_random(case: str, place: Path, kills: int, seed: int, **more: Any) -> list[Path]:
+    """Start a run again and again and kill it at random moments, so many times; the folders of all that ended.
+
+    A run that gets through before it was killed often enough is followed by another one.
+    """
+    rng, done = random.Random(seed), [place / "0"]
     started = time.perf_counter()
-    Child(lambda: run(case, out.with_name(out.name + "-timed"), **more)).end()
+    assert not Child(lambda: run(case, place / "timed", **more)).end()
     usual = time.perf_counter() - started
-    for _ in range(kills):
-        child = Child(lambda: run(case, out, **more))
+    while kills:
+        child = Child(lambda: run(case, done[-1], **more))
         time.sleep(rng.uniform(0.0, 0.6) * usual)
-        killed += child.kill()
-    assert not Child(lambda: run(case, out, **more)).end()
-    return killed
+        if child.kill():
+            kills -= 1
+        else:
+            done.append(place / str(len(done)))
+    assert not Child(lambda: run(case, done[-1], **more)).end()
+    return done
 
 
 def kill_at_each(what: str, case: str, out: Path, *, stride: int = 1, **more: Any) -> int:
