@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.lock import locked
 from potluck.runs.writer import RunWriter
 from potluck.settle import settle_engine, settle_models
-from potluck.trackers import make_trackers
+from potluck.trackers import find_trackers
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,7 @@ def execute(
         if track:
             raise PotluckError("--track works on the serial and pool engines; a Flower run has its folder.")
         return _elsewhere(experiment, out, resume, callbacks, command)
+    wanted = find_trackers(track)
     if engine is None:
         experiment = experiment.with_objects(federation=federation, data=data, models=models)
     method = method or experiment.build_method()
@@ -193,12 +195,13 @@ def execute(
         if there and (path / folder.SUMMARY).exists():
             summary = json.loads((path / folder.SUMMARY).read_text(encoding="utf-8"))
             return Run(path, summary, was_finished=True)
-        trackers = make_trackers(track, path, path.name)
+        trackers = [tracker(path, path.name) for tracker in wanted]
         stacked = experiment.engine.vectorize == "on"
         told = {**facts(experiment, federation, command), **computing(method, federation)}
         writer = RunWriter(path, told, federation.class_counts())
         ledger = [PrivacyLedger(experiment.privacy, writer.facts)] if experiment.privacy.clip else []
         with (
+            ExitStack() as watching,
             Checkpointer(
                 writer, federation, every=experiment.engine.checkpoint_every, settle=stacked
             ) as keeper,
@@ -214,6 +217,8 @@ def execute(
                 )
             ) as engine,
         ):
+            for tracker in trackers:
+                watching.enter_context(tracker)
             loop = Loop(
                 method,
                 federation.task,

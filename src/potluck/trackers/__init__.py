@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from potluck.core.callback import Callback
 from potluck.core.errors import unknown
+
+if TYPE_CHECKING:
+    from potluck.trackers.base import Tracker
 
 TRACKERS: dict[str, tuple[str, str]] = {
     "csv": ("csv_file", "CsvTracker"),
@@ -20,12 +22,14 @@ TRACKERS: dict[str, tuple[str, str]] = {
 }
 
 
-def make_trackers(names: Sequence[str], path: Path, label: str) -> list[Callback]:
-    """The trackers of these names for the run in `path`, which they show under `label`."""
-    made = []
-    for name in names:
+def find_trackers(names: Sequence[str]) -> list[type[Tracker]]:
+    """The trackers of these names, each once, after a look whether what they need is installed."""
+    found: list[type[Tracker]] = []
+    for name in dict.fromkeys(names):
         if name not in TRACKERS:
             raise unknown("tracker", name, TRACKERS)
         module, cls = TRACKERS[name]
-        made.append(getattr(importlib.import_module(f"potluck.trackers.{module}"), cls)(path, label))
-    return made
+        tracker: type[Tracker] = getattr(importlib.import_module(f"potluck.trackers.{module}"), cls)
+        tracker.check()
+        found.append(tracker)
+    return found

@@ -2,39 +2,67 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+import time
+from typing import Any
 
-from potluck.core.callback import End
 from potluck.core.loop import Loop
 from potluck.trackers.base import Tracker, need
 
+RUN_ID = ".mlflow-run"  # in the run's folder, so that a resumed run goes on in the same place
+
 
 class MlflowTracker(Tracker):
-    """Without a server MLflow keeps its own files; the run's settings are logged as parameters."""
+    """Talks through a client of its own: a run that the caller has open in this process is not touched."""
 
-    def __init__(self, path: Path, label: str) -> None:
-        super().__init__(path, label)
-        self._mlflow = need("mlflow", "mlflow")
+    name = "mlflow"
+    _client: Any
+    _run: str
 
-    def on_start(self, loop: Loop) -> None:
-        """Open the run and name what makes it this one."""
-        self._mlflow.set_experiment("potluck")
-        self._mlflow.start_run(run_name=self.label)
-        self._mlflow.log_params(
-            {
-                "method": loop.method.name or type(loop.method).__name__,
-                "rounds": loop.schedule.rounds,
-                "clients": len(loop.task.clients),
-                "seed": loop.task.seed,
-                "folder": str(self.path),
-            }
-        )
+    @classmethod
+    def check(cls) -> None:
+        """Without a server MLflow keeps a database file, for which it needs two packages more."""
+        mlflow = need("mlflow", "mlflow")
+        if str(mlflow.get_tracking_uri()).startswith("sqlite:"):
+            need("sqlalchemy", "mlflow")
+            need("alembic", "mlflow")
+
+    def open(self, loop: Loop) -> None:
+        """Go on with the run on record, or make one and name what makes it this one."""
+        self._client = need("mlflow", "mlflow").MlflowClient()
+        if loop.progress.step == 0 or not self._go_on():
+            self._begin(loop)
+
+    def _go_on(self) -> bool:
+        try:
+            run = (self.path / RUN_ID).read_text(encoding="utf-8")
+            self._client.update_run(run, status="RUNNING")
+        except (OSError, need("mlflow", "mlflow").MlflowException):
+            return False  # it was tracked elsewhere, or not at all
+        self._run = run
+        return True
+
+    def _begin(self, loop: Loop) -> None:
+        client, name = self._client, os.environ.get("MLFLOW_EXPERIMENT_NAME", "potluck")
+        experiment = client.get_experiment_by_name(name)
+        number = experiment.experiment_id if experiment else client.create_experiment(name)
+        self._run = client.create_run(number, run_name=self.label).info.run_id
+        values = {
+            "method": loop.method.name or type(loop.method).__name__,
+            "rounds": loop.schedule.rounds,
+            "clients": len(loop.task.clients),
+            "seed": loop.task.seed,
+            "folder": str(self.path.resolve()),
+        }
+        for key, value in values.items():
+            client.log_param(self._run, key, value)
+        (self.path / RUN_ID).write_text(self._run, encoding="utf-8")
 
     def show(self, values: dict[str, float], step: int) -> None:
         """All figures of a step at once."""
-        self._mlflow.log_metrics(values, step=step)
+        metric, now = need("mlflow.entities", "mlflow").Metric, int(time.time() * 1000)
+        self._client.log_batch(self._run, metrics=[metric(key, v, now, step) for key, v in values.items()])
 
-    def on_end(self, end: End) -> None:
-        """Close the run."""
-        super().on_end(end)
-        self._mlflow.end_run()
+    def close(self, *, finished: bool) -> None:
+        """Say how the run ended."""
+        self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")

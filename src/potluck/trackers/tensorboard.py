@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
+from potluck.core.loop import Loop
 from potluck.trackers.base import Tracker, need
 
 
 class TensorBoardTracker(Tracker):
     """Writes event files into `tensorboard/` of the run's folder."""
 
-    def __init__(self, path: Path, label: str) -> None:
-        super().__init__(path, label)
+    name = "tensorboard"
+    _writer: Any
+
+    @classmethod
+    def check(cls) -> None:
+        """Torch brings the writer, TensorBoard the format."""
         need("tensorboard", "tensorboard")
-        board = need("torch.utils.tensorboard", "tensorboard")
-        self._writer = board.SummaryWriter(str(path / "tensorboard"))
+        need("torch.utils.tensorboard", "tensorboard")
+
+    def open(self, loop: Loop) -> None:
+        """A new event file; what an earlier process wrote after the last checkpoint is hidden by it."""
+        board, step = need("torch.utils.tensorboard", "tensorboard"), loop.progress.step
+        self._writer = board.SummaryWriter(
+            str(self.path / "tensorboard"), purge_step=step + 1 if step else None
+        )
 
     def show(self, values: dict[str, float], step: int) -> None:
         """One scalar per figure."""
@@ -22,6 +33,6 @@ class TensorBoardTracker(Tracker):
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, *, finished: bool) -> None:
         """Close the event file."""
         self._writer.close()
