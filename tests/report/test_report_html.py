@@ -68,7 +68,9 @@ def test_report_is_one_file_that_loads_nothing(compared: list[Path], tmp_path: P
     assert policy is not None
     assert policy.startswith("default-src 'none'")
     assert "form-action 'none'" in policy
-    assert "plotly.js v" in text
+    assert "plotly.js (basic - minified) v" in text
+    assert "Licensed under the MIT license" in text  # its notice travels with it
+    assert file.stat().st_size < 1_500_000  # it is mailed, and kept by the hundred
 
 
 def test_everything_a_reader_asks_for_is_there(compared: list[Path], tmp_path: Path) -> None:
