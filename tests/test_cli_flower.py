@@ -29,6 +29,34 @@ def test_without_flower_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.
     )
 
 
+def test_without_ray_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    known = {"flwr": object(), "ray": None}
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: known[name] if name in known else found(name, *a)
+    )
+    out = str(tmp_path / "r")
+    sentence = refusal("run", "fedgh", "--engine", "flower", "--simulation", "--out", out)
+    assert sentence == "--simulation needs Ray; install it with: pip install 'potluck[simulation]'"
+    assert not Path(out).exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ([], "engine.simulation needs engine.name = 'flower', not 'auto'; pass --engine flower."),
+        (["--engine", "serial"], "engine.simulation needs engine.name = 'flower', not 'serial'"),
+        (["--engine", "flower", "--server", "h:1"], "leave out engine.server (--server) and engine.nodes"),
+        (["--engine", "flower", "--set", "engine.nodes=2"], "leave out engine.server (--server)"),
+        (["--engine", "flower", "--device", "cuda"], "not on engine.device = 'cuda'; use serial"),
+    ],
+)
+def test_a_simulation_is_refused_where_it_makes_no_sense(
+    tmp_path: Path, more: list[str], sentence: str
+) -> None:
+    assert sentence in refusal("run", "fedgh", "--simulation", "--out", str(tmp_path / "r"), *more)
+
+
 def test_nodes_of_their_own_need_a_server(tmp_path: Path) -> None:
     out = str(tmp_path / "r")
     sentence = refusal("run", "fedgh", "--engine", "flower", "--set", "engine.nodes=3", "--out", out)

@@ -176,6 +176,7 @@ class EngineSection(Section):
     wait: float = Field(300.0, gt=0, description="flower: seconds to wait for the nodes")
     server: str = Field("", description="flower: address of the server; empty: all on this machine")
     ca: str = Field("", description="flower: certificate of the server's authority; empty: no TLS")
+    simulation: bool = Field(False, description="flower: clients in Ray's workers, one server, no nodes")
     device: str = "cpu"
     vectorize: Literal["off", "on", "auto"] = Field(
         "off", description="train clients of one architecture stacked (serial engine); auto measures once"

@@ -166,6 +166,10 @@ def execute(
     engine: Engine | None = None,
 ) -> Run:
     """Check everything, then train, writing the run down as it goes; `engine` is one that is at work already."""
+    if experiment.engine.simulation and engine is None:
+        from potluck.deploy.simulation import check_simulation
+
+        check_simulation(experiment)
     if experiment.engine.name == "flower" and engine is None:
         if method is not None or federation is not None or data is not None or models is not None:
             raise PotluckError(

@@ -191,16 +191,37 @@ def test_a_client_that_raises_stops_the_run_if_so_told(tmp_path: Path) -> None:
         on_flower(small("troubled:Troubled"), tmp_path / "run")
 
 
-def test_slow_client_is_dropped_at_the_deadline(tmp_path: Path) -> None:
-    values = small(schedule={"rounds": 1, "deadline": 4.0})
-    grid = LoopGrid(dealt_nodes(3), {}, faults={102: [never]})
+class Late:
+    """Does its first job too, but nobody hears of it in time."""
+
+    def __init__(self) -> None:
+        self.first = ""
+
+    def __call__(self, message: Message) -> Message | None:
+        from flwr.app import Context, RecordDict
+
+        number = message.metadata.message_id
+        if self.first in ("", number):
+            if not self.first:
+                app(message, Context(1, 1, {"partition-id": 2}, RecordDict(), {}))
+            self.first = number
+            return None
+        return app(message, Context(1, 1, {"partition-id": 2}, RecordDict(), {}))
+
+
+def test_slow_client_is_dropped_at_the_deadline_and_takes_part_in_the_next_round(tmp_path: Path) -> None:
+    values = small(schedule={"rounds": 2, "deadline": 4.0}, evaluate={"also": []})
+    grid = LoopGrid(dealt_nodes(3), {}, faults={102: [Late()]})
 
     run = on_flower(values, tmp_path / "run", grid)
 
-    assert run.rounds[0]["participants"] == [0, 1]
-    assert run.rounds[0]["failures"][0]["kind"] == "late"
+    assert [row["participants"] for row in run.rounds] == [[0, 1], [0, 1, 2]]
+    (failure,) = run.rounds[0]["failures"]
+    assert (failure["client"], failure["kind"]) == (2, "late")
+    assert failure["reason"] == "no answer within 4 seconds"
     train = [message for message in grid.pushed if message.metadata.message_type == "train"]
     assert {message.metadata.ttl for message in train} == {4.0}
+    assert len(node_states(tmp_path / "run", jobs=2)) == 3  # the late client trained on what it had
 
 
 def test_node_that_comes_back_under_its_name_goes_on_with_its_state(tmp_path: Path) -> None:
@@ -238,6 +259,12 @@ def test_missing_nodes_are_named_with_the_remedy(tmp_path: Path) -> None:
         PotluckError, match="2 of 3 nodes answered within engine.wait = 0.05 seconds; start the"
     ):
         on_flower(values, tmp_path / "run", LoopGrid(dealt_nodes(2), {}))
+
+
+def test_two_nodes_of_one_name_are_refused(tmp_path: Path) -> None:
+    grid = LoopGrid({100: {"partition-id": 0}, 101: {"partition-id": 0}, 102: {"partition-id": 2}}, {})
+    with pytest.raises(PotluckError, match="Two nodes are called 'client-0'; give each its own name"):
+        on_flower(small(), tmp_path / "run", grid)
 
 
 def test_configuration_is_a_name_a_file_or_json(tmp_path: Path) -> None:

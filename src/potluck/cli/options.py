@@ -33,6 +33,10 @@ Server = Annotated[
 Authority = Annotated[
     str | None, typer.Option("--ca", help="flower: the server's authority certificate (ca.crt)")
 ]
+Simulation = Annotated[
+    bool | None,
+    typer.Option("--simulation/--no-simulation", help="flower: on this machine, in Ray's workers"),
+]
 Device = Annotated[str | None, typer.Option("--device", help="cpu | cuda | mps")]
 Vectorize = Annotated[
     str | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from types import TracebackType
 from typing import IO, Any, NoReturn, Self
 
 from potluck.core.errors import PotluckError
+from potluck.deploy import family
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -27,6 +29,8 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "OMP_NUM_THREADS": "1",
 }
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def need_flower() -> None:
@@ -58,15 +62,24 @@ class Processes:
     """Programs in groups of their own, so that what they start ends with them. Use it as a context."""
 
     home: Path
+    extra: dict[str, str] = field(default_factory=dict)
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _logs: list[IO[bytes]] = field(default_factory=list)
+    _began: dict[str, int] = field(default_factory=dict)
     _before: Any = None
 
     def environment(self) -> dict[str, str]:
         """Flower without telemetry, with a home of its own; modules are found as they are found here."""
-        paths = os.pathsep.join(path for path in sys.path if path)
+        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        return {**os.environ, **QUIET, "FLWR_HOME": str(self.home), "PYTHONPATH": paths, "PATH": path}
+        return {
+            **os.environ,
+            **QUIET,
+            "FLWR_HOME": str(self.home),
+            "PYTHONPATH": paths,
+            "PATH": path,
+            **self.extra,
+        }
 
     def start(self, name: str, command: Sequence[str], *, show: bool = False) -> None:
         """Start a program; what it prints goes to `NAME.log` in the home, or is shown."""
@@ -74,6 +87,7 @@ class Processes:
         if not show:
             output = open(self.home / f"{name}.log", "ab")  # noqa: SIM115 - open as long as the program runs
             self._logs.append(output)
+            self._began[name] = output.tell()
         self.running[name] = subprocess.Popen(
             list(command), env=self.environment(), stdout=output, stderr=output, start_new_session=True
         )
@@ -86,22 +100,29 @@ class Processes:
         return None
 
     def last_words(self, name: str) -> str:
-        """The end of a program's log."""
+        """What a program complained of since it was started, or else the end of its log."""
         path = self.home / f"{name}.log"
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-        return " ".join(line.strip() for line in lines[-3:]) or "no output"
+        data = path.read_bytes()[self._began.get(name, 0) :] if path.exists() else b""
+        text = COLOUR.sub("", data.decode(errors="replace"))
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        errors = [index for index, line in enumerate(lines) if line.startswith("ERROR")]
+        said = lines[errors[-1] :][:4] if errors else lines[-3:]
+        return " ".join(said) or "no output"
 
     def stop(self, *names: str, patience: float = 10.0) -> None:
         """Ask programs (all, if none is named) to end, then make them, with everything they started."""
         chosen = [self.running.pop(name) for name in names or tuple(self.running)]
+        theirs = family.descendants(process.pid for process in chosen)
         for process in chosen:
             _signal(process, signal.SIGTERM)
+        family.tell(theirs, signal.SIGTERM)
         ends = time.monotonic() + patience
         for process in chosen:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, ends - time.monotonic()))
             _signal(process, signal.SIGKILL)
             process.wait()
+        family.end(theirs, ends)
 
     def __enter__(self) -> Self:
         """From here on, a request to end (as systemd sends it) stops everything as Ctrl-C does."""

@@ -13,6 +13,11 @@ from potluck.nodes.file import read_node
 
 Say = Callable[[str], None]
 
+REFUSED = (
+    " Is the server up, and does it know this node's key (potluck server keys NODE.key.pub)? A node that was "
+    "killed is let in again after about a minute."
+)
+
 
 def server_commands(folder: Path, host: str, port: int, *, insecure: bool) -> dict[str, list[str]]:
     """The server, and apart from it the program that starts runs, so that a run survives the server's restart."""
@@ -68,7 +73,8 @@ def keep_alive(
             time.sleep(1)
             for name in [name for name, process in processes.running.items() if process.poll() is not None]:
                 code = processes.running[name].returncode
-                say(f"{name} ended with code {code}: {processes.last_words(name)}")
+                words = processes.last_words(name)
+                say(f"{name} ended with code {code}: {words}{REFUSED if 'Exit Code: 305' in words else ''}")
                 ended += 1
                 processes.stop(name)
                 if tries is None or ended < tries:

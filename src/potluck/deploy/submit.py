@@ -16,6 +16,7 @@ from potluck.core.callback import Callback, Step
 from potluck.core.errors import PotluckError
 from potluck.core.records import StepRecord
 from potluck.deploy.processes import Processes, free_ports, program, wait_until_up
+from potluck.deploy.simulation import ray_environment, simulated
 from potluck.experiment import Experiment
 from potluck.runs import folder
 
@@ -42,7 +43,7 @@ def run_on_flower(
     if (out / folder.SUMMARY).exists():
         raise PotluckError(f"--out {str(out)!r} already holds a finished run; choose another folder.")
     with tempfile.TemporaryDirectory(prefix="potluck-flower-") as home, Processes(Path(home)) as processes:
-        address = settings.server or _start_all(processes, experiment.partition.clients)
+        address = settings.server or _start_all(processes, experiment)
         run = _submit(processes, experiment, address, out.resolve(), resume, command)
         try:
             _follow(processes, run, out, callbacks)
@@ -82,12 +83,16 @@ def register(public_key: Path, address: str, ca: Path) -> None:
         flwr(processes, "supernode", "register", str(public_key), CONNECTION)
 
 
-def _start_all(processes: Processes, clients: int) -> str:
-    """A server and one node per client, all on the loopback interface."""
-    port, *ports = free_ports(1 + clients)
+def _start_all(processes: Processes, experiment: Experiment) -> str:
+    """A server and one node per client, all on the loopback interface; in a simulation the server alone."""
+    simulation, clients = experiment.engine.simulation, experiment.partition.clients
+    port, *ports = free_ports(1 if simulation else 1 + clients)
     address, here = f"127.0.0.1:{port}", ("--insecure", "--host", "127.0.0.1")
     database = str(processes.home / "state.db")
-    link = (*here, "--port", str(port), "--database", database, "--disable-runtime-dependency-installation")
+    link = [*here, "--port", str(port), "--database", database, "--disable-runtime-dependency-installation"]
+    if simulation:
+        processes.extra = ray_environment(processes.home)
+        link.append("--simulation")
     processes.start("server", [program("flower-superlink"), *link])
     wait_until_up(processes, address)
     for index, own in enumerate(ports):
@@ -114,8 +119,14 @@ def _submit(
     path = processes.home / "run.toml"
     path.write_text(tomli_w.dumps(config), encoding="utf-8")
     app = Path(potluck.engines.flower.__file__).parent / "app"
-    answer = flwr(processes, "run", str(app), CONNECTION, "--run-config", str(path), "--format", "json")
-    return str(json.loads(answer)["run-id"])
+    how = ["--run-config", str(path), "--format", "json"]
+    if experiment.engine.simulation:
+        how += ["--federation-config", simulated(experiment)]
+    answer = flwr(processes, "run", str(app), CONNECTION, *how)
+    told = json.loads(answer)
+    if "run-id" not in told:
+        raise PotluckError(f"Flower refused: {told.get('error-message', answer)}")
+    return str(told["run-id"])
 
 
 def _follow(processes: Processes, run: str, out: Path, callbacks: Sequence[Callback]) -> None:
@@ -123,7 +134,7 @@ def _follow(processes: Processes, run: str, out: Path, callbacks: Sequence[Callb
     trouble, seen, looked = processes.home / "trouble", 0, time.monotonic()
     while not (out / folder.SUMMARY).exists():
         if trouble.exists():
-            raise PotluckError(trouble.read_text(encoding="utf-8").removeprefix("PotluckError: "))
+            raise PotluckError(trouble.read_text(encoding="utf-8"))
         if dead := processes.dead():
             raise PotluckError(f"A Flower process died: {dead}")
         if time.monotonic() - looked > 30:

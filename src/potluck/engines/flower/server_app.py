@@ -15,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from potluck.assembly import is_asynchronous
 from potluck.core.callback import Callback
+from potluck.core.errors import PotluckError
 from potluck.core.loop import Loop
 from potluck.engines.flower.engine import FlowerEngine
 from potluck.engines.flower.roll import Roll
@@ -33,7 +34,8 @@ def main(grid: Grid, context: Context) -> None:
         serve(grid, context.run_config)
     except Exception as error:
         if trouble:
-            folder.write_atomic(Path(trouble), f"{type(error).__name__}: {error}")
+            told = str(error) if isinstance(error, PotluckError) else f"{type(error).__name__}: {error}"
+            folder.write_atomic(Path(trouble), told)
         raise
 
 
