@@ -40,7 +40,7 @@ test-browser: $(VENV)/.installed-dev ## the report in a real browser (Debian's c
 test-flower: ## the Flower engine with real processes, in an environment of its own
 	test -x .venv-flower/bin/python || $(PYTHON) -m venv .venv-flower || python3 -m venv .venv-flower
 	.venv-flower/bin/pip install -q -c constraints.txt -e ".[dev,flower]"
-	OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest tests/engines/test_flower_loop.py tests/engines/test_flower_processes.py tests/nodes tests/test_cli_flower.py -m "flower or not (slow or browser)"
+	OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest tests/engines/test_flower_*.py tests/deploy tests/nodes tests/test_cli_flower.py -m "flower or not (slow or browser)"
 
 audit: $(VENV)/.installed-dev ## known holes of the dependencies, and bandit over the source
 	$(BIN)/pip install -q -c constraints.txt bandit pip-audit

@@ -1,4 +1,7 @@
-"""Real Flower processes on this machine: everything is started here, on ports of its own, and gone afterwards."""
+"""Real Flower processes on this machine: everything is started here, on ports of its own, and gone afterwards.
+
+The shorter ones run wherever Flower is installed, the longer ones with `make test-flower`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from potluck.deploy.processes import free_ports
 from potluck.experiment import parse_experiment, read_experiment
 from real_processes import Commands, commands_in, kill, rows, started_in, wait_for
 
-pytestmark = [pytest.mark.flower, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 
 @pytest.fixture
@@ -61,6 +64,7 @@ wait = 500
 """
 
 
+@pytest.mark.flower
 def test_a_killed_server_app_is_resumed_with_the_same_bits(commands: Commands) -> None:
     place, (port,) = commands.place, free_ports(1)
     address, paths = f"127.0.0.1:{port}", three_nodes(commands.place)[:2]
