@@ -247,3 +247,18 @@ def test_the_engine_does_not_change_a_run():
     assert pool.summary["final_accuracy"] == serial.summary["final_accuracy"]
     for mine, theirs in zip(pool.rounds, serial.rounds, strict=True):
         assert {**mine, "seconds": 0} == {**theirs, "seconds": 0}
+
+
+def test_every_section_can_be_given_as_such(tmp_path: Path):
+    run = potluck.run(
+        "fedgh",
+        data={"name": "digits", "limit": 100},
+        partition={"clients": 3},
+        models={"names": ["small-mlp"]},
+        engine={"name": "serial"},
+        rounds=1,
+        out=tmp_path / "run",
+    )
+    assert run.summary["clients"] == 3
+    assert run.summary["models"] == ["small-mlp"]
+    assert run.summary["engine"] == "serial"

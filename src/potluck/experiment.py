@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.method import Method
@@ -181,7 +181,15 @@ class EngineSection(Section):
     vectorize: Literal["off", "on", "auto"] = Field(
         "off", description="train clients of one architecture stacked (serial engine); auto measures once"
     )
+    channels_last: tuple[str, ...] = Field(
+        (), description="architectures whose images lie channels last in memory; all, or auto to measure once"
+    )
     checkpoint_every: int = Field(1, ge=0, description="rounds between checkpoints; 0: none")
+
+    @field_validator("channels_last", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
 
 
 class Experiment(Section):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
-from potluck.core.model import ClientModel
+from potluck.core.model import ClientModel, put_channels_last
 from potluck.core.norm import norms_at_rest
 from potluck.core.random import seeded
 from potluck.core.samples import Samples
@@ -45,6 +45,8 @@ class Federation:
     augment: Augment | None = None
     label: str = "own data"
     devices: Sequence[Device] = ()
+    channels_last: frozenset[str] = frozenset()
+    """Architectures whose clients keep images, and the weights of convolutions, with the channels last."""
 
     def example(self) -> Tensor:
         """One sample as models see it."""
@@ -54,6 +56,8 @@ class Federation:
         """A new client of this index, as it is before its first job."""
         one, info = self.participants[index], self.task.clients[index]
         model = one.build().to(device=self.task.device, dtype=self.task.dtype).eval()
+        if one.architecture in self.channels_last:
+            put_channels_last(model)
         return Client(
             info,
             model,

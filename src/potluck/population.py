@@ -16,6 +16,7 @@ from potluck.core.method import Method, Need
 from potluck.core.model import ClientModel
 from potluck.core.random import derive_seed, seeded
 from potluck.core.samples import Samples
+from potluck.core.task import CPU
 from potluck.core.training import Training
 from potluck.data import Data, load_data, match_shares, parse_partition, parse_split, split_client
 from potluck.data.augment import augmentation
@@ -52,8 +53,9 @@ def build_federation(
     if settings.limit:
         data = data.limit(settings.limit, experiment.seed)
     dtype = getattr(torch, experiment.models.precision)
+    device = pick_device(experiment.engine.device)
     data = data.to_dtype(dtype)
-    dealt = deal(experiment, method, data)
+    dealt = deal(experiment, method, data, device)
     clients = len(dealt.train)
     devices = fleet(experiment.devices.fleet, clients, experiment.seed) if experiment.devices.fleet else []
     builders, names = _architectures(experiment, data, models, clients, devices)
@@ -81,7 +83,7 @@ def build_federation(
         public=dealt.public,
         augment=augmentation(settings.augment) if settings.augment else None,
         dtype=dtype,
-        device=pick_device(experiment.engine.device),
+        device=device,
         label=data.name,
         devices=devices,
     )
@@ -125,20 +127,20 @@ def pick_device(name: str) -> torch.device:
 # -- data -------------------------------------------------------------------------------------------------
 
 
-def deal(experiment: Experiment, method: Method[Any, Any, Any], data: Data) -> Dealt:
+def deal(
+    experiment: Experiment, method: Method[Any, Any, Any], data: Data, device: torch.device = CPU
+) -> Dealt:
     """Hold out what is shared or public, then deal the rest to clients and split each client's part.
 
     With `pool = "train"` the publisher's test part stays apart: it is the shared test set, and each client's
     own test rows are its fair share of it. Otherwise all rows are dealt and each client's part is split.
+    Rows are brought to `device` once, for all clients.
     """
     settings, seed = experiment.data, experiment.seed
     wants_shared = bool({"shared", "global"} & {experiment.evaluate.protocol, *experiment.evaluate.also})
     keep_apart = settings.pool == "train" or (settings.pool == "auto" and wants_shared)
-    shared_test: Samples | None = None
-    if data.test is not None and keep_apart:
-        shared_test = data.test
-    else:
-        data = data.merged()
+    data = (data if keep_apart else data.merged()).on(device)
+    shared_test = data.test
     rows: Rows = np.arange(len(data))
     if wants_shared and shared_test is None:
         held, rows = hold_out(len(data), settings.shared_test, derive_seed("shared test", seed))
@@ -202,10 +204,6 @@ def _architectures(
             sizes = {name: count_parameters(build()) for name, build in named.items()}
         used = assign_by_memory(sizes, devices)
     return {name: build for name, build in named.items() if name in used}, used
-
-
-def _own_name(source: nn.Module | Callable[[], nn.Module], number: int) -> str:
-    return f"{getattr(source, '__name__', type(source).__name__)}-{number}"
 
 
 def model_builder(source: ModelSource, name: str, experiment: Experiment, data: Data) -> Builder:

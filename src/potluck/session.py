@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +59,14 @@ def run(
     what: str | Method[Any, Any, Any] | Experiment | Mapping[str, Any] = "fedgh",
     /,
     *,
-    data: str | Data | Any | None = None,
-    partition: str | Partition | None = None,
-    models: str | Sequence[ModelSource] | None = None,
+    data: str | Data | Mapping[str, Any] | Any | None = None,
+    partition: str | Partition | Mapping[str, Any] | None = None,
+    models: str | Sequence[ModelSource] | Mapping[str, Any] | None = None,
     clients: int | None = None,
     rounds: int | None = None,
     participation: float | None = None,
     seed: int | None = None,
-    engine: str | None = None,
+    engine: str | Mapping[str, Any] | None = None,
     workers: int | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -79,13 +79,21 @@ def run(
     """Run a method, an experiment file or an experiment, and return the finished run.
 
     `what` is a method's name, a method object, an experiment file or an experiment. Every other setting is reached by
-    its section: `method={"server_lr": 0.1}`, `training={"lr": 0.1}`, `evaluate={"protocol": "received"}`.
+    its section: `method={"server_lr": 0.1}`, `training={"lr": 0.1}`, `engine={"name": "serial", "device": "cuda"}`.
     `data` may be tensors `(x, y)` or a torch data set, `models` a list of modules or factories, `federation` a
     population of your own (see `potluck.federate`).
     """
     if "method" in sections and not isinstance(sections["method"], Mapping):
         what = sections.pop("method")
     values, instance = _start(what)
+    if isinstance(data, Mapping):
+        sections["data"], data = data, None
+    if isinstance(partition, Mapping):
+        sections["partition"], partition = partition, None
+    if isinstance(models, Mapping):
+        sections["models"], models = models, None
+    if isinstance(engine, Mapping):
+        sections["engine"], engine = engine, None
     own_data = None if data is None or isinstance(data, str) else as_data(data)
     own_models = None if models is None or isinstance(models, str) else list(models)
     if own_models is not None and all(isinstance(model, str) for model in own_models):
@@ -194,6 +202,7 @@ def execute(
     label = f"{experiment.method.name.split(':')[-1].lower()}-{federation.label}-seed{experiment.seed}"
     path = out or folder.new_folder(Path("runs"), label.replace("/", "-").replace(":", "-"))
     experiment = settle_engine(experiment, federation, path)
+    federation = replace(federation, channels_last=frozenset(experiment.engine.channels_last))
     with locked(path):
         there = folder.open_folder(path, experiment.to_toml(), resume=resume)
         if there and (path / folder.SUMMARY).exists():

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from potluck.core.errors import PotluckError
 from potluck.core.method import Method, Need
 from potluck.core.threads import one_thread
 from potluck.data import Data
+from potluck.engines.channels_last import chosen
 from potluck.engines.vectorized.decide import worth_stacking
 from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.federation import Federation
@@ -25,15 +27,24 @@ def settle_models(experiment: Experiment, method: Method[Any, Any, Any], data: D
 
 
 def settle_engine(experiment: Experiment, federation: Federation, run: Path) -> Experiment:
-    """What `auto` means for engine and stacking: what the run's file says, if there is one, or what suits here."""
+    """What `auto` means for engine, stacking and layout: what the run's file says, if there is one, or what suits."""
     settings, file = experiment.engine, run / EXPERIMENT
     known = read_experiment(file).get("engine", {}) if file.exists() else {}
-    decided: dict[str, str] = {}
+    decided: dict[str, Any] = {}
     if settings.name == "auto":
         suitable = "pool" if federation.task.device.type == "cpu" else "serial"
         decided["name"] = known.get("name", suitable)
     if settings.vectorize == "auto":
         decided["vectorize"] = known.get("vectorize") or _measured(federation)
+    stacked = decided.get("vectorize", settings.vectorize) == "on"
+    if settings.channels_last == ("auto",) and (stacked or "channels_last" in known):
+        decided["channels_last"] = tuple(known.get("channels_last", ()))
+    elif settings.channels_last:
+        if stacked or settings.name == "flower":
+            other = "engine.vectorize = 'on'" if stacked else "engine.name = 'flower'"
+            raise PotluckError(f"engine.channels_last does not go with {other}; leave one of them out.")
+        with one_thread():
+            decided["channels_last"] = chosen(settings.channels_last, federation)
     return experiment.model_copy(update={"engine": settings.model_copy(update=decided)})
 
 

@@ -59,6 +59,7 @@ def test_a_quick_run_measures_every_part_and_writes_it_down(tmp_path: Path) -> N
         "serial ÷ bare loop",
         "serial ÷ pool of 2",
         "serial ÷ stacked",
+        "plain ÷ channels last",
         "share of a round",
         "growth, cohort of 10",
         "memory",

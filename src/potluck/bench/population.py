@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,56 +50,47 @@ class LeNet(ClientModel):
         return F.relu(self.fc2(F.relu(self.fc1(x))))
 
 
-class SmallMLP(ClientModel):
-    """64-64-10 on images shrunk to 8×8 and grey: so small that most of its time goes into calls."""
-
-    feature_dim = 64
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(8 * 8, 64), nn.Linear(64, CLASSES)
-
-    def features(self, x: Tensor) -> Tensor:
-        """The hidden layer."""
-        return F.relu(self.body(torch.flatten(F.avg_pool2d(x.mean(1, keepdim=True), 4), 1)))
-
-
-BUILDERS: Mapping[str, Builder] = {
-    "lenet": LeNet,
-    "mlp": SmallMLP,
-    **{name: functools.partial(build_model, name, SHAPE, CLASSES) for name in CNNS},
-}
+def builder(name: str, shape: tuple[int, ...]) -> Builder:
+    """LeNet, or a network of the zoo for images of this shape."""
+    return LeNet if name == "lenet" else functools.partial(build_model, name, shape, CLASSES)
 
 
 @functools.cache
-def random_images(count: int = IMAGES) -> Samples:
+def random_images(shape: tuple[int, ...] = SHAPE) -> Samples:
     """Random pixels and labels, held as bytes as image data are."""
-    rng = generator("bench", count)
-    x = torch.randint(0, 256, (count, *SHAPE), generator=rng, dtype=torch.uint8)
-    return Samples(x, torch.randint(0, CLASSES, (count,), generator=rng), None, Normalise())
+    rng = generator("bench", *shape)
+    x = torch.randint(0, 256, (IMAGES, *shape), generator=rng, dtype=torch.uint8)
+    return Samples(x, torch.randint(0, CLASSES, (IMAGES,), generator=rng), None, Normalise())
 
 
 def population(
-    clients: int, models: Sequence[str], samples: int, batch: int, *, tests: int = 0, epochs: int = 1
+    clients: int,
+    models: Sequence[str],
+    samples: int,
+    batch: int,
+    *,
+    tests: int = 0,
+    epochs: int = 1,
+    shape: tuple[int, ...] = SHAPE,
 ) -> Federation:
     """Clients that take turns with the models, each with rows of one common array."""
-    images = random_images()
+    images = random_images(shape)
     return assemble(
         [
             Participant(
                 f"client-{index}",
                 name := models[index % len(models)],
-                functools.partial(_seeded_build, BUILDERS[name], index),
+                functools.partial(_seeded_build, builder(name, shape), index),
                 images.select(_rows(index, samples)),
                 images.select(_rows(index + clients, tests)),
             )
             for index in range(clients)
         ],
         num_classes=CLASSES,
-        input_shape=SHAPE,
+        input_shape=shape,
         training=Training(epochs=epochs, batch_size=batch, lr=0.01),
         seed=0,
-        builders={name: BUILDERS[name] for name in models},
+        builders={name: builder(name, shape) for name in models},
         label="random images",
     )
 

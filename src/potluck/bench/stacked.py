@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from potluck.bench.population import endless, population, serial_engine
+from potluck.bench.population import SHAPE, endless, population, serial_engine
 from potluck.bench.rows import Row
 from potluck.bench.trials import in_turns, ratio
 from potluck.codec import encoded_size
@@ -14,13 +14,20 @@ from potluck.core.worker import Worker
 from potluck.engines.vectorized import VectorizedEngine
 from potluck.methods.fedavg import FedAvg
 
+TINY = (1, 8, 8)
+CASES = (
+    ("small-mlp", 50, TINY),
+    ("small-cnn", 50, TINY),
+    ("small-res", 50, TINY),
+    ("lenet", 20, SHAPE),
+    ("cnn-5", 10, SHAPE),
+)
+
 
 def measure(*, quick: bool = False) -> Iterator[Row]:
     """Serial engine ÷ stacked clients, in processor time. No goal: it is for small networks, and asked for."""
-    for name, clients in (("mlp", 50), ("lenet", 20), ("cnn-5", 10)):
-        if quick and name != "mlp":
-            continue
-        federation = population(clients, [name], 40, 10)
+    for name, clients, shape in CASES[:1] if quick else CASES:
+        federation = population(clients, [name], 100, 10, epochs=1 if quick else 5, shape=shape)
         stacked = VectorizedEngine(Worker(FedAvg(), federation.client, encoded_size))
         engines: dict[str, Engine] = {"serial": serial_engine(FedAvg(), federation), "stacked": stacked}
         actions = {
@@ -28,4 +35,4 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
         }
         seconds = in_turns(actions, 2 if quick else 5, clock=time.process_time)
         spread = ratio(seconds["serial"], seconds["stacked"])
-        yield Row("serial ÷ stacked", f"{clients} × {name}, batch 10", spread)
+        yield Row("serial ÷ stacked", f"{clients} × {name} on {shape[1]}×{shape[2]}, batch 10", spread)

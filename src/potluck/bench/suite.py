@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from potluck.bench import growth, local, pool, shares, stacked
+from potluck.bench import growth, layout, local, pool, shares, stacked
 from potluck.bench.rows import Row, machine, markdown, to_json
 from potluck.core.errors import unknown
 from potluck.core.threads import one_thread
@@ -23,6 +23,7 @@ PARTS: Mapping[str, Part] = {
     "local": local.measure,
     "pool": pool.measure,
     "stacked": stacked.measure,
+    "layout": layout.measure,
     "shares": shares.measure,
     "growth": growth.measure,
 }

@@ -12,7 +12,7 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="under a minute; the figures mean little")] = False,
     out: Annotated[Path, typer.Option("--out", help="folder for bench.md and bench.json")] = Path("bench"),
     part: Annotated[
-        list[str] | None, typer.Option("--part", help="local | pool | stacked | shares | growth")
+        list[str] | None, typer.Option("--part", help="local | pool | stacked | layout | shares | growth")
     ] = None,
 ) -> None:
     """Measure speed and memory as ratios inside one run; about ten minutes on two free cores."""

@@ -31,7 +31,8 @@ from potluck.population import model_builder, own_start, pick_device
 def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
     """The federation as one node sees it: itself. Its model starts from the run's seed and the node's name."""
     dtype = getattr(torch, experiment.models.precision)
-    data = _with_classes(node.load_data(), agreed_classes(experiment), node.name).to_dtype(dtype)
+    device = pick_device(node.device)
+    data = _with_classes(node.load_data(), agreed_classes(experiment), node.name).to_dtype(dtype).on(device)
     if data.test is None:
         pieces = split_client(
             np.arange(len(data)), parse_split(node.data.split), seed=experiment.seed, client=node.name
@@ -53,7 +54,7 @@ def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
         public=_public(experiment),
         augment=augmentation(augment) if augment else None,
         dtype=dtype,
-        device=pick_device(node.device),
+        device=device,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,13 +66,10 @@ class Stack:
         models = [each.model for _, each in pairs]
         self.rows = [_Row(me, each, me.batches(each.epochs, models=(each.model,))) for me, each in pairs]
         self.parameters = {
-            name: nn.Parameter(torch.stack([dict(m.named_parameters())[name].detach() for m in models]))
-            for name, _ in models[0].named_parameters()
+            name: nn.Parameter(tensor)
+            for name, tensor in _stacked([dict(m.named_parameters()) for m in models]).items()
         }
-        self.buffers: Tensors = {
-            name: torch.stack([dict(m.named_buffers())[name] for m in models])
-            for name, _ in models[0].named_buffers()
-        }
+        self.buffers = _stacked([dict(m.named_buffers()) for m in models])
         given = [list(each.given) for _, each in pairs]
         self.shared = [not _has_tensor(value) for value in given[0]]
         self.given = [
@@ -96,23 +94,28 @@ class Stack:
         return [row.me.report(row.steps, row.loss / max(row.steps, 1)) for row in self.rows]
 
     def _step(self, batches: Sequence[Batch | None]) -> None:
-        sizes = {len(batch[1]) for batch in batches if batch is not None}
-        gradients = {name: torch.zeros_like(tensor) for name, tensor in self.parameters.items()}
-        for size in sorted(sizes):
-            members = [n for n, batch in enumerate(batches) if batch is not None and len(batch[1]) == size]
-            self._group(
-                members,
-                [batch for batch in batches if batch is not None and len(batch[1]) == size],
-                gradients,
-            )
+        groups: dict[int, list[tuple[int, Batch]]] = defaultdict(list)
+        for number, batch in enumerate(batches):
+            if batch is not None:
+                groups[len(batch[1])].append((number, batch))
+        found = [self._group(*zip(*group, strict=True)) for _, group in sorted(groups.items())]
+        gradients = found[0][1] if len(found[0][0]) == len(self.rows) else self._scattered(found)
         if self.clip is not None:
             _clip_rows(gradients, self.clip)
         for name, parameter in self.parameters.items():
             parameter.grad = gradients[name]
         self.optimizer.step()
 
-    def _group(self, members: list[int], batches: Sequence[Batch], gradients: Tensors) -> None:
-        """Gradients of the clients whose batches have one size."""
+    def _scattered(self, found: Sequence[tuple[Tensor, Tensors]]) -> Tensors:
+        """Gradients of all clients from those of groups; zero for clients that are done."""
+        gradients = {name: torch.zeros_like(tensor) for name, tensor in self.parameters.items()}
+        for rows, part in found:
+            for name, gradient in part.items():
+                gradients[name][rows] = gradient
+        return gradients
+
+    def _group(self, members: Sequence[int], batches: Sequence[Batch]) -> tuple[Tensor, Tensors]:
+        """The rows of clients whose batches have one size, and their gradients."""
         everyone = len(members) == len(self.rows)
         rows = torch.tensor(members)
 
@@ -125,15 +128,15 @@ class Stack:
         given = [v if s else tree_map(pick, v) for s, v in zip(self.shared, self.given, strict=True)]
         dims = (0, 0, 0, 0, *(None if shared else 0 for shared in self.shared))
         run = vmap(grad_and_value(self._value, has_aux=False), in_dims=dims, randomness="different")
-        found, losses = run(parameters, buffers, x, y, *given)
-        for name, gradient in found.items():
-            gradients[name][rows] = gradient
+        found: tuple[Tensors, Tensor] = run(parameters, buffers, x, y, *given)
+        gradients, losses = found
         if not everyone:
             for name, tensor in buffers.items():
                 self.buffers[name][rows] = tensor
         for number, loss in zip(members, losses.tolist(), strict=True):
             self.rows[number].steps += 1
             self.rows[number].loss += loss
+        return rows, gradients
 
     def _value(self, parameters: Tensors, buffers: Tensors, x: Tensor, y: Tensor, *given: Any) -> Tensor:
         tensors = {f"model.{name}": tensor for name, tensor in (parameters | buffers).items()}
@@ -146,6 +149,10 @@ class Stack:
         state = {**self.parameters, **self.buffers}
         row.request.model.load_state_dict({name: tensor[number].detach() for name, tensor in state.items()})
         row.request.model.eval()
+
+
+def _stacked(parts: Sequence[Tensors]) -> Tensors:
+    return {name: torch.stack([part[name].detach() for part in parts]) for name in parts[0]}
 
 
 def _has_tensor(value: Any) -> bool:

@@ -1,0 +1,33 @@
+"""A short trial of training, for choices that only a measurement can make."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from potluck.core import toolkit
+from potluck.core.client import Client, FitRequest
+
+BATCHES, TRIALS = 4, 3
+
+Pair = tuple[Client, FitRequest]
+
+
+def time_training(clients: Sequence[Client], fit: Callable[[list[Pair]], object] | None = None) -> float:
+    """Seconds that these clients, which are spoilt by it, take for a few batches: by `fit`, or one by one."""
+    size = min(min(len(me.train) for me in clients), BATCHES * clients[0].batch_size())
+    pairs = []
+    for me in clients:
+        me.train = me.train.select(torch.arange(size))
+        request = FitRequest(toolkit.cross_entropy_loss, (), me.model, 1, None, None, "model", None)
+        pairs.append((me, request))
+    started = time.perf_counter()
+    (fit or _one_by_one)(pairs)
+    return time.perf_counter() - started
+
+
+def _one_by_one(pairs: list[Pair]) -> None:
+    for me, request in pairs:
+        me.train_plainly(request)
