@@ -86,9 +86,10 @@ def test_compare_methods_then_their_runs(potluck, tmp_path: Path):
         "fedgh-seed1",
         "standalone-seed0",
     }
-    code, out, _ = potluck("compare", "c/fedgh-seed0", "c/standalone-seed0")
+    code, out, _ = potluck("compare", "c/fedgh-seed0", "c/standalone-seed0", "--out", "new/folder")
     assert code == 0
     assert "fedgh" in out
+    assert (tmp_path / "new/folder/comparison.md").exists()
 
 
 def test_lists(potluck):

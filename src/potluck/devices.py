@@ -79,7 +79,12 @@ def _long_tail(count: int, rng: np.random.Generator) -> list[Device]:
     slow = np.minimum(1 + rng.pareto(1.2, size=count), 50)
     return [
         Device(
-            "long-tail", 20 * GIGA / factor, 10 * MEGA / factor, 5 * MEGA / factor, 0.05, 8 * GIGA / factor
+            "long-tail",
+            20 * GIGA / factor,
+            10 * MEGA / factor,
+            5 * MEGA / factor,
+            0.05 * factor,
+            8 * GIGA / factor,
         )
         for factor in slow
     ]

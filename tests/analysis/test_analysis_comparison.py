@@ -6,11 +6,13 @@ import csv
 import io
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from potluck.analysis.columns import all_columns
 from potluck.analysis.comparison import compare
 from potluck.analysis.groups import differing_settings, group_runs
 from potluck.analysis.tables import print_comparison, to_csv, to_latex, to_markdown
@@ -30,6 +32,19 @@ def test_runs_of_one_method_with_other_settings_are_told_apart(run_of: Maker) ->
     runs = [run_of(settings={"server_lr": 0.1}), run_of(settings={"server_lr": 1.0})]
     assert [group.label for group in group_runs(runs)] == ["fedgh (server_lr=0.1)", "fedgh (server_lr=1)"]
     assert differing_settings(runs) == {"server_lr": (0.1, 1.0)}
+
+
+def test_labels_name_sections_and_spell_lists_out(run_of: Maker) -> None:
+    runs = [run_of(settings={"models.names": ["a", "b"]}), run_of(settings={"models.names": ["c"]})]
+    assert [group.label for group in group_runs(runs)] == ["fedgh (models=a b)", "fedgh (models=c)"]
+
+
+def test_simulated_time_to_a_target_is_shown_where_there_was_a_clock(run_of: Maker) -> None:
+    def titles(**options: Any) -> list[str]:
+        return [column.title for column in all_columns(compare([run_of(**options)], target=0.5))]
+
+    assert "simulated s to 50%" in titles()
+    assert "simulated s to 50%" not in titles(virtual=False)
 
 
 def test_engine_does_not_make_another_question(run_of: Maker) -> None:

@@ -49,6 +49,11 @@ def cost_columns(comparison: Comparison) -> list[Column]:
             Column(f"MiB {to}", lambda r: text.mebibytes(_to_target("bytes")(r)), _to_target("bytes"), "min"),
             Column(f"s {to}", lambda r: text.seconds(_to_target("seconds")(r)), _to_target("seconds"), "min"),
         ]
+        if any(_has_clock(row) for row in comparison.rows):
+            simulated = _to_target("virtual_seconds")
+            columns.append(
+                Column(f"simulated s {to}", lambda r: text.seconds(simulated(r)), simulated, "min")
+            )
         if len(comparison.rows) > 1:
             columns.append(Column("speed-up", lambda r: text.factor(r.speed_up), lambda r: r.speed_up, "max"))
     return [
@@ -81,6 +86,12 @@ def _rounds_cell(row: Row) -> str:
 
 def _to_target(cost: str) -> Callable[[Row], float]:
     return lambda row: row.to_target.in_(cost) if row.to_target else math.nan
+
+
+def _has_clock(row: Row) -> bool:
+    """Whether simulated time means anything: without a fleet a second of it is a round."""
+    cost = row.to_target
+    return cost is not None and cost.virtual_seconds > 0 and cost.virtual_seconds != cost.rounds
 
 
 def best_rows(comparison: Comparison, column: Column) -> set[int]:

@@ -83,8 +83,13 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     return flat
 
 
-def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _shown(key: str, value: object) -> str:
+    """A setting in a label: short, and `models=a b` rather than `names=['a', 'b']`."""
+    section, _, name = key.rpartition(".")
+    name = section if name in ("name", "names", "rule") else name
+    if isinstance(value, list | tuple):
+        value = " ".join(map(str, value))
+    return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
 
 
 def _tell_apart(groups: list[Group]) -> list[Group]:
@@ -94,7 +99,7 @@ def _tell_apart(groups: list[Group]) -> list[Group]:
         same = [other for other in groups if other.method == group.method]
         differing = differing_settings([other.runs[0] for other in same])
         shown = {key: row[same.index(group)] for key, row in list(differing.items())[:_SHOWN_SETTINGS]}
-        details = ", ".join(f"{key.split('.')[-1]}={_shown(value)}" for key, value in shown.items())
+        details = ", ".join(_shown(key, value) for key, value in shown.items())
         labelled.append(replace(group, label=f"{group.method} ({details})" if details else group.label))
     seen: set[str] = set()
     for position, group in enumerate(labelled):
