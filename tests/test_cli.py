@@ -1,5 +1,6 @@
 """The command as a person types it: what is printed, and exit codes."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,14 @@ def test_compare_methods_then_their_runs(potluck, tmp_path: Path):
     assert (tmp_path / "new/folder/comparison.md").exists()
 
 
+def test_a_small_memory_changes_where_clients_are_and_nothing_else(potluck, tmp_path: Path):
+    accuracies = []
+    for out, memory in (("all-in", "1"), ("spilled", "0.0001")):
+        assert potluck("run", "fedgh", *QUICK, "--memory", memory, "--out", out)[0] == 0
+        accuracies.append(json.loads((tmp_path / out / "summary.json").read_text())["client_accuracy"])
+    assert accuracies[0] == accuracies[1]
+
+
 def test_lists(potluck):
     assert "fedgh" in potluck("methods")[1]
     code, out, _ = potluck("methods", "fedgh")
@@ -129,6 +138,7 @@ def test_data_show_draws_who_has_what(potluck, tmp_path: Path):
         (["run", "fedgh", "--participation", "0"], "schedule.participation = 0"),
         (["run", "fedgh", "--participation", "1.1"], "schedule.participation = 1.1"),
         (["run", "fedgh", "--models", "small-mlp,fedhe-0"], "needs"),
+        (["run", "fedgh", "--memory", "-1"], "engine.memory = -1"),
         (["run", "missing.toml"], "There is no experiment file 'missing.toml'"),
         (["run", "fedgh", "--set", "nonsense"], "write --set section.key=value"),
         (["run", "fedgh", "--set", "method.server_rl=1"], "Did you mean 'server_lr'?"),

@@ -27,6 +27,12 @@ Engine = Annotated[str | None, typer.Option("--engine", help="serial | pool | fl
 Workers = Annotated[
     int | None, typer.Option("--workers", help="worker processes of the pool; 0: one per core")
 ]
+Memory = Annotated[
+    float | None,
+    typer.Option(
+        "--memory", help="gigabytes that clients may hold; others go to disk; 0: half of what is free"
+    ),
+]
 Server = Annotated[
     str | None, typer.Option("--server", help="flower: HOST:PORT of a server; else all on this machine")
 ]

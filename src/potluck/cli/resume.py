@@ -14,6 +14,7 @@ def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of the run")],
     engine: options.Engine = None,
     workers: options.Workers = None,
+    memory: options.Memory = None,
     device: options.Device = None,
     checkpoint_every: options.CheckpointEvery = None,
     track: options.Track = None,
@@ -32,6 +33,7 @@ def resume(
     flags = {
         "engine.name": engine,
         "engine.workers": workers,
+        "engine.memory": memory,
         "engine.device": device,
         "engine.checkpoint_every": checkpoint_every,
     }
