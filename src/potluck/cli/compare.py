@@ -51,6 +51,7 @@ def compare(
     quiet: options.Quiet = False,
 ) -> None:
     """Compare methods on the same data and clients, or runs that are finished already."""
+    flags = options.fields(locals())
     from potluck.cli.display import show_runs
 
     runs = [Path(name) for name in what if (Path(name) / "rounds.jsonl").exists()]
@@ -60,22 +61,6 @@ def compare(
         other = next(name for name in what if Path(name) not in runs)
         raise PotluckError(f"{other!r} is no run folder; compare either methods or finished runs.")
     if not runs:
-        flags = {
-            "data.name": data,
-            "data.root": data_root,
-            "partition.rule": partition,
-            "partition.clients": clients,
-            "models.names": options.split_models(models),
-            "schedule.rounds": rounds,
-            "schedule.participation": participation,
-            "engine.name": engine,
-            "engine.workers": workers,
-            "engine.memory": memory,
-            "engine.device": device,
-            "engine.vectorize": vectorize,
-            "devices.fleet": fleet,
-            "devices.assign": assign,
-        }
         out = _folder(out)
         runs = _run_all(what, flags, settings, _seeds(seeds), out, resume=resume, track=track, quiet=quiet)
     show_runs(runs, report=out, tables=out, target=target, reference=reference)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,6 +67,37 @@ Track = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, only the result")]
 
 
+FIELDS = {
+    "data": "data.name",
+    "data_root": "data.root",
+    "partition": "partition.rule",
+    "clients": "partition.clients",
+    "models": "models.names",
+    "rounds": "schedule.rounds",
+    "participation": "schedule.participation",
+    "engine": "engine.name",
+    "workers": "engine.workers",
+    "memory": "engine.memory",
+    "server": "engine.server",
+    "ca": "engine.ca",
+    "simulation": "engine.simulation",
+    "device": "engine.device",
+    "vectorize": "engine.vectorize",
+    "checkpoint_every": "engine.checkpoint_every",
+    "fleet": "devices.fleet",
+    "assign": "devices.assign",
+    "seed": "seed",
+}
+"""Which field of the experiment a flag sets."""
+
+
+def fields(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the experiment's fields, from a command's arguments by name; others are left out."""
+    given = {FIELDS[name]: value for name, value in flags.items() if name in FIELDS}
+    models = given.get("models.names")
+    return given if models is None else {**given, "models.names": [one.strip() for one in models.split(",")]}
+
+
 def collect(base: dict[str, Any], flags: dict[str, Any], settings: list[str] | None) -> dict[str, Any]:
     """Experiment values from a file's content, then flags (`section.key`: value), then `--set`."""
     from potluck.experiment import apply_setting
@@ -91,8 +123,3 @@ def base_values(target: str) -> dict[str, Any]:
 
         return read_experiment(Path(target))
     return {"method": {"name": target}}
-
-
-def split_models(models: str | None) -> list[str] | None:
-    """A comma list as the experiment holds it."""
-    return None if models is None else [part.strip() for part in models.split(",")]

@@ -21,6 +21,7 @@ def resume(
     quiet: options.Quiet = False,
 ) -> None:
     """Go on with a run from its last checkpoint; the result is that of a run that was never stopped."""
+    flags = options.fields(locals())
     from potluck.cli.display import progress, show_runs
     from potluck.core.errors import PotluckError
     from potluck.experiment import parse_experiment, read_experiment
@@ -30,13 +31,6 @@ def resume(
     file = folder / EXPERIMENT
     if not file.exists():
         raise PotluckError(f"{str(folder)!r} is no run folder (it has no {EXPERIMENT}); check the path.")
-    flags = {
-        "engine.name": engine,
-        "engine.workers": workers,
-        "engine.memory": memory,
-        "engine.device": device,
-        "engine.checkpoint_every": checkpoint_every,
-    }
     experiment = parse_experiment(options.collect(read_experiment(file), flags, None))
     with progress(experiment.method.name, quiet=quiet, rounds=experiment.schedule.rounds) as callbacks:
         finished = execute(

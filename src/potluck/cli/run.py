@@ -46,27 +46,7 @@ def run(
     quiet: options.Quiet = False,
 ) -> None:
     """Run a method or an experiment file; ends with a table, a run folder and a report."""
-    flags = {
-        "data.name": data,
-        "data.root": data_root,
-        "partition.rule": partition,
-        "partition.clients": clients,
-        "models.names": options.split_models(models),
-        "schedule.rounds": rounds,
-        "schedule.participation": participation,
-        "engine.name": engine,
-        "engine.workers": workers,
-        "engine.memory": memory,
-        "engine.server": server,
-        "engine.ca": ca,
-        "engine.simulation": simulation,
-        "engine.device": device,
-        "engine.vectorize": vectorize,
-        "devices.fleet": fleet,
-        "devices.assign": assign,
-        "engine.checkpoint_every": checkpoint_every,
-        "seed": seed,
-    }
+    flags = options.fields(locals())
     from potluck.cli.display import progress, show_runs
     from potluck.experiment import parse_experiment
     from potluck.session import execute
