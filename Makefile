@@ -45,7 +45,7 @@ test-flower: ## the Flower engine with real processes, in an environment of its 
 audit: $(VENV)/.installed-dev ## known holes of the dependencies, and bandit over the source
 	$(BIN)/pip install -q -c constraints.txt bandit pip-audit
 	$(BIN)/bandit -q -r src -c pyproject.toml
-	$(BIN)/pip-audit --skip-editable
+	@$(BIN)/python .ci/audit.py
 
 clean: ## remove everything that was built, not the runs
 	rm -rf $(VENV) .venv-flower build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

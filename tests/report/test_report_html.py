@@ -196,6 +196,10 @@ def test_an_unwritable_place_is_one_sentence(compared: list[Path], tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(PotluckError, match="Cannot write the report to"):
         write_report(compared, tmp_path / "file" / "report.html")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(PotluckError, match="the runs are whole: make room"):
+        write_report(compared, tmp_path / "taken")
+    assert not (tmp_path / "taken.part").exists()  # half a report would fill the disk further
 
 
 def test_looks_are_all_different() -> None:

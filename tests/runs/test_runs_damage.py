@@ -143,9 +143,7 @@ def test_a_read_only_folder_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_p
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(
-        PotluckError, match=r"cannot be written to \(Permission denied\); choose another folder"
-    ):
+    with pytest.raises(PotluckError, match=r"cannot be written to \(Permission denied\); make it writable"):
         run("fedgh", tmp_path / "new")
 
 

@@ -79,3 +79,25 @@ def test_a_run_with_objects_of_ones_own_is_resumed_from_python(
     stop("fedgh", tmp_path, 2)
     assert call(monkeypatch, "resume", str(tmp_path)) == 2
     assert "made with Python objects (federation), which its file cannot hold" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_no_room_for_a_client_is_one_sentence_and_the_run_goes_on_later(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A limit on the size of files stands in for a full disk: what is larger than four pages cannot be written."""
+    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
+    limited = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (16384, -1)); "
+        "from potluck.cli import main; main()"
+    )
+    words = [*WORDS, "--engine", engine, "--out", str(tmp_path / "full")]
+    ended = subprocess.run(
+        [sys.executable, "-c", limited, *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "could not be written (File too large); make room" in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+    assert call(monkeypatch, "resume", str(tmp_path / "full")) == 0
+    assert call(monkeypatch, *WORDS, "--out", str(tmp_path / "whole")) == 0
+    assert_same_run(tmp_path / "whole", tmp_path / "full")

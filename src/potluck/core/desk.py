@@ -135,7 +135,8 @@ class Desk:
         """Stop the run at a client's exception, with everything needed to find it."""
         if failure.kind == "error" and self.schedule.on_failure == "stop":
             failed = ClientFailed(f"{self.method_name}, client {info.index} {info.name!r}, {failure.reason}")
-            failed.add_note(failure.trace)
+            if failure.trace:
+                failed.add_note(failure.trace)
             raise failed
 
     def _wait_for(self, ids: set[int], *, first: bool = False) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from potluck.core.client import Client
+from potluck.core.errors import PotluckError
 from potluck.core.evaluation import score_outputs
 from potluck.core.job import Answer, Failure, Job, Kind, Score, Test
 from potluck.core.method import Method
@@ -118,6 +119,8 @@ class Worker:
 
 
 def failure_of(job: Job, phase: str, error: BaseException) -> Failure:
-    """A client's exception as the loop sees it, with the phase and the whole trace."""
+    """A client's exception as the loop sees it, with the phase and the whole trace; a sentence needs none."""
+    if isinstance(error, PotluckError):
+        return Failure(job.id, job.client, f"{phase} in round {job.round}: {error}", "error")
     reason = f"{phase} in round {job.round}: {type(error).__name__}: {error}"
     return Failure(job.id, job.client, reason, "error", "".join(traceback.format_exception(error)))

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from potluck.codec import load_state, save_state
+from potluck.core.errors import PotluckError
 from potluck.core.tree import Flat
 
 
@@ -48,14 +49,21 @@ class SpillFolder:
     def make(self) -> Path:
         """Make the folder, unless it is there."""
         if self._path is None:
-            if self._parent is not None:
-                Path(self._parent).mkdir(parents=True, exist_ok=True)
-            self._path = Path(tempfile.mkdtemp(prefix="potluck-", dir=self._parent))
+            try:
+                if self._parent is not None:
+                    Path(self._parent).mkdir(parents=True, exist_ok=True)
+                self._path = Path(tempfile.mkdtemp(prefix="potluck-", dir=self._parent))
+            except OSError as error:
+                raise _unwritable(Path(self._parent or tempfile.gettempdir()), error) from None
         return self._path
 
     def save(self, client: int, version: int, state: Flat) -> None:
         """Write a state; a file of that name, left by somebody who died over it, is overwritten."""
-        save_state(self._file(client, version), state)
+        path = self._file(client, version)
+        try:
+            save_state(path, state)
+        except OSError as error:
+            raise _unwritable(path, error) from None
 
     def load(self, client: int, version: int) -> Flat:
         """The state of this client and version."""
@@ -82,3 +90,10 @@ class SpillFolder:
 
     def _file(self, client: int, version: int) -> Path:
         return self.make() / f"{client}-{version}.safetensors"
+
+
+def _unwritable(path: Path, error: OSError) -> PotluckError:
+    return PotluckError(
+        f"{str(path)!r} could not be written ({error.strerror}); make room there, then go on with potluck resume "
+        "and the run's folder."
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -37,14 +38,19 @@ def write_report(
     comparison = compare(found, target, reference)
     if target is None and (reachable := common_target(comparison)):
         comparison = compare(found, reachable, reference)
-    file = Path(path)
+    file, page = Path(path), render(comparison)
+    unfinished = file.with_name(file.name + ".part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_name(file.name + ".part")
-        unfinished.write_text(render(comparison), encoding="utf-8")
+        unfinished.write_text(page, encoding="utf-8")
         os.replace(unfinished, file)
     except OSError as error:
-        raise PotluckError(f"Cannot write the report to {str(file)!r}: {error.strerror}.") from None
+        with suppress(OSError):  # half a page is no use to anybody
+            unfinished.unlink(missing_ok=True)
+        raise PotluckError(
+            f"Cannot write the report to {str(file)!r}: {error.strerror}; the runs are whole: make room, or write "
+            "it elsewhere with potluck report RUN --out FILE."
+        ) from None
     return file
 
 

@@ -27,7 +27,7 @@ def locked(path: Path) -> Iterator[None]:
         file = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise PotluckError(
-            f"--out {str(path)!r} cannot be written to ({error.strerror}); choose another folder."
+            f"--out {str(path)!r} cannot be written to ({error.strerror}); make it writable, or choose another folder."
         ) from None
     _held.add(file)
     try:
