@@ -92,12 +92,13 @@ class Processes:
             list(command), env=self.environment(), stdout=output, stderr=output, start_new_session=True
         )
 
-    def dead(self) -> str | None:
-        """The first program that has ended, with its last words."""
-        for name, process in self.running.items():
-            if process.poll() is not None:
-                return f"{name} ended with code {process.returncode}: {self.last_words(name)}"
-        return None
+    def dead(self) -> dict[str, str]:
+        """The programs that have ended by themselves, each with its last words."""
+        return {
+            name: f"{name} ended with code {process.returncode}: {self.last_words(name)}"
+            for name, process in self.running.items()
+            if process.poll() is not None
+        }
 
     def last_words(self, name: str) -> str:
         """What a program complained of since it was started, or else the end of its log."""
@@ -157,7 +158,7 @@ def wait_until_up(processes: Processes, address: str, ca: str = "", patience: fl
     url = f"{'https' if ca else 'http'}://{address}/health"
     ends = time.monotonic() + patience
     while time.monotonic() < ends:
-        if trouble := processes.dead():
+        for trouble in processes.dead().values():
             raise PotluckError(f"The Flower server did not start: {trouble}")
         try:
             with urllib.request.urlopen(url, timeout=5, context=context):

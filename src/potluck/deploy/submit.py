@@ -46,7 +46,7 @@ def run_on_flower(
         address = settings.server or _start_all(processes, experiment)
         run = _submit(processes, experiment, address, out.resolve(), resume, command)
         try:
-            _follow(processes, run, out, callbacks)
+            follow(processes, run, out, callbacks, patient=experiment.schedule.on_failure == "continue")
         except KeyboardInterrupt:
             if settings.server:  # a server that goes on without us must not go on with our run
                 flwr(processes, "stop", run, CONNECTION)
@@ -129,18 +129,24 @@ def _submit(
     return str(told["run-id"])
 
 
-def _follow(processes: Processes, run: str, out: Path, callbacks: Sequence[Callback]) -> None:
-    """Tell the callbacks of each round, until there is a summary or a reason why there is none."""
+def follow(
+    processes: Processes, run: str, out: Path, callbacks: Sequence[Callback], *, patient: bool
+) -> None:
+    """Tell the callbacks of each round, until there is a summary or a reason why there is none.
+
+    A run that is `patient` goes on without a node that has died, once all have taken part.
+    """
     trouble, seen, looked = processes.home / "trouble", 0, time.monotonic()
     while not (out / folder.SUMMARY).exists():
         if trouble.exists():
             raise PotluckError(trouble.read_text(encoding="utf-8"))
-        if dead := processes.dead():
-            raise PotluckError(f"A Flower process died: {dead}")
+        seen = _tell(out, seen, callbacks)
+        dead = processes.dead()
+        if dead and ("server" in dead or not (patient and seen) or len(dead) == len(processes.running) - 1):
+            raise PotluckError(f"A Flower process died: {next(iter(dead.values()))}")
         if time.monotonic() - looked > 30:
             looked = time.monotonic()
             _check_alive(processes, run)
-        seen = _tell(out, seen, callbacks)
         time.sleep(0.5)
     _tell(out, seen, callbacks)
 
