@@ -54,7 +54,7 @@ name = "fedgh"
 [training]
 epochs = 1
 [schedule]
-rounds = 4
+rounds = 3
 on_failure = "continue"
 [engine]
 name = "flower"
