@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch.utils.data import Dataset, IterableDataset
 
 from potluck.core.errors import PotluckError
@@ -17,6 +18,17 @@ def small(n_train=8, n_test=4):
     both = torch.arange((n_train + n_test) * 3, dtype=torch.uint8).reshape(-1, 1, 1, 3)
     y = torch.arange(n_train + n_test) % 2
     return Data("small", both[:n_train], y[:n_train], 2, (1, 1, 3), both[n_train:], y[n_train:])
+
+
+def test_digits_are_those_of_scikit_learn_without_loading_it():
+    check = (
+        "import sys; from potluck.data import load_data; load_data('digits'); print('sklearn' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "False", done.stderr
+    bunch, data = load_digits(), load_data("digits")
+    assert np.array_equal(data.x.squeeze(1).numpy(), bunch.images)
+    assert np.array_equal(data.y.numpy(), bunch.target)
 
 
 def test_digits_are_grey_images_in_zero_one():
