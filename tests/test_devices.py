@@ -6,6 +6,7 @@ import pytest
 
 import potluck
 from potluck.codec import encoded_size
+from potluck.core.desk import ClientFailed
 from potluck.core.errors import PotluckError
 from potluck.core.worker import Worker
 from potluck.devices import FLEETS, Device, assign_by_memory, fleet
@@ -104,8 +105,25 @@ def test_the_late_are_dropped_at_the_deadline():
         Standalone(), tiny(3), callbacks=[seen], deadline=2.5, duration=lambda info, n, m: 1.0 + info.index
     ).run()
     assert [step.record.participants for step in seen.steps] == [[0, 1], [0, 1]]
-    assert [failure["kind"] for failure in seen.steps[0].record.failures] == ["late"]
+    for step in seen.steps:  # counted from the round's beginning
+        (late,) = step.record.failures
+        assert (late["kind"], late["reason"]) == ("late", "answered after 3.0 virtual seconds of waiting")
     assert [step.record.virtual_seconds for step in seen.steps] == [2.5, 5.0]
+
+
+def test_a_client_that_fails_when_enough_have_answered_still_failed():
+    class Broken(Standalone):
+        def client(self, me, message):
+            if me.info.index == 3:
+                raise ValueError("a bug")
+            return super().client(me, message)
+
+    plan = {"participation": 0.5, "over_select": 2.0, "duration": lambda info, n, m: 1.0 + info.index}
+    with pytest.raises(ClientFailed, match="ValueError: a bug"):
+        make_loop(Broken(), tiny(4), **plan).run()
+    seen = Recorder()
+    make_loop(Broken(), tiny(4), callbacks=[seen], on_failure="continue", **plan).run()
+    assert [failure["kind"] for failure in seen.steps[0].record.failures] == ["late", "error"]
 
 
 def test_over_selection_takes_the_first_answers():
@@ -200,6 +218,14 @@ def test_a_fleet_and_faults_from_an_experiment():
     assert run.summary["failures"] > 0
 
 
-def test_a_deadline_needs_a_synchronous_schedule():
-    with pytest.raises(PotluckError, match="need schedule.mode = 'sync'"):
-        potluck.run("fedgh", **QUICK, schedule={"mode": "async", "deadline": 3.0})
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"mode": "async", "deadline": 3.0},
+        {"mode": "sync", "buffer": 2, "deadline": 3.0},
+        {"mode": "sync", "concurrency": 2, "over_select": 2.0},
+    ],
+)
+def test_deadline_and_over_selection_need_whole_rounds(schedule: dict[str, object]):
+    with pytest.raises(PotluckError, match="need whole rounds: set schedule.mode = 'sync'"):
+        potluck.run("fedgh", **QUICK, schedule=schedule)

@@ -37,8 +37,12 @@ def make_schedule(experiment: Experiment, method: Method[Any, Any, Any], federat
     """The schedule of the experiment; `auto` is the method's own mode."""
     settings = experiment.schedule
     asynchronous = is_asynchronous(experiment, method)
-    if asynchronous and (settings.deadline or settings.over_select > 1):
-        raise PotluckError("schedule.deadline and schedule.over_select need schedule.mode = 'sync'.")
+    buffered = asynchronous or settings.buffer or settings.concurrency
+    if buffered and (settings.deadline or settings.over_select > 1):
+        raise PotluckError(
+            "schedule.deadline and schedule.over_select need whole rounds: set schedule.mode = 'sync', and neither "
+            "schedule.buffer nor schedule.concurrency."
+        )
     usual = 1 if asynchronous else 0
     plan = Schedule(
         rounds=settings.rounds,

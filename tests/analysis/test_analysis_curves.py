@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import potluck
 from potluck.analysis.curves import band, client_curve, client_mean_curve, loss_increase, smooth
 from potluck.core.errors import PotluckError
-from potluck.runs.read import Curve, RunData
+from potluck.runs.read import Curve, RunData, read_run
 
 Maker = Callable[..., RunData]
 
@@ -64,6 +66,15 @@ def test_loss_increase_by_hand() -> None:
     assert curve.y.tolist() == [-2.0, 1.0, -0.5, 0.25]
     assert curve.round.tolist() == [2, 3, 4, 5]
     assert len(loss_increase(Curve(rounds[:1], rounds[:1], rounds[:1]))) == 0
+
+
+def test_the_last_look_at_everybody_is_no_part_of_the_last_rounds_mean(tmp_path: Path) -> None:
+    schedule = {"participation": 0.5}
+    run = potluck.run(
+        "standalone", data="digits", clients=4, rounds=2, schedule=schedule, out=tmp_path / "run"
+    )
+    curve = client_mean_curve(read_run(run.path))
+    assert curve.y.tolist() == pytest.approx([row["accuracy"] for row in run.rounds])
 
 
 def test_client_curves_and_weighted_means(run_of: Maker) -> None:

@@ -181,6 +181,29 @@ def test_rounds_without_evaluation_have_no_accuracy_and_the_last_always_has():
     assert [step.record.accuracy is None for step in seen.steps] == [True, False, True, False, False]
 
 
+def test_asynchronous_rounds_that_are_evaluated_have_the_scores_of_all_who_answered():
+    """Answers mostly come in a later round than they were asked for in."""
+    seen = Recorder()
+    plan = {"buffer": 1, "concurrency": 4, "duration": lambda info, n, m: 1.0 + 0.01 * info.index}
+    loop = make_loop(
+        Standalone(), tiny(4), rounds=5, evaluation=Evaluation(every=2), callbacks=[seen], **plan
+    )
+    loop.run()
+    tested = {step.record.round: len(step.scores) for step in seen.steps if step.scores}
+    assert tested == {2: 4, 4: 4, 5: 4}
+
+
+@pytest.mark.parametrize("protocol", ["local", "received", "shared"])
+def test_scores_bear_the_round_they_are_of(protocol):
+    seen = Recorder()
+    make_loop(
+        FedAvg(), tiny(3, hidden=(5,)), rounds=3, evaluation=Evaluation(protocol), callbacks=[seen]
+    ).run()
+    for step in seen.steps:
+        assert {score.round for score in step.scores} == {step.record.round}
+    assert {score.round for score in seen.end.scores} == {3}
+
+
 def test_every_client_is_scored_once_at_the_end():
     seen = Recorder()
     make_loop(Standalone(), tiny(4), participation=0.25, callbacks=[seen]).run()

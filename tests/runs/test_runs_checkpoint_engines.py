@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from interrupted import RARE, assert_same_run, run, whole
-from stopping import stop
+from stopping import StopAt, stop
 
 import potluck
 from potluck import settle
@@ -36,6 +36,28 @@ def test_resumed_on_another_engine_and_with_other_numbers_of_workers(
     stop(case, tmp_path, 4, engine="pool", workers=1)
     run(case, tmp_path, engine="pool", workers=3)
     assert_same_run(never_stopped(case), tmp_path)
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_a_client_whose_jobs_were_dropped_since_the_resume_is_still_there(engine: str, tmp_path: Path):
+    """It counts as asked, so newer checkpoints name a newer file of it, while its engine still begins from the old."""
+    settings = {
+        "method": {"name": "fedavg"},
+        "seed": 3,
+        "data": {"name": "digits", "limit": 120},
+        "models": {"names": ["small-mlp"]},
+        "partition": {"clients": 4},
+        "training": {"epochs": 1},
+        "faults": {"dropout": 0.6},
+        "schedule": {"rounds": 14, "participation": 0.5, "min_clients": 0, "on_failure": "continue"},
+        "engine": {"name": engine, "workers": 2, "memory": 2e-9},
+    }
+    expected = potluck.run(settings, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        potluck.run(settings, out=tmp_path / "cut", callbacks=[StopAt(5)])
+    resumed = potluck.run(settings, out=tmp_path / "cut", resume=True)
+    assert resumed.summary["client_accuracy"] == expected.summary["client_accuracy"]
+    assert len(list((tmp_path / "cut" / "checkpoint").glob("manifest-*"))) == 2
 
 
 def test_the_pools_own_files_are_taken_in_without_asking_its_clients(tmp_path: Path):

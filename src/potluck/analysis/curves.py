@@ -86,7 +86,11 @@ def client_mean_curve(run: RunData, key: str = "accuracy", weight: str | None = 
     `weight="train_samples"` the loss that federated training is said to minimise.
     """
     totals: dict[float, tuple[float, float]] = {}
-    for row in run.client_rows():
+    rows = run.client_rows()
+    measured = {row.get("round") for row in rows if not row.get("final")}
+    for row in rows:
+        if row.get("final") and row.get("round") in measured:
+            continue  # the last round is looked at once more, at everybody
         value = number_of(row.get(key))
         share = 1.0 if weight is None else number_of(row.get(weight))
         if math.isfinite(value) and math.isfinite(share):

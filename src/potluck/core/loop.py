@@ -58,7 +58,7 @@ class Loop:
             callback.on_start(self)
         while self.progress.ended < self.schedule.rounds * self.cohort:
             self.step()
-        scores = self._ask([info.index for info in self.task.clients], final=True)
+        scores = self._ask([info.index for info in self.task.clients], self.schedule.rounds, final=True)
         for callback in self.callbacks:
             callback.on_end(End(self.progress.state, scores, self.fetch))
         return self.progress
@@ -123,7 +123,9 @@ class Loop:
             return
         now.draws += 1
         idle = self._idle(busy)
-        local = "local" in self.evaluation.protocols and self.evaluation.due(context.round, context.rounds)
+        # An answer may come in a later round than it was asked for; scores that are not due then are let go.
+        due = not self.schedule.synchronous or self.evaluation.due(context.round, context.rounds)
+        local = due and "local" in self.evaluation.protocols
         for index in self.schedule.draw(idle, room, generator(self.task.seed, "sampling", now.draws)):
             info = self.task.clients[index]
             message = self._broadcast(info, context)
@@ -149,14 +151,16 @@ class Loop:
         """The next flights to end, until enough of them brought an answer or nobody is at work."""
         now = self.progress
         wanted, usable = self.schedule.answers_per_step(len(self.able)), 0
-        closes = now.clock + self.schedule.deadline
+        began = now.clock
+        closes = began + self.schedule.deadline
         arrived: list[Flight] = []
         while now.flights and (usable < wanted or self.schedule.synchronous):
             flight = self.desk.next_flight()
             # A synchronous round ends at its deadline or with enough answers; the rest come too late for it.
             if self.schedule.synchronous and (usable >= wanted or flight.finish > closes):
-                late = f"answered after {flight.finish - now.clock:.1f} virtual seconds of waiting"
-                flight.result = Failure(flight.job.id, flight.job.client, late, "late")
+                if isinstance(flight.result, Answer):  # who failed did not come late
+                    late = f"answered after {flight.finish - began:.1f} virtual seconds of waiting"
+                    flight.result = Failure(flight.job.id, flight.job.client, late, "late")
             else:
                 now.clock = max(now.clock, flight.finish)
             usable += isinstance(flight.result, Answer)
@@ -240,7 +244,7 @@ class Loop:
         scores: list[ClientScore] = []
         for index, score in sorted(self.progress.scores.items()):
             scores.append(ClientScore(context.round, self.task.clients[index], "local", score))
-        scores += self._ask(self.evaluation.population(self.task), final=False)
+        scores += self._ask(self.evaluation.population(self.task), context.round, final=False)
         samples = self.evaluation.shared_test
         if "global" in self.evaluation.protocols and samples is not None:
             with self._seeded("predict_server"):
@@ -250,8 +254,8 @@ class Loop:
                     scores.append(ClientScore(context.round, None, "global", score))
         return scores
 
-    def _ask(self, clients: Sequence[int], *, final: bool) -> list[ClientScore]:
-        """Test clients by jobs of their own; the last time every client by the chosen protocol."""
+    def _ask(self, clients: Sequence[int], round_number: int, *, final: bool) -> list[ClientScore]:
+        """Test clients by jobs of their own after a round; the last time every client by the chosen protocol."""
         tests, received, context = self.evaluation.tests(), True, self.context()
         if final:
             shared = self.evaluation.protocol in ("shared", "global")
@@ -260,7 +264,7 @@ class Loop:
             return []
         protocols: dict[Test, Protocol] = {"own": "received" if received else "local", "shared": "shared"}
         return [
-            ClientScore(context.round, self.task.clients[index], protocols[test], score, final)
+            ClientScore(round_number, self.task.clients[index], protocols[test], score, final)
             for index, answer in self._exchange(clients, context, tests, received)
             for test, score in (answer.scores if answer else {}).items()
         ]

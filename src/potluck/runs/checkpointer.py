@@ -101,6 +101,8 @@ class Checkpointer(Callback):
     ) -> None:
         self._thread.shutdown(wait=True)
         shutil.rmtree(self.run / folder.WORK, ignore_errors=True)
+        if self._good:
+            self._generations.sweep(self._good)
         if kind is None:
             self._raise_trouble()
         elif isinstance(error, KeyboardInterrupt):
@@ -221,10 +223,15 @@ class Checkpointer(Callback):
                 sync(self.run / name)
             self._generations.commit(manifest)
         except OSError:
-            self._generations.sweep(self._good)
+            self._sweep()
             raise
         self._clients, self._good = clients, [manifest, *self._good[:1]]
-        self._generations.sweep(self._good)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Away with old files, but not with those that clients who have not worked since a resume begin from."""
+        began = [] if self.saved is None else [self.saved.manifest]
+        self._generations.sweep([*self._good, *began])
 
     def _raise_trouble(self, *, only_if_done: bool = False) -> None:
         if self._commit is None or (only_if_done and self._busy()):
