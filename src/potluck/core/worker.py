@@ -67,11 +67,12 @@ class Worker:
             return result
         return replace(result, seconds=time.perf_counter() - started)
 
-    def settle(self, job: Job) -> None:
-        """Note what a job, even a failed one, did to its client, and make room for others."""
-        if job.client in self.residents and job.kind in CHANGING:
-            self.client(job.client).rest()
-            self.residents.changed(job.client, job.id)
+    def settle(self, *jobs: Job) -> None:
+        """Note what jobs, even failed ones, did to their clients, and only then make room for others."""
+        for job in jobs:
+            if job.client in self.residents and job.kind in CHANGING:
+                self.client(job.client).rest()
+                self.residents.changed(job.client, job.id)
         self.residents.trim()
 
     def do(self, me: Client, job: Job) -> Answer:

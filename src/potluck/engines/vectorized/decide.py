@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from potluck.core.client import Client
 from potluck.core.random import seeded
 from potluck.core.task import Task
-from potluck.engines.trial import TRIALS, time_training
-from potluck.engines.vectorized.stack import Stack
+from potluck.engines.trial import TRIALS, plain_request, time_training
+from potluck.engines.vectorized.stack import Stack, key_of
 
 CLIENTS = 8
 
@@ -22,7 +22,7 @@ def worth_stacking(task: Task, make: Callable[[int], Client]) -> bool:
     indexes = [info.index for info in task.clients if info.architecture == common and info.samples > 1][
         :CLIENTS
     ]
-    if len(indexes) < 2:
+    if len(indexes) < 2 or not _alike([make(index) for index in indexes]):
         return False
     seconds: dict[bool, list[float]] = {False: [], True: []}
     with seeded("worth_stacking"):
@@ -31,3 +31,9 @@ def worth_stacking(task: Task, make: Callable[[int], Client]) -> bool:
                 fit = (lambda pairs: Stack(pairs).fit()) if stacked else None
                 seconds[stacked].append(time_training([make(index) for index in indexes], fit))
     return min(seconds[True]) < min(seconds[False])
+
+
+def _alike(clients: Sequence[Client]) -> bool:
+    """Whether these clients can be stacked: models of one name may still be wired differently."""
+    keys = [key_of(me, plain_request(me)) for me in clients]
+    return keys[0] is not None and all(key == keys[0] for key in keys)

@@ -7,24 +7,35 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
+from potluck.core.client import Client
 from potluck.core.job import Answer, Failure, Job
 from potluck.core.random import seeded
 from potluck.core.worker import Worker, failure_of
+from potluck.engines.memory import SpillFolder, default_budget
 from potluck.engines.vectorized.seats import Seat, run_together
 
 
 class VectorizedEngine:
-    """One process. Agrees with the serial engine up to rounding; draws of dropout differ."""
+    """One process. Agrees with the serial engine up to rounding; draws of dropout differ.
+
+    Between cohorts, clients that take more than `memory` bytes together (half of what is free unless told) wait
+    in a temporary folder below `spill_dir`; those of one cohort are all in memory while they train.
+    """
 
     name = "vectorized"
     realtime = False
     remote = False
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(
+        self, worker: Worker, memory: int | None = None, spill_dir: Path | str | None = None
+    ) -> None:
         self.worker = worker
         self._jobs: deque[Job] = deque()
         self._ready: deque[Answer | Failure] = deque()
+        self._spill = SpillFolder(spill_dir)
+        worker.residents.limit(self._spill, default_budget() if memory is None else memory)
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
@@ -51,22 +62,36 @@ class VectorizedEngine:
         if len(jobs) == 1:
             return [self.worker.run(jobs[0])]
         started = time.perf_counter()
-        clients = [self.worker.client(job.client) for job in jobs]
-        first = clients[0]
-        with seeded(first.task.seed, "torch", "cohort", first.info.name, jobs[0].number):
-            seats = [
-                Seat(me, partial(self.worker.do, me, job)) for me, job in zip(clients, jobs, strict=True)
-            ]
-            results = run_together(seats)
+        results = self._together(jobs)
+        try:
+            self.worker.settle(*jobs)
+        except Exception as error:
+            return [failure_of(job, "storing the clients", error) for job in jobs]
         share = (time.perf_counter() - started) / len(jobs)
         return [
-            failure_of(job, job.kind, result)
-            if isinstance(result, BaseException)
-            else replace(result, seconds=share)
-            for job, result in zip(jobs, results, strict=True)
+            result if isinstance(result, Failure) else replace(result, seconds=share) for result in results
         ]
 
+    def _together(self, jobs: Sequence[Job]) -> list[Answer | Failure]:
+        """The results in the order of the jobs; a client that cannot be made, or raises, fails alone."""
+        results: dict[int, Answer | Failure] = {}
+        present: list[tuple[Client, Job]] = []
+        for job in jobs:
+            try:
+                present.append((self.worker.client(job.client), job))
+            except Exception as error:
+                results[job.id] = failure_of(job, "set-up", error)
+        if present:
+            first, job = present[0]
+            with seeded(first.task.seed, "torch", "cohort", first.info.name, job.number):
+                done = run_together([Seat(me, partial(self.worker.do, me, job)) for me, job in present])
+            for (_, job), result in zip(present, done, strict=True):
+                failed = isinstance(result, BaseException)
+                results[job.id] = failure_of(job, job.kind, result) if failed else result
+        return [results[job.id] for job in jobs]
+
     def close(self) -> None:
-        """Nothing is held."""
+        """Forget what waits and delete the folder of those that were put away."""
         self._jobs.clear()
         self._ready.clear()
+        self._spill.remove()

@@ -11,10 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_flatten, tree_map
 
 from potluck.core.client import Client, Fit, FitRequest
 from potluck.core.payload import Tensors
+from potluck.core.random import seeded
+from potluck.engines.vectorized.structure import structure_of
 
 Batch = tuple[Tensor, Tensor]
 
@@ -24,13 +27,20 @@ def key_of(me: Client, request: FitRequest) -> object | None:
     own_way = request.adjust is not None or request.samples is not None or request.batch_size is not None
     if own_way or me.training.keep_optimizer or me.batch_size() == 1:
         return None
-    values, shape = tree_flatten(request.given)
-    given = tuple(tuple(v.shape) if isinstance(v, Tensor) else v for v in values)
-    tensors = tuple((name, tuple(t.shape)) for name, t in request.model.state_dict().items())
-    try:
-        return hash((request.loss, given, str(shape), tensors, request.epochs, me.lr, type(request.model)))
-    except TypeError:  # something was given that cannot be compared
+    if not any(tensor.requires_grad for tensor in request.model.parameters()):
         return None
+    values, shape = tree_flatten(request.given)
+    given = tuple(
+        (tuple(v.shape), v.dtype, v.device) if isinstance(v, Tensor) else (type(v), v) for v in values
+    )
+    architecture = me.info.architecture if request.model is me.model else None
+    structure = structure_of(request.model)
+    key = (request.loss, given, str(shape), request.epochs, me.training, me.lr, architecture, structure)
+    try:
+        hash(key)
+    except TypeError:  # something is there that cannot be compared
+        return None
+    return key  # itself, not its hash: unlike things may share one
 
 
 class _Objective(nn.Module):
@@ -59,16 +69,19 @@ class _Row:
 
 
 class Stack:
-    """The parameters and buffers of several clients' models as single tensors with a first dimension of clients."""
+    """The tensors of several clients' models as single ones with a first dimension of clients.
+
+    `parameters` are trained; `constants` are not: parameters without gradient, frozen or not used by the loss.
+    """
 
     def __init__(self, pairs: Sequence[tuple[Client, FitRequest]]) -> None:
         first, request = pairs[0]
         models = [each.model for _, each in pairs]
         self.rows = [_Row(me, each, me.batches(each.epochs, models=(each.model,))) for me, each in pairs]
-        self.parameters = {
-            name: nn.Parameter(tensor)
-            for name, tensor in _stacked([dict(m.named_parameters()) for m in models]).items()
-        }
+        tensors = _stacked([dict(m.named_parameters()) for m in models])
+        learns = {name: tensor.requires_grad for name, tensor in request.model.named_parameters()}
+        self.parameters = {name: nn.Parameter(tensor) for name, tensor in tensors.items() if learns[name]}
+        self.constants = {name: tensor for name, tensor in tensors.items() if not learns[name]}
         self.buffers = _stacked([dict(m.named_buffers()) for m in models])
         given = [list(each.given) for _, each in pairs]
         self.shared = [not _has_tensor(value) for value in given[0]]
@@ -77,9 +90,8 @@ class Stack:
             for shared, values in zip(self.shared, zip(*given, strict=True), strict=True)
         ]
         self.objective = _Objective(copy.deepcopy(request.model), request.loss).train()
-        self.optimizer = first.training.make_optimizer(self.parameters.values(), first.lr)
-        self.clip = first.training.clip_norm
-        self.size = first.batch_size()
+        self.training, self.rate = first.training, first.lr
+        self.optimizer: Optimizer | None = None
 
     def fit(self) -> list[Fit]:
         """Train until every client has seen all its batches; each client's model gets its own row back."""
@@ -98,13 +110,38 @@ class Stack:
         for number, batch in enumerate(batches):
             if batch is not None:
                 groups[len(batch[1])].append((number, batch))
+        if self.optimizer is None:
+            self.optimizer = self._make_optimizer(*next(iter(groups.values()))[0])
         found = [self._group(*zip(*group, strict=True)) for _, group in sorted(groups.items())]
         gradients = found[0][1] if len(found[0][0]) == len(self.rows) else self._scattered(found)
-        if self.clip is not None:
-            _clip_rows(gradients, self.clip)
+        if self.training.clip_norm is not None:
+            _clip_rows(gradients, self.training.clip_norm)
         for name, parameter in self.parameters.items():
             parameter.grad = gradients[name]
         self.optimizer.step()
+
+    def _make_optimizer(self, number: int, batch: Batch) -> Optimizer:
+        """The optimiser, with weight decay without the parameters that the loss does not use.
+
+        Stacked gradients of those are zero where a plain backward pass gives none; only decay would move them.
+        """
+        if self.training.weight_decay:
+            for name in self._unused(number, batch):
+                self.constants[name] = self.parameters.pop(name).detach()
+        return self.training.make_optimizer(self.parameters.values(), self.rate)
+
+    def _unused(self, number: int, batch: Batch) -> list[str]:
+        """The names that get no gradient from one client's batch; copies are used, so nothing else changes."""
+        parameters = {name: t[number].detach().requires_grad_() for name, t in self.parameters.items()}
+        others = {name: t[number].clone() for name, t in (self.constants | self.buffers).items()}
+        given = [
+            v if shared else tree_map(lambda t: t[number], v)
+            for shared, v in zip(self.shared, self.given, strict=True)
+        ]
+        with seeded("unused parameters"):
+            value = self._value(parameters, {}, others, *batch, *given)
+        found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
+        return [name for name, gradient in zip(parameters, found, strict=True) if gradient is None]
 
     def _scattered(self, found: Sequence[tuple[Tensor, Tensors]]) -> Tensors:
         """Gradients of all clients from those of groups; zero for clients that are done."""
@@ -123,12 +160,13 @@ class Stack:
             return tensor if everyone else tensor[rows]
 
         parameters = {name: pick(tensor.detach()) for name, tensor in self.parameters.items()}
+        constants = {name: pick(tensor) for name, tensor in self.constants.items()}
         buffers = {name: pick(tensor) for name, tensor in self.buffers.items()}
         x, y = (torch.stack(parts) for parts in zip(*batches, strict=True))
         given = [v if s else tree_map(pick, v) for s, v in zip(self.shared, self.given, strict=True)]
-        dims = (0, 0, 0, 0, *(None if shared else 0 for shared in self.shared))
+        dims = (0, 0, 0, 0, 0, *(None if shared else 0 for shared in self.shared))
         run = vmap(grad_and_value(self._value, has_aux=False), in_dims=dims, randomness="different")
-        found: tuple[Tensors, Tensor] = run(parameters, buffers, x, y, *given)
+        found: tuple[Tensors, Tensor] = run(parameters, constants, buffers, x, y, *given)
         gradients, losses = found
         if not everyone:
             for name, tensor in buffers.items():
@@ -138,17 +176,22 @@ class Stack:
             self.rows[number].loss += loss
         return rows, gradients
 
-    def _value(self, parameters: Tensors, buffers: Tensors, x: Tensor, y: Tensor, *given: Any) -> Tensor:
-        tensors = {f"model.{name}": tensor for name, tensor in (parameters | buffers).items()}
+    def _value(
+        self, parameters: Tensors, constants: Tensors, buffers: Tensors, x: Tensor, y: Tensor, *given: Any
+    ) -> Tensor:
+        named = parameters | constants | buffers
+        tensors = {f"model.{name}": tensor for name, tensor in named.items()}
         value: Tensor = functional_call(self.objective, tensors, (x, y, *given))
         return value
 
+    @torch.no_grad()
     def _give_back(self, number: int) -> None:
         """Put a finished client's tensors into its own model; what its row does afterwards no longer matters."""
-        row = self.rows[number]
-        state = {**self.parameters, **self.buffers}
-        row.request.model.load_state_dict({name: tensor[number].detach() for name, tensor in state.items()})
-        row.request.model.eval()
+        model = self.rows[number].request.model
+        own = dict(model.named_parameters()) | dict(model.named_buffers())
+        for name, tensor in (self.parameters | self.buffers).items():
+            own[name].copy_(tensor[number])
+        model.eval()
 
 
 def _stacked(parts: Sequence[Tensors]) -> Tensors:
