@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import potluck
 from potluck.core.errors import PotluckError
 from potluck.core.payload import Nothing, Payload, Tensors
 from potluck.core.privacy import Privacy
+from potluck.core.secret import PAIRS, secret_normal
 from potluck.core.sharing import Weights
 from potluck.methods.fedgh import ClassMeans
 from potluck.privacy import epsilon
@@ -57,6 +59,56 @@ def test_noise_has_the_promised_size_and_the_clients_own_stream():
     assert not torch.equal(
         secret(client(), Nothing(), answer).means, secret(client(), Nothing(), answer).means
     )
+
+
+def test_secret_noise_comes_from_the_operating_system_alone(monkeypatch: pytest.MonkeyPatch):
+    """Torch's generator starts from 32 bits of its seed, so any use of it could be found out by trying."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a torch generator was used")
+
+    asked: list[int] = []
+
+    def counted(count: int, urandom: Any = os.urandom) -> bytes:
+        asked.append(count)
+        return urandom(count)
+
+    me, answer = client(), ClassMeans(torch.zeros(401, 501, dtype=torch.float64), torch.arange(401))
+    for name in ("Generator", "randn", "rand", "normal", "manual_seed"):
+        monkeypatch.setattr(torch, name, refuse)
+    monkeypatch.setattr(os, "urandom", counted)
+    conceal = Privacy(clip=2.0, noise=1.5, reproducible=False).conceal
+    one, other = (conceal(me, Nothing(), answer).means.flatten() / 3.0 for _ in range(2))
+    assert sum(asked) >= 2 * 8 * 401 * 501  # 64 random bits for every number
+    both = torch.stack([one, other])
+    # 200,901 draws each; every limit is at least ten standard errors wide.
+    assert both.mean(dim=1).abs().max() < 0.025
+    assert (both.var(dim=1) - 1).abs().max() < 0.035
+    assert (both.pow(4).mean(dim=1) - 3).abs().max() < 0.25
+    assert ((both.abs() < 1).double().mean(dim=1) - 0.6827).abs().max() < 0.012
+    assert (one * other).mean().abs() < 0.025
+    assert (one[1:] * one[:-1]).mean().abs() < 0.025
+    assert not torch.equal(one, other)
+    assert len(torch.unique(one)) > 200_000
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5), (2 * PAIRS + 3,)])
+def test_secret_noise_has_any_shape(shape: tuple[int, ...]):
+    noise = secret_normal(torch.Size(shape))
+    assert noise.shape == shape
+    assert noise.dtype == torch.float64
+    assert bool(noise.isfinite().all())
+    assert bool((noise != 0).all())
+
+
+def test_reproducible_noise_is_the_clients_seeded_stream_in_the_order_of_the_tensors():
+    """Numbers of earlier runs stay what they were."""
+    sent = Weights({"a": torch.zeros(3, 5), "b": torch.zeros(17)})
+    noisy = Privacy(1.0, 2.0).conceal(client(), Nothing(), sent).tensors
+    rng = client().rng("privacy")
+    for name in ("a", "b"):
+        drawn = torch.randn(sent.tensors[name].shape, generator=rng, dtype=torch.float64).float()
+        assert torch.equal(noisy[name], 2.0 * drawn)
 
 
 def test_noise_keeps_variances_usable():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from potluck.core.client import Client
 from potluck.core.payload import Payload, Tensors, field_kinds
 from potluck.core.schema import Like
+from potluck.core.secret import secret_normal
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Privacy:
     Tensors that were also in the message (weights) are clipped as differences to what was received. Class ids,
     counts and single numbers travel as they are. With `reproducible` the noise comes from the client's seeded
     stream, which whoever knows the seed can take away again: right for experiments, wrong for real secrets.
+    Without, every number is made from random bytes of the operating system, and no seed exists.
     """
 
     clip: float
@@ -36,9 +38,9 @@ class Privacy:
         length = torch.stack([step.double().square().sum() for step in moved.values()] or [torch.zeros(())])
         norm = float(length.sum().sqrt())
         scale = min(1.0, self.clip / norm) if norm > 0 else 1.0
-        rng = me.rng("privacy") if self.reproducible else _secret()
+        draw = partial(_seeded_normal, me.rng("privacy")) if self.reproducible else secret_normal
         noisy = {
-            name: origin[name] + scale * step + self.clip * self.noise * _gaussian(step, rng)
+            name: origin[name] + scale * step + self.clip * self.noise * _like(step, draw(step.shape))
             for name, step in moved.items()
         }
         return _rebuilt(answer, noisy)
@@ -56,14 +58,12 @@ def _origin(name: str, tensor: Tensor, known: Mapping[str, Tensor]) -> Tensor:
     return received.to(device=tensor.device, dtype=tensor.dtype)
 
 
-def _gaussian(like: Tensor, rng: torch.Generator) -> Tensor:
-    noise = torch.randn(like.shape, generator=rng, dtype=torch.float64)
-    return noise.to(device=like.device, dtype=like.dtype)
+def _seeded_normal(rng: torch.Generator, shape: torch.Size) -> Tensor:
+    return torch.randn(shape, generator=rng, dtype=torch.float64)
 
 
-def _secret() -> torch.Generator:
-    """A stream that nobody can repeat."""
-    return torch.Generator().manual_seed(secrets.randbits(63))
+def _like(tensor: Tensor, noise: Tensor) -> Tensor:
+    return noise.to(device=tensor.device, dtype=tensor.dtype)
 
 
 def _rebuilt(answer: Payload, tensors: Tensors) -> Payload:
