@@ -102,7 +102,7 @@ def _plain_engine(
     settings = experiment.engine
     memory = int(settings.memory * 1e9) or None
     if settings.vectorize == "on":
-        return VectorizedEngine(worker)
+        return VectorizedEngine(worker, memory, work_folder)
     if settings.name == "serial":
         return SerialEngine(worker, memory, work_folder)
     if federation.task.device.type != "cpu":

@@ -4,18 +4,21 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from potluck.codec import encoded_size
 from potluck.core.training import Training
 from potluck.core.worker import Worker
 from potluck.engines.vectorized import VectorizedEngine
+from potluck.engines.vectorized.decide import worth_stacking
 from potluck.engines.vectorized.seats import Seat, run_together
+from potluck.members import Member, federate
 from potluck.methods import METHODS, method_class
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedgh import FedGH
 from potluck.methods.fedprox import FedProx
 from potluck.methods.standalone import Standalone
-from tiny import Recorder, make_loop, tiny
+from tiny import Net, Recorder, make_loop, points, tiny
 
 
 def both(method: Any, make: Any, **schedule: Any) -> tuple[list[Any], list[Any]]:
@@ -135,3 +138,17 @@ def test_the_measurement_leaves_clients_and_random_state_alone():
     assert worth_stacking(fed.task, fed.client) in (True, False)
     assert torch.equal(before, torch.random.get_rng_state())
     assert not worth_stacking(tiny(2, hidden=(5, 7)).task, fed.client)
+
+
+class Fickle(Net):
+    """Looks at its own numbers to decide what to do, which no stack can."""
+
+    def features(self, x: Tensor) -> Tensor:
+        features = super().features(x)
+        return features if float(features.detach().sum()) > 0 else 2 * features
+
+
+def test_auto_leaves_networks_alone_that_cannot_be_stacked():
+    members = [Member(Fickle().double(), points(12, seed)) for seed in range(3)]
+    federation = federate(members, training=Training(epochs=1, batch_size=4, lr=0.1), num_classes=3)
+    assert not worth_stacking(federation.task, federation.client)

@@ -76,9 +76,13 @@ def _alike(seats: Sequence[Seat]) -> list[list[Seat]]:
 def _train(group: Sequence[Seat]) -> list[Fit | BaseException]:
     pairs = [(seat.me, seat.request) for seat in group if seat.request is not None]
     try:
-        if len(pairs) > 1:
-            return list(Stack(pairs).fit())
-        ((me, request),) = pairs
-        return [me.train_plainly(request)]
+        if len(pairs) == 1:
+            ((me, request),) = pairs
+            return [me.train_plainly(request)]
+        return list(Stack(pairs).fit())
     except Exception as error:
+        if len(pairs) > 1:
+            error.add_note(
+                "Clients were trained stacked; with engine.vectorize = 'off' each trains by itself."
+            )
         return [error] * len(pairs)
