@@ -172,3 +172,22 @@ def test_help_and_import_load_nothing_heavy():
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
+
+
+def test_odd_input_is_one_sentence(potluck, tmp_path: Path):
+    (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "flat.toml").write_text('data = "digits"\n')
+    for words in (
+        ["run", "folder.toml"],
+        ["run", ":x"],
+        ["run", "x:"],
+        ["run", "flat.toml", "--data", "digits"],
+        ["run", "fedavg", "--memory", "inf"],
+        ["run", "fedavg", "--memory", "1e300"],
+        ["run", "fedavg", "--set", "training.betas=[2.0, 3.0]"],
+    ):
+        code, out, err = potluck(*words)
+        assert (code, out) == (2, ""), words
+        assert err.startswith("Error: ")
+        assert err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()

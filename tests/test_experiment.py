@@ -1,11 +1,13 @@
 """Experiments as data: defaults, TOML in and out, mistakes in one sentence."""
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
+import potluck
 from potluck.core.errors import PotluckError
-from potluck.experiment import Experiment, apply_setting, parse_experiment
+from potluck.experiment import Experiment, apply_setting, parse_experiment, read_experiment
 from potluck.methods import METHODS, method_class
 from potluck.methods.fedgh import FedGH
 
@@ -74,3 +76,48 @@ def test_mistakes_get_one_sentence(values: dict[str, object], says: str):
 def test_a_setting_without_key_and_value_is_explained(text: str):
     with pytest.raises(PotluckError, match="write --set section"):
         apply_setting({}, text)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "engine.memory",
+        "schedule.over_select",
+        "schedule.max_payload_mb",
+        "training.lr",
+        "faults.slow_factor",
+        "engine.wait",
+    ],
+)
+@pytest.mark.parametrize("number", ["inf", "nan"])
+def test_numbers_are_finite(setting: str, number: str):
+    values: dict[str, object] = {}
+    apply_setting(values, f"{setting}={number}")
+    with pytest.raises(PotluckError, match=f"{setting} = {number} is not valid: input should be a finite"):
+        parse_experiment(values)
+
+
+def test_faults_that_exclude_each_other_cannot_be_likelier_than_certain():
+    with pytest.raises(PotluckError, match=r"faults: dropout \+ crash \+ corrupt is 1\.6; together"):
+        parse_experiment({"faults": {"dropout": 0.8, "crash": 0.8}})
+    parse_experiment({"faults": {"dropout": 0.7, "crash": 0.2, "corrupt": 0.1, "slow": 0.9}})
+
+
+def test_a_value_in_the_place_of_a_section_is_one_sentence(tmp_path: Path):
+    with pytest.raises(PotluckError, match=r"data = 'digits' is a value .* \[data\] with name"):
+        potluck.run({"data": "digits"}, data="digits")
+    with pytest.raises(PotluckError, match="training = 3 is a value where a section is needed"):
+        potluck.run("fedavg", training=3)
+    with pytest.raises(PotluckError, match="data = 'digits' is a value where a section is needed"):
+        parse_experiment({"data": "digits"})
+
+
+def test_a_folder_is_no_experiment_file(tmp_path: Path):
+    with pytest.raises(PotluckError, match="cannot be read"):
+        read_experiment(tmp_path)
+
+
+def test_an_option_that_no_file_can_hold_is_named():
+    experiment = parse_experiment({"method": {"name": "fedgh", "server_lr": object()}})
+    with pytest.raises(PotluckError, match=r"method\.server_lr is a object"):
+        experiment.to_toml()

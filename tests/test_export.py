@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import potluck
@@ -14,6 +16,8 @@ from potluck.core.errors import PotluckError
 from potluck.core.evaluation import score_outputs
 from potluck.core.toolkit import outputs
 from potluck.experiment import parse_experiment, read_experiment
+from potluck.models import build_model
+from potluck.models.registry import example_shape, model_names
 from potluck.population import build_federation
 from tiny import tiny
 
@@ -103,3 +107,40 @@ def test_onnx_gives_the_same_scores(tmp_path: Path):
     (found,) = session.run(None, {session.input_names[0]: x.numpy()})
     with torch.no_grad():
         assert torch.allclose(torch.from_numpy(found), model(x), atol=1e-5)
+
+
+def test_no_memory_is_taken_for_what_a_description_merely_asks_for(tmp_path: Path):
+    save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
+    facts = {
+        "format": 1,
+        "input_shape": [1, 8, 8],
+        "num_classes": 10,
+        "vocabulary": None,
+        "precision": "float32",
+    }
+    huge = {"linear": [10**7, 10**7, False]}  # 400 TB
+    (tmp_path / "model.json").write_text(json.dumps({**facts, "model": huge}))
+    with pytest.raises(PotluckError, match=r"'weight' should be \(10000000, 10000000\) and is \(1,\)"):
+        potluck.load_model(tmp_path)
+
+
+def test_a_loaded_model_is_not_a_window_on_its_file(tmp_path: Path):
+    run = run_of(tmp_path, "fedavg", {})
+    place = potluck.export_client(run.path, 0, tmp_path / "model")
+    model = potluck.load_model(place)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    weights = place / "model.safetensors"
+    with weights.open("r+b") as file:
+        file.seek(-64, 2)
+        file.write(b"\xff" * 64)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_everything_a_model_computes_with_is_in_its_weights(name: str):
+    # An exported model is built without memory, so nothing may be made by its constructor alone.
+    with torch.device("meta"):
+        model = build_model(name, example_shape(name), 10, vocabulary=100)
+    held = {key for key, _ in (*model.named_parameters(), *model.named_buffers())}
+    assert held == set(model.state_dict())

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.method import Method
 from potluck.limits import parse_toml, read_text
 
 Protocol = Literal["local", "received", "shared", "global"]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
     """A table of the experiment file. Unknown keys are refused, defaults are visible."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, allow_inf_nan=False)
 
 
 class MethodSection(Section):
@@ -90,7 +99,7 @@ class TrainingSection(Section):
     lr: float = Field(0.1, gt=0)
     momentum: float = Field(0.0, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Share, Share] = (0.9, 0.999)
     clip_norm: float | None = Field(None, gt=0)
     lr_decay: float = Field(1.0, gt=0, description="factor per round")
     drop_last: bool = False
@@ -111,13 +120,13 @@ class ScheduleSection(Section):
     deadline: float = Field(
         0.0, ge=0, description="virtual seconds a synchronous round waits; 0: for everybody"
     )
-    over_select: float = Field(1.0, ge=1, description="ask this many times the cohort, drop the late")
+    over_select: float = Field(1.0, ge=1, le=1e6, description="ask this many times the cohort, drop the late")
     staleness_power: float = Field(0.0, ge=0, description="a stale answer weighs (1 + staleness)^-power")
     robust: Literal["mean", "median", "trimmed-mean", "norm-clip"] = Field(
         "mean", description="how the server takes averages; all but the mean withstand a poisoned answer"
     )
     trim: float = Field(0.1, ge=0, lt=0.5, description="share that the trimmed mean leaves out at either end")
-    max_payload_mb: float = Field(1024.0, gt=0, description="a larger answer is refused")
+    max_payload_mb: float = Field(1024.0, gt=0, le=1e9, description="a larger answer is refused")
     on_failure: Literal["stop", "continue"] = "stop"
 
 
@@ -141,6 +150,14 @@ class FaultsSection(Section):
     corrupt: float = Field(0.0, ge=0, le=1, description="the answer is nonsense")
     slow: float = Field(0.0, ge=0, le=1, description="the job takes slow_factor times as long")
     slow_factor: float = Field(10.0, ge=1)
+
+    @model_validator(mode="after")
+    def _one_fate(self) -> Self:
+        """A job has one fate: the chances of the three exclude each other."""
+        total = self.dropout + self.crash + self.corrupt
+        if total > 1 + 1e-9:
+            raise ValueError(f"dropout + crash + corrupt is {total:g}; together they may not be more than 1")
+        return self
 
 
 class PrivacySection(Section):
@@ -169,11 +186,13 @@ class EngineSection(Section):
     name: Literal["auto", "serial", "pool", "flower"] = Field(
         "auto", description="auto: the pool, or serial on an accelerator"
     )
-    workers: int = Field(0, ge=0, description="0: one per core")
-    memory: float = Field(0.0, ge=0, description="gigabytes that clients may hold; 0: half of what is free")
+    workers: int = Field(0, ge=0, le=4096, description="0: one per core")
+    memory: float = Field(
+        0.0, ge=0, le=1e9, description="gigabytes that clients may hold; 0: half of what is free"
+    )
     nodes: int = Field(0, ge=0, description="flower: machines with data of their own; 0: data are dealt")
     classes: int = Field(0, ge=0, description="flower: classes that the nodes' labels have together")
-    wait: float = Field(300.0, gt=0, description="flower: seconds to wait for the nodes")
+    wait: float = Field(300.0, gt=0, le=1e9, description="flower: seconds to wait for the nodes")
     server: str = Field("", description="flower: address of the server; empty: all on this machine")
     ca: str = Field("", description="flower: certificate of the server's authority; empty: no TLS")
     simulation: bool = Field(False, description="flower: clients in Ray's workers, one server, no nodes")
@@ -238,7 +257,12 @@ class Experiment(Section):
 
     def to_toml(self) -> str:
         """The file that gives this experiment again; what is unset is left out."""
-        return tomli_w.dumps(_without_none(self.model_dump()))
+        try:
+            return tomli_w.dumps(_without_none(self.model_dump()))
+        except TypeError:
+            raise PotluckError(
+                f"The experiment cannot be written down: {_odd(self.model_dump())}; options are numbers, text, lists."
+            ) from None
 
 
 def options_of(method: Method[Any, Any, Any]) -> dict[str, Any]:
@@ -283,6 +307,8 @@ def read_experiment(path: Path) -> dict[str, Any]:
         return parse_toml(read_text(path))
     except FileNotFoundError:
         raise PotluckError(f"There is no experiment file {str(path)!r}; check the path.") from None
+    except OSError as error:
+        raise PotluckError(f"Experiment file {str(path)!r} cannot be read ({error.strerror}).") from None
     except ValueError as error:
         raise PotluckError(f"Experiment file {str(path)!r} is not valid TOML: {error}.") from None
 
@@ -293,12 +319,23 @@ def apply_setting(values: dict[str, Any], text: str) -> None:
     path = key.strip().split(".")
     if not equals or not all(path):
         raise PotluckError(f"--set {text!r} is not understood; write --set section.key=value.")
+    put(values, path, _value(raw.strip()))
+
+
+def put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Put a value into nested values, below sections that are made where they are missing."""
+    *sections, name = path
     table = values
-    for part in path[:-1]:
-        table = table.setdefault(part, {})
-        if not isinstance(table, dict):
-            raise PotluckError(f"--set {text!r}: {part!r} is a value, not a section.")
-    table[path[-1]] = _value(raw.strip())
+    for number, part in enumerate(sections):
+        inner = table.get(part, {})
+        if not isinstance(inner, Mapping):
+            where = ".".join(path[: number + 1])
+            raise PotluckError(
+                f"{where} = {inner!r} is a value where a section is needed; write [{where}] with {name} = … in it."
+            )
+        table[part] = dict(inner)
+        table = table[part]
+    table[name] = value
 
 
 def _value(raw: str) -> Any:
@@ -316,6 +353,17 @@ def _without_none(value: Any) -> Any:
     return value
 
 
+def _odd(values: Mapping[str, Any], prefix: str = "") -> str:
+    """The first value that TOML has no form for, with its name."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            if found := _odd(value, f"{prefix}{key}."):
+                return found
+        elif not isinstance(value, str | bool | int | float | list | tuple | None):
+            return f"{prefix}{key} is a {type(value).__name__}"
+    return ""
+
+
 def _one_sentence(error: ValidationError, prefix: str = "") -> PotluckError:
     first = error.errors()[0]
     path = [str(part) for part in first["loc"]]
@@ -325,5 +373,11 @@ def _one_sentence(error: ValidationError, prefix: str = "") -> PotluckError:
         for part in path[:-1]:
             section = section.model_fields[part].annotation
         return unknown("setting", where, [".".join([*path[:-1], name]) for name in section.model_fields])
+    if first["type"] == "value_error":
+        return PotluckError(f"{where}: {first['ctx']['error']}.")
+    if first["type"] in ("model_type", "model_attributes_type"):
+        return PotluckError(
+            f"{where} = {first['input']!r} is a value where a section is needed; write [{where}]."
+        )
     message = first["msg"][:1].lower() + first["msg"][1:]
     return PotluckError(f"{where} = {first['input']!r} is not valid: {message}.")

@@ -77,26 +77,43 @@ def load_model(path: str | Path) -> nn.Module:
         state = safetensors.torch.load_file(place / WEIGHTS)
         if description["format"] != FORMAT:
             raise ValueError(f"its format is {description['format']}, this version reads {FORMAT}")
-        model = _build(description["model"], description)
-        model = model.to(getattr(torch, description["precision"]))
-        model.load_state_dict(state)
-    except FileNotFoundError:
+        # No memory is taken for what the description asks for before the weights are seen to be of that size.
+        with torch.device("meta"):
+            model = _build(description["model"], description)
+            model = model.to(getattr(torch, description["precision"]))
+        _fill(model, state)
+    except (FileNotFoundError, NotADirectoryError):
         raise PotluckError(
             f"{str(place)!r} holds no exported model ({WEIGHTS}, {DESCRIPTION}); check the path."
         ) from None
     except (
+        OSError,
         ValueError,
-        KeyError,
+        LookupError,
         TypeError,
+        ArithmeticError,
         AttributeError,
         RuntimeError,
         safetensors.SafetensorError,
     ) as error:
-        reason = str(error).splitlines()[0]
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PotluckError(
             f"The exported model in {str(place)!r} cannot be read ({reason}); export it again."
         ) from None
     return model.eval()
+
+
+def _fill(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """Give a model without memory its weights, which must be the very ones it needs."""
+    wanted = model.state_dict()
+    for name in sorted(wanted.keys() ^ state.keys()):
+        raise ValueError(f"its weights {'lack' if name in wanted else 'have an unknown'} {name!r}")
+    for name, tensor in wanted.items():
+        if tensor.shape != state[name].shape:
+            raise ValueError(f"{name!r} should be {tuple(tensor.shape)} and is {tuple(state[name].shape)}")
+    # Copies: what was read may still be a window on the file.
+    own = {name: state[name].to(tensor.dtype, copy=True) for name, tensor in wanted.items()}
+    model.load_state_dict(own, assign=True)
 
 
 def _build(node: dict[str, Any], facts: dict[str, Any]) -> nn.Module:

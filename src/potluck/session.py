@@ -18,7 +18,7 @@ from potluck.core.method import Method
 from potluck.core.needs import check_needs
 from potluck.core.threads import one_thread
 from potluck.data import Data, Partition, as_data
-from potluck.experiment import Experiment, parse_experiment, read_experiment
+from potluck.experiment import Experiment, parse_experiment, put, read_experiment
 from potluck.federation import Federation
 from potluck.flops import flops_by_architecture
 from potluck.population import ModelSource, build_federation, experiment_data
@@ -26,6 +26,7 @@ from potluck.privacy import PrivacyLedger, check_privacy
 from potluck.runs import folder
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.lock import locked
+from potluck.runs.rebuildable import Rebuildable
 from potluck.runs.writer import RunWriter
 from potluck.settle import settle_engine, settle_models
 from potluck.trackers import find_trackers
@@ -99,7 +100,11 @@ def run(
     if own_models is not None and all(isinstance(model, str) for model in own_models):
         models, own_models = ",".join(str(model) for model in own_models), None
     for name, section in sections.items():
-        values[name] = {**values.get(name, {}), **section}
+        if not isinstance(section, Mapping):
+            values[name] = section  # which the experiment refuses, unless it is a field of its own
+            continue
+        for key, value in section.items():
+            put(values, (name, key), value)
     settings = {
         "data.name": data if isinstance(data, str) else (own_data.name if own_data else None),
         "partition.rule": None if partition is None else str(partition),
@@ -113,8 +118,7 @@ def run(
     }
     for key, value in settings.items():
         if value is not None:
-            place, name = key.split(".")
-            values[place] = {**values.get(place, {}), name: value}
+            put(values, key.split("."), value)
     if seed is not None:
         values["seed"] = seed
     experiment = parse_experiment(values)
@@ -200,10 +204,11 @@ def execute(
     check_evaluation(experiment, federation)
     check_privacy(experiment.privacy)
     label = f"{experiment.method.name.split(':')[-1].lower()}-{federation.label}-seed{experiment.seed}"
-    path = out or folder.new_folder(Path("runs"), label.replace("/", "-").replace(":", "-"))
-    experiment = settle_engine(experiment, federation, path)
-    federation = replace(federation, channels_last=frozenset(experiment.engine.channels_last))
-    with locked(path):
+    with ExitStack() as held:
+        path = held.enter_context(folder.chosen_folder(out, label))
+        experiment = settle_engine(experiment, federation, path)
+        federation = replace(federation, channels_last=frozenset(experiment.engine.channels_last))
+        held.enter_context(locked(path))
         there = folder.open_folder(path, experiment.to_toml(), resume=resume)
         if there and (path / folder.SUMMARY).exists():
             summary = json.loads((path / folder.SUMMARY).read_text(encoding="utf-8"))
@@ -212,6 +217,7 @@ def execute(
         stacked = experiment.engine.vectorize == "on"
         told = {**facts(experiment, federation, command), **computing(method, federation)}
         writer = RunWriter(path, told, federation.class_counts())
+        checks = [Rebuildable()] if experiment.engine.checkpoint_every else []
         ledger = [PrivacyLedger(experiment.privacy, writer.facts)] if experiment.privacy.clip else []
         with (
             ExitStack() as watching,
@@ -226,7 +232,7 @@ def execute(
                     federation,
                     keeper.client_state,
                     engine,
-                    work_folder=keeper.work_folder,
+                    work_folder=path / folder.WORK,
                 )
             ) as engine,
         ):
@@ -238,7 +244,7 @@ def execute(
                 engine,
                 make_schedule(experiment, method, federation),
                 make_evaluation(experiment, federation),
-                [*ledger, writer, *trackers, *callbacks, keeper],
+                [*ledger, writer, *trackers, *callbacks, *checks, keeper],
             )
             keeper.restore(loop)
             loop.run()
@@ -254,14 +260,12 @@ def _elsewhere(
     if experiment.engine.ca:  # the run's file has to hold from whichever folder it is resumed
         settings = experiment.engine.model_copy(update={"ca": str(Path(experiment.engine.ca).resolve())})
         experiment = experiment.model_copy(update={"engine": settings})
-    what = (
-        "own-nodes" if experiment.engine.nodes else experiment.data.name.replace("/", "-").replace(":", "-")
-    )
+    what = "own-nodes" if experiment.engine.nodes else experiment.data.name
     name = experiment.method.name.split(":")[-1].lower()
-    path = out or folder.new_folder(Path("runs"), f"{name}-{what}-seed{experiment.seed}")
-    was_finished = resume and (path / folder.SUMMARY).exists()
-    if not was_finished:
-        run_on_flower(experiment, path, resume=resume, command=command, callbacks=callbacks)
+    with folder.chosen_folder(out, f"{name}-{what}-seed{experiment.seed}") as path:
+        was_finished = resume and (path / folder.SUMMARY).exists()
+        if not was_finished:
+            run_on_flower(experiment, path, resume=resume, command=command, callbacks=callbacks)
     summary = json.loads((path / folder.SUMMARY).read_text(encoding="utf-8"))
     return Run(path, summary, was_finished=was_finished)
 

@@ -11,6 +11,7 @@ from potluck.core.method import Method, Need
 from potluck.core.threads import one_thread
 from potluck.data import Data
 from potluck.engines.channels_last import chosen
+from potluck.engines.pool.process import check_possible
 from potluck.engines.vectorized.decide import worth_stacking
 from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.federation import Federation
@@ -37,6 +38,8 @@ def settle_engine(experiment: Experiment, federation: Federation, run: Path) -> 
     if settings.vectorize == "auto":
         decided["vectorize"] = known.get("vectorize") or _measured(federation)
     stacked = decided.get("vectorize", settings.vectorize) == "on"
+    if decided.get("name", settings.name) == "pool" and not stacked:
+        check_possible()
     if settings.channels_last == ("auto",) and (stacked or "channels_last" in known):
         decided["channels_last"] = tuple(known.get("channels_last", ()))
     elif settings.channels_last:

@@ -1,6 +1,8 @@
 """States come apart and back together without pickle."""
 
+from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -74,3 +76,53 @@ def test_a_flat_state_is_a_copy_unless_told():
     live += 1
     assert copied.tensors["/0"].tolist() == [0, 0]
     assert same.tensors["/0"].tolist() == [1, 1]
+
+
+class Point(NamedTuple):
+    x: torch.Tensor
+    y: int
+
+
+@dataclass
+class Counted:
+    total: torch.Tensor
+    steps: int = field(init=False, default=0)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"a": {"b": torch.zeros(1)}, "a/b": torch.ones(1)},
+        {1: torch.zeros(1), "1": torch.ones(1)},
+        {"a": torch.zeros(1), "a#2": torch.ones(1), "": {"a": torch.full((1,), 2.0)}},
+    ],
+)
+def test_names_that_look_alike_keep_their_own_tensors(state):
+    back = tree.unflatten(codec.decode_state(codec.encode_state(tree.flatten(state))))
+    assert repr(back) == repr(state)
+
+
+def test_ordinary_names_stay_readable():
+    flat = tree.flatten({"model": {"fc.weight": torch.zeros(1)}, "list": [torch.ones(1)]})
+    assert list(flat.tensors) == ["/model/fc.weight", "/list/0"]
+
+
+@pytest.mark.parametrize("state", [{"a": {(0, 1): torch.zeros(1)}}, {"a": {b"x": 1}}])
+def test_a_key_that_json_cannot_hold_is_refused(state):
+    with pytest.raises(TypeError, match="'/a' has the key .* cannot be saved"):
+        tree.flatten(state)
+
+
+def test_a_dict_that_would_come_back_as_another_kind_is_refused():
+    with pytest.raises(TypeError, match="is a Counter"):
+        tree.flatten({"seen": Counter("ab")})
+
+
+def test_fields_that_init_does_not_take_and_named_tuples_come_back():
+    state = {"count": Counted(torch.ones(1)), "at": Point(torch.ones(2), 3)}
+    state["count"].steps = 5
+    fresh = {"count": Counted(torch.zeros(1)), "at": Point(torch.zeros(2), 0)}
+    back = tree.unflatten(tree.flatten(state), fresh)
+    assert back["count"].steps == 5
+    assert isinstance(back["at"], Point)
+    assert back["at"].y == 3

@@ -61,15 +61,13 @@ def compare(
         other = next(name for name in what if Path(name) not in runs)
         raise PotluckError(f"{other!r} is no run folder; compare either methods or finished runs.")
     if not runs:
-        out = _folder(out)
-        runs = _run_all(what, flags, settings, _seeds(seeds), out, resume=resume, track=track, quiet=quiet)
+        from potluck.runs.folder import chosen_folder
+
+        with chosen_folder(out, "compare") as out:
+            runs = _run_all(
+                what, flags, settings, _seeds(seeds), out, resume=resume, track=track, quiet=quiet
+            )
     show_runs(runs, report=out, tables=out, target=target, reference=reference)
-
-
-def _folder(out: Path | None) -> Path:
-    from potluck.runs.folder import new_folder
-
-    return out or new_folder(Path("runs"), "compare")
 
 
 def _seeds(text: str) -> list[int]:

@@ -100,17 +100,12 @@ def fields(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def collect(base: dict[str, Any], flags: dict[str, Any], settings: list[str] | None) -> dict[str, Any]:
     """Experiment values from a file's content, then flags (`section.key`: value), then `--set`."""
-    from potluck.experiment import apply_setting
+    from potluck.experiment import apply_setting, put
 
     values = base
     for key, value in flags.items():
-        if value is None:
-            continue
-        section, _, name = key.rpartition(".")
-        if section:
-            values[section] = {**values.get(section, {}), name: value}
-        else:
-            values[name] = value
+        if value is not None:
+            put(values, key.split("."), value)
     for text in settings or ():
         apply_setting(values, text)
     return values

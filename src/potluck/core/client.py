@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from potluck.core import toolkit, tree
+from potluck.core.errors import PotluckError
 from potluck.core.model import ClientModel, has_batch_norm
 from potluck.core.norm import norms_at_rest
 from potluck.core.payload import Tensors
@@ -291,21 +292,26 @@ class Client:
 
     def state(self, *, copy: bool = True) -> tree.Flat:
         """Everything of this client that a later job depends on; live tensors with `copy=False`."""
-        return tree.flatten(
-            {
-                "model": dict(self.model.state_dict()),
-                "private": self.private,
-                "modules": {
-                    **self._saved_modules,
-                    **{name: dict(module.state_dict()) for name, module in self._modules.items()},
-                },
-                "optimizers": {
-                    **self._saved_optimizers,
-                    **{name: optimizer.state_dict() for name, optimizer in self._optimizers.items()},
-                },
+        for path, kind in tree.made_parts(self.private):
+            raise PotluckError(_remedy(path, kind))
+        everything = {
+            "model": dict(self.model.state_dict()),
+            "private": self.private,
+            "modules": {
+                **self._saved_modules,
+                **{name: dict(module.state_dict()) for name, module in self._modules.items()},
             },
-            copy=copy,
-        )
+            "optimizers": {
+                **self._saved_optimizers,
+                **{name: optimizer.state_dict() for name, optimizer in self._optimizers.items()},
+            },
+        }
+        try:
+            return tree.flatten(everything, copy=copy)
+        except TypeError as error:
+            raise PotluckError(
+                f"What this client keeps cannot be saved: {error}. Keep tensors, numbers, text, dicts and lists."
+            ) from None
 
     def rest(self) -> None:
         """Free what only the job at hand needed: gradients weigh as much as the model."""
@@ -319,3 +325,12 @@ class Client:
         self.private = state["private"]
         self._modules, self._saved_modules = {}, state["modules"]
         self._optimizers, self._saved_optimizers = {}, state["optimizers"]
+
+
+def _remedy(path: str, kind: type) -> str:
+    """What to do with something in `me.private` that a checkpoint could not bring back."""
+    if issubclass(kind, nn.Module):
+        remedy = "use me.module(name, build), which keeps modules"
+    else:
+        remedy = "keep its fields in a dict"
+    return f"me.private{path} is a {kind.__name__}, which a checkpoint cannot bring back; {remedy}."

@@ -41,7 +41,7 @@ def _describe(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}
     if isinstance(value, Tensor):
-        name = path or "tensor"
+        name = _free_name(path or "tensor", tensors)
         tensors[name] = value.detach()
         if value.is_contiguous():
             return {"tensor": name}
@@ -50,6 +50,7 @@ def _describe(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, nn.Module):
         return {"module": _describe(dict(value.state_dict()), path, tensors)}
     if isinstance(value, Mapping):
+        _check_mapping(value, path)
         items = [[key, _describe(entry, f"{path}/{key}", tensors)] for key, entry in value.items()]
         return {"dict": items}
     if isinstance(value, list | tuple):
@@ -63,6 +64,46 @@ def _describe(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
             }
         }
     raise TypeError(f"state at {path or 'the top'!r} is a {type(value).__name__}, which cannot be saved")
+
+
+def _free_name(name: str, taken: Mapping[str, Tensor]) -> str:
+    """The name, with a number where it is taken: `{"a": {"b": x}, "a/b": y}` and `{1: x, "1": y}` are two names."""
+    free, number = name, 2
+    while free in taken:
+        free, number = f"{name}#{number}", number + 1
+    return free
+
+
+def _check_mapping(value: Mapping[Any, Any], path: str) -> None:
+    """Refuse what JSON would give back as something else."""
+    where = f"state at {path or 'the top'!r}"
+    if hasattr(value, "__missing__"):
+        raise TypeError(
+            f"{where} is a {type(value).__name__}, which would come back as a plain dict; use a dict"
+        )
+    for key in value:
+        if key is not None and not isinstance(key, str | bool | int | float):
+            raise TypeError(
+                f"{where} has the key {key!r} ({type(key).__name__}), which cannot be saved; use text or numbers"
+            )
+
+
+def made_parts(value: Any, path: str = "") -> Iterator[tuple[str, type]]:
+    """Where a state holds what only code can make (modules, dataclasses, named tuples), and of which type."""
+    if isinstance(value, nn.Module):
+        yield path, type(value)
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from made_parts(entry, f"{path}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        if type(value) not in (list, tuple):
+            yield path, type(value)
+        for number, entry in enumerate(value):
+            yield from made_parts(entry, f"{path}[{number}]")
+    elif dataclasses.is_dataclass(value):
+        yield path, type(value)
+        for part in dataclasses.fields(value):
+            yield from made_parts(getattr(value, part.name), f"{path}.{part.name}")
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -110,6 +151,8 @@ def _build(layout: Any, tensors: Mapping[str, Tensor], like: Any) -> Any:
             _build(entry, tensors, peers[number] if number < len(peers) else None)
             for number, entry in enumerate(content)
         ]
+        if type(like) not in (list, tuple) and len(peers) == len(entries) and hasattr(like, "_make"):
+            return like._make(entries)
         return entries if kind == "list" else tuple(entries)
     if kind == "module":
         state = _build(content, tensors, None)
@@ -117,5 +160,11 @@ def _build(layout: Any, tensors: Mapping[str, Tensor], like: Any) -> Any:
             like.load_state_dict(state)
             return like
         return state
+    if not dataclasses.is_dataclass(like) or isinstance(like, type):
+        raise TypeError(f"a dataclass with the fields {', '.join(content)} is not there in a fresh state")
     values = {name: _build(entry, tensors, getattr(like, name, None)) for name, entry in content.items()}
-    return type(like)(**values)
+    later = {entry.name for entry in dataclasses.fields(like) if not entry.init}
+    made = type(like)(**{name: value for name, value in values.items() if name not in later})
+    for name in later & values.keys():
+        object.__setattr__(made, name, values[name])
+    return made

@@ -5,29 +5,72 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from potluck.codec import encode_state
-from potluck.core.tree import flatten
+from potluck.core.samples import Samples
 from potluck.federation import Federation
+
+BUDGET = 16 << 20
+"""Bytes of rows that are looked at in all arrays together; smaller data are looked at whole."""
+
+LEAST = 64
+"""Rows of each array that are looked at, however many arrays there are."""
 
 
 def fingerprint(federation: Federation) -> dict[str, str]:
-    """Digests of the clients (names, labels, a first sample) and of the models (first weights of each kind)."""
+    """Digests of the clients (names, rows, labels) and of the models (first weights of each kind)."""
     task = federation.task
+    seen = _Arrays([samples.x for one in federation.participants for samples in (one.train, one.test)])
     clients: list[Any] = [task.num_classes, list(task.input_shape), task.seed]
     for one, info in zip(federation.participants, task.clients, strict=True):
-        first = one.train.take(slice(0, 1))[0]
-        clients.append([info.name, info.architecture, _tensor(one.train.labels), _tensor(first)])
+        # Transforms are code: what they make of the first row stands for them.
+        first = _tensor(one.train.take(slice(0, 1))[0])
+        clients.append([info.name, info.architecture, seen.view(one.train), seen.view(one.test), first])
+    common = [
+        None if samples is None else seen.view(samples) for samples in (federation.shared_test, task.public)
+    ]
     models = {
         name: {key: _tensor(tensor) for key, tensor in architecture.initial.items()}
         for name, architecture in task.architectures.items()
     }
-    return {"clients": _text(clients), "models": _text(models)}
+    return {"clients": _text([*clients, common]), "models": _text(models)}
+
+
+class _Arrays:
+    """Digests of arrays that many clients may share: each is read once, so that ten thousand views cost little."""
+
+    def __init__(self, arrays: list[Tensor]) -> None:
+        self._budget = BUDGET // max(1, len({_place(array) for array in arrays}))
+        self._known: dict[object, str] = {}
+
+    def view(self, samples: Samples) -> list[str]:
+        """Which rows of which array, and their labels."""
+        place = _place(samples.x)
+        if place not in self._known:
+            self._known[place] = self._digest(samples.x)
+        rows = "all" if samples.index is None else _tensor(samples.index)
+        return [self._known[place], rows, _tensor(samples.labels)]
+
+    def _digest(self, array: Tensor) -> str:
+        """All rows of a small array, or rows evenly spread from its first to its last."""
+        count, size = len(array), max(1, array[:1].nbytes)
+        looked_at = max(LEAST, self._budget // size)
+        if count > looked_at:
+            spread = torch.linspace(0, count - 1, looked_at, dtype=torch.float64).round().long()
+            return _text([list(array.shape), _tensor(array[spread.to(array.device)])])
+        return _text([list(array.shape), _tensor(array)])
+
+
+def _place(array: Tensor) -> object:
+    return array.data_ptr(), tuple(array.shape), array.stride(), array.dtype
 
 
 def _tensor(tensor: Tensor) -> str:
-    return hashlib.sha256(encode_state(flatten(tensor))).hexdigest()
+    plain = tensor.detach().cpu().contiguous()
+    digest = hashlib.sha256(repr((plain.dtype, tuple(plain.shape))).encode())
+    digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _text(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from potluck.core.errors import PotluckError
 from potluck.limits import parse_toml, read_text
 
+RUNS = Path("runs")
 EXPERIMENT = "experiment.toml"
 ROUNDS = "rounds.jsonl"
 CLIENTS = "clients.jsonl"
@@ -70,13 +72,44 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@contextmanager
+def chosen_folder(out: Path | None, stem: str) -> Iterator[Path]:
+    """The folder that was asked for, or else a new one below `runs`.
+
+    If what follows fails before anything is written into a new one, it is taken away again.
+    """
+    if out is not None:
+        yield out
+        return
+    path = new_folder(RUNS, stem.replace("/", "-").replace(":", "-"))
+    try:
+        yield path
+    except BaseException:
+        if not any(entry.is_file() and not entry.name.startswith(".") for entry in path.rglob("*")):
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
 def new_folder(parent: Path, stem: str) -> Path:
-    """The first of `stem`, `stem-2`, `stem-3`, … that does not exist yet."""
+    """Make the first of `stem`, `stem-2`, `stem-3`, … that does not exist yet.
+
+    Making it is what claims it, so that two runs started at once get two names.
+    """
     number, path = 1, parent / stem
-    while path.exists():
-        number += 1
-        path = parent / f"{stem}-{number}"
-    return path
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                path.mkdir()
+            except FileExistsError:
+                number += 1
+                path = parent / f"{stem}-{number}"
+            else:
+                return path
+    except OSError as error:
+        raise PotluckError(
+            f"A run's folder cannot be made in {str(parent)!r} ({error.strerror}); choose another place with --out."
+        ) from None
 
 
 def open_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:

@@ -54,6 +54,11 @@ def check_possible() -> None:
     """Refuse where worker processes cannot be forked."""
     if "fork" not in multiprocessing.get_all_start_methods():
         raise PotluckError(f"engine.name = 'pool' cannot fork processes on {sys.platform}; use serial.")
+    if multiprocessing.current_process().daemon:
+        raise PotluckError(
+            "engine.name = 'pool' cannot start processes inside a worker of multiprocessing.Pool or another "
+            "daemonic process; use engine='serial' there."
+        )
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise PotluckError(
             "engine.name = 'pool' cannot share a GPU with worker processes that are forked; use serial."

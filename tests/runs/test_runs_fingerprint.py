@@ -1,0 +1,81 @@
+"""A run goes on with its own data only, however little the other data differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from stopping import StopAt
+from torch import Tensor
+
+import potluck
+from potluck.core.errors import PotluckError
+from potluck.data import as_data
+from potluck.experiment import parse_experiment
+from potluck.population import build_federation
+from potluck.runs import fingerprint as module
+from potluck.runs.fingerprint import fingerprint
+
+Y = torch.arange(200) % 10
+
+
+def images() -> Tensor:
+    return torch.rand(200, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def of(x: Tensor, y: Tensor = Y, clients: int = 4) -> dict[str, str]:
+    experiment = parse_experiment(
+        {"partition": {"rule": "iid", "clients": clients}, "models": {"names": ["small-mlp"]}}
+    )
+    return fingerprint(build_federation(experiment, experiment.build_method(), data=as_data((x, y))))
+
+
+def test_resume_refuses_other_pictures_with_the_same_labels(tmp_path: Path):
+    def go(x: Tensor, **more: object) -> potluck.Run:
+        return potluck.run(
+            "fedavg",
+            data=(x, Y),
+            partition="iid",
+            models="small-mlp",
+            clients=2,
+            rounds=3,
+            training={"epochs": 1},
+            engine="serial",
+            out=tmp_path / "run",
+            **more,
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        go(images(), callbacks=[StopAt(2)])
+    other = images()
+    other[7] = 5.0
+    with pytest.raises(PotluckError, match="The clients are not those of the run"):
+        go(other, resume=True)
+    assert go(images(), resume=True).summary["rounds"] == 3
+
+
+@pytest.mark.parametrize("row", [0, 13, 199])
+def test_one_changed_row_is_another_population(row: int):
+    other = images()
+    other[row, 0, 3, 3] += 1
+    assert of(other)["clients"] != of(images())["clients"]
+    assert of(other)["models"] == of(images())["models"]
+
+
+def test_large_data_are_looked_at_in_rows_spread_over_all(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "BUDGET", 0)
+    before, other = of(images()), images()
+    assert of(images()) == before
+    other[::3] += 1
+    assert of(other) != before
+    last = images()
+    last[-1] += 1
+    assert of(last) != before
+
+
+def test_shared_rows_are_read_once(monkeypatch: pytest.MonkeyPatch):
+    read = []
+    monkeypatch.setattr(module._Arrays, "_digest", lambda self, array: read.append(len(array)) or "")
+    of(images(), clients=20)
+    assert read == [200]
