@@ -176,6 +176,7 @@ def test_help_and_import_load_nothing_heavy():
 
 def test_odd_input_is_one_sentence(potluck, tmp_path: Path):
     (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     (tmp_path / "flat.toml").write_text('data = "digits"\n')
     for words in (
         ["run", "folder.toml"],
@@ -185,9 +186,38 @@ def test_odd_input_is_one_sentence(potluck, tmp_path: Path):
         ["run", "fedavg", "--memory", "inf"],
         ["run", "fedavg", "--memory", "1e300"],
         ["run", "fedavg", "--set", "training.betas=[2.0, 3.0]"],
+        ["run", "fedavg", "--set", "training.lr=1e300"],
+        ["run", ".x:y"],
+        ["run", "fedavg", "--models", "small-mlp+99999999999"],
+        ["models", "small-mlp", "--shape", "3x99999999x99999999"],
+        ["models", "small-mlp", "--classes", "99999999999999999999"],
+        ["node", "check", "binary.toml"],
+        ["node", "init", "binary.toml/x.toml"],
+        ["node", "start", "", "--server", "127.0.0.1:1", "--insecure"],
     ):
         code, out, err = potluck(*words)
         assert (code, out) == (2, ""), words
         assert err.startswith("Error: ")
         assert err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_odd_places_and_damaged_runs_are_one_sentence(potluck, tmp_path: Path):
+    potluck("run", "fedgh", *QUICK, "--engine", "serial", "--out", "run")
+    (tmp_path / "file").write_text("")
+    for words in (
+        ["report", "run", "--out", ""],
+        ["export", "run", "--out", "file/x"],
+        ["data", "show", "--out", "figure.exe"],
+        ["data", "show", "--out", "file/x.png"],
+        ["plot", "run", "--smooth", "2"],
+    ):
+        code, _, err = potluck(*words)
+        assert code == 2, words
+        assert err.startswith("Error: ")
+        assert err.count("\n") == 1
+    assert potluck("plot", "run", "--smooth", "99999999999999999999", "--out", "figure.svg")[0] == 0
+    (tmp_path / "run" / "summary.json").write_bytes(b"\xff")
+    code, _, err = potluck("resume", "run", "-q")
+    assert code == 2
+    assert "potluck resume run" in err

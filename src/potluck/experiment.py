@@ -96,12 +96,12 @@ class TrainingSection(Section):
     epochs: int = Field(5, ge=0)
     batch_size: int = Field(16, ge=0, description="0 means all samples in one batch")
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = Field(0.1, gt=0)
+    lr: float = Field(0.1, gt=0, le=1e6)
     momentum: float = Field(0.0, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, le=1e6)
     betas: tuple[Share, Share] = (0.9, 0.999)
     clip_norm: float | None = Field(None, gt=0)
-    lr_decay: float = Field(1.0, gt=0, description="factor per round")
+    lr_decay: float = Field(1.0, gt=0, le=10, description="factor per round")
     drop_last: bool = False
     keep_optimizer: bool = Field(False, description="optimiser state survives from round to round")
 

@@ -60,10 +60,15 @@ def export_client(run: str | Path, client: int, out: str | Path, *, onnx: bool =
         "precision": str(source.federation.task.dtype).removeprefix("torch."),
         "model": source.describe(model),
     }
-    out.mkdir(parents=True, exist_ok=True)
     state = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
-    folder.write_atomic(out / DESCRIPTION, json.dumps(description, indent=2) + "\n")
-    safetensors.torch.save_file(state, out / WEIGHTS)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        folder.write_atomic(out / DESCRIPTION, json.dumps(description, indent=2) + "\n")
+        safetensors.torch.save_file(state, out / WEIGHTS)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise PotluckError(
+            f"--out {str(out)!r} cannot be written ({error}); choose another folder."
+        ) from None
     if onnx:
         write_onnx(model, source.federation.example(), out / "model.onnx")
     return out

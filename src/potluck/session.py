@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -211,8 +210,7 @@ def execute(
         held.enter_context(locked(path))
         there = folder.open_folder(path, experiment.to_toml(), resume=resume)
         if there and (path / folder.SUMMARY).exists():
-            summary = json.loads((path / folder.SUMMARY).read_text(encoding="utf-8"))
-            return Run(path, summary, was_finished=True)
+            return Run(path, folder.read_summary(path), was_finished=True)
         trackers = [tracker(path, path.name) for tracker in wanted]
         stacked = experiment.engine.vectorize == "on"
         told = {**facts(experiment, federation, command), **computing(method, federation)}
@@ -266,8 +264,7 @@ def _elsewhere(
         was_finished = resume and (path / folder.SUMMARY).exists()
         if not was_finished:
             run_on_flower(experiment, path, resume=resume, command=command, callbacks=callbacks)
-    summary = json.loads((path / folder.SUMMARY).read_text(encoding="utf-8"))
-    return Run(path, summary, was_finished=was_finished)
+    return Run(path, folder.read_summary(path), was_finished=was_finished)
 
 
 def facts(experiment: Experiment, federation: Federation, command: str) -> dict[str, Any]:

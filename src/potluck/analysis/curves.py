@@ -35,7 +35,7 @@ def smooth(y: ArrayLike, window: int) -> Numbers:
         raise PotluckError(f"smooth={window} is not an odd number from 1 on: a centred window has a middle.")
     sums = np.concatenate([[0.0], np.cumsum(values)])
     position = np.arange(len(values))
-    half = np.minimum(np.minimum(position, len(values) - 1 - position), window // 2)
+    half = np.minimum(np.minimum(position, len(values) - 1 - position), min(window // 2, len(values)))
     return np.asarray((sums[position + half + 1] - sums[position - half]) / (2 * half + 1))
 
 

@@ -26,8 +26,13 @@ def init(
 
     if path.exists():
         raise PotluckError(f"{str(path)!r} exists already; edit it, or choose another name.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(TEMPLATE.format(name=name, model=model, source=data), encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(TEMPLATE.format(name=name, model=model, source=data), encoding="utf-8")
+    except OSError as error:
+        raise PotluckError(
+            f"{str(path)!r} cannot be written ({error.strerror}); choose another place."
+        ) from None
     read_node(path)
     typer.echo(f"Wrote {path}. Edit it, then: potluck node check {path}")
     public = make_node_key(path.with_suffix(".key"))
@@ -66,8 +71,8 @@ def start(
 
     if ca is None and not insecure:
         raise PotluckError("--ca is missing; pass the server's ca.crt, or --insecure on a network you trust.")
+    file = read_node(path)
     usual = path.with_suffix(".key")
     if key is None and ca is not None and usual.exists():
         key = usual
-    file = read_node(path)
     keep_alive(file.state_folder() / "flower", {"node": node_command(path, server, ca, key)}, typer.echo)

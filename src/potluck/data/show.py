@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from potluck.core.errors import PotluckError
+
 COLOUR = "#0072B2"  # the blue of Okabe and Ito, told apart from white and grey by everybody
 
 
@@ -68,7 +70,12 @@ def bubble_plot(
         axes.scatter([], [], s=number * scale, color=COLOUR, alpha=0.75, linewidths=0, label=f"{number:,}")
     axes.legend(title="samples", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelspacing=1.2)
     if path is not None:
-        figure.savefig(path, dpi=160)
+        try:
+            figure.savefig(path, dpi=160)
+        except (OSError, ValueError) as error:
+            raise PotluckError(
+                f"--out {str(path)!r} cannot be drawn ({error}); name a .png, .svg or .pdf in a folder that exists."
+            ) from None
     return figure
 
 

@@ -50,7 +50,7 @@ def method_class(name: str) -> type[Method[Any, Any, Any]]:
 
 def _own_class(name: str) -> type[Method[Any, Any, Any]]:
     module, _, cls = name.partition(":")
-    if not module or not cls:
+    if not module or not cls or module.startswith("."):
         raise PotluckError(f"method.name {name!r} is not understood; write module:Class.")
     try:
         found = getattr(importlib.import_module(module), cls)

@@ -121,8 +121,24 @@ def build_model(
     if num_classes < 1:
         raise PotluckError(f"num_classes is {num_classes}; model {name!r} needs at least one class.")
     request = Request(tuple(input_shape), num_classes, vocabulary or 0)
-    entry = parsed.entry
-    entry.check(name, request)
+    parsed.entry.check(name, request)
+    try:
+        return _build(parsed, request, feature_dim, projection)
+    except (RuntimeError, TypeError, MemoryError) as error:
+        if not any(words in str(error) for words in _TOO_LARGE) and not isinstance(error, MemoryError):
+            raise
+        raise PotluckError(
+            f"Model {name!r} with {num_classes} classes, inputs of shape {tuple(input_shape)} and these features does "
+            "not fit into memory; choose smaller sizes."
+        ) from None
+
+
+_TOO_LARGE = ("allocate memory", "calculation overflowed", "Overflow when unpacking")
+"""How torch says that a size is beyond any memory."""
+
+
+def _build(parsed: ModelName, request: Request, feature_dim: int | None, projection: str) -> ClientModel:
+    entry, num_classes = parsed.entry, request.classes
     model = entry.build(request) if parsed.rate is None else entry.build(request, parsed.rate)
     if parsed.pooled is not None and parsed.pooled != model.feature_dim:
         model = _project(model, "pool", parsed.pooled, num_classes, entry.pooled_head)

@@ -81,7 +81,7 @@ def read_node(path: Path) -> NodeFile:
         raise PotluckError(
             f"Node file {str(path)!r} cannot be read ({error.strerror}); write one with potluck node init."
         ) from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PotluckError(f"Node file {str(path)!r} is not valid TOML: {error}.") from None
     except ValidationError as error:
         first = error.errors()[0]

@@ -39,6 +39,8 @@ def write_report(
     if target is None and (reachable := common_target(comparison)):
         comparison = compare(found, reachable, reference)
     file, page = Path(path), render(comparison)
+    if not file.name:
+        raise PotluckError(f"--out {str(path)!r} is a folder; name the HTML file to write.")
     unfinished = file.with_name(file.name + ".part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

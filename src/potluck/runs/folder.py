@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
-from potluck.limits import parse_toml, read_text
+from potluck.limits import parse_json, parse_toml, read_text
 
 RUNS = Path("runs")
 EXPERIMENT = "experiment.toml"
@@ -70,6 +70,20 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return rows
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """What a finished run's summary says."""
+    file = run / SUMMARY
+    try:
+        summary = parse_json(read_text(file))
+    except (OSError, ValueError) as error:
+        raise PotluckError(
+            f"{str(file)!r} cannot be read ({error}); delete it to have it written again by: potluck resume {run}"
+        ) from None
+    if not isinstance(summary, dict):
+        raise PotluckError(f"{str(file)!r} is no summary; delete it and: potluck resume {run}")
+    return summary
 
 
 @contextmanager
