@@ -27,7 +27,8 @@ def test_killed_at_each_stage_of_writing_checkpoints(case: str, tmp_path: Path):
 )
 def test_killed_in_the_server_step_or_in_training(what: str, case: str, tmp_path: Path):
     run(case, tmp_path / "whole", rounds=3)
-    assert kill_at_each(what, case, tmp_path / "killed", stride=4, rounds=3) > 2
+    # How often depends on how many of the background's checkpoints were done when the process died.
+    assert kill_at_each(what, case, tmp_path / "killed", stride=4, rounds=3) >= 2
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
 

@@ -88,11 +88,6 @@ class Checkpointer(Callback):
         if self.saved is not None:
             self.saved.restore(loop)
 
-    @property
-    def work_folder(self) -> Path | None:
-        """Where an engine should put its clients' files, so that a checkpoint can have them for the taking."""
-        return self.run / folder.WORK if self.every else None
-
     def __enter__(self) -> Self:
         return self
 
