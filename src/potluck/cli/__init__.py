@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from potluck.cli import bench, compare, lists, node, results, resume, run, server
+from potluck.cli import bench, compare, lists, node, reproduce, results, resume, run, server
 from potluck.cli import data as data_commands
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app.command("compare")(compare.compare)
 app.command("report")(results.report)
 app.command("plot")(results.plot)
 app.command("export")(results.export)
+app.command("reproduce")(reproduce.reproduce)
+app.command("recipes")(reproduce.recipes)
 app.command("methods")(lists.methods)
 app.command("models")(lists.models)
 app.command("datasets")(lists.datasets)

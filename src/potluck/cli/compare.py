@@ -65,12 +65,13 @@ def compare(
 
         with chosen_folder(out, "compare") as out:
             runs = _run_all(
-                what, flags, settings, _seeds(seeds), out, resume=resume, track=track, quiet=quiet
+                what, flags, settings, seed_list(seeds), out, resume=resume, track=track, quiet=quiet
             )
     show_runs(runs, report=out, tables=out, target=target, reference=reference)
 
 
-def _seeds(text: str) -> list[int]:
+def seed_list(text: str) -> list[int]:
+    """Whole numbers from a comma list."""
     from potluck.core.errors import PotluckError
 
     try:

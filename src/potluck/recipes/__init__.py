@@ -1,0 +1,1 @@
+"""The papers' tables as TOML, and what it takes to measure them again."""

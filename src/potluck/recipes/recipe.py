@@ -1,0 +1,179 @@
+"""A paper's table as data: how each of its cells was made, and the number printed there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from potluck.core.errors import PotluckError, unknown
+from potluck.limits import parse_toml, read_text
+from potluck.recipes.measures import TO_TARGET, MeasureName
+
+Values = dict[str, Any]
+
+NO_CELL = "n/a"
+"""What stands in a recipe where the paper's table has no such cell: nothing is run for it."""
+
+_PRINTED = re.compile(r"-|n/a|\d+(\.\d+)?(±\d*\.?\d+)?")
+
+
+class Part(BaseModel):
+    """A table of a recipe file; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Column(Part):
+    """What one column of the table measures, and on which setting."""
+
+    setting: str
+    measure: MeasureName
+    title: str = ""
+    target: float | None = Field(None, gt=0, le=1)
+    field: Literal["accuracy", "accuracy_micro"] = "accuracy"
+
+    @model_validator(mode="after")
+    def _target_where_needed(self) -> Column:
+        if (self.measure in TO_TARGET) != (self.target is not None):
+            raise ValueError(f"measures {', '.join(TO_TARGET)} have a target, and no others do")
+        return self
+
+
+class Row(Part):
+    """One method of the table, its options, and its printed numbers in the order of the columns."""
+
+    method: str
+    options: Values = {}
+    settings: Values = {}
+    small: Values = {}
+    paper: tuple[str, ...]
+
+    @field_validator("paper", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        return value.split() if isinstance(value, str) else value
+
+    @field_validator("paper")
+    @classmethod
+    def _numbers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for cell in value:
+            if not _PRINTED.fullmatch(cell):
+                raise ValueError(
+                    f"{cell!r} is none of 97.6, 87.3±.2, - (printed dash) and n/a (no such cell)"
+                )
+        return value
+
+
+class Recipe(Part):
+    """A table: settings that all cells share, groups of settings, columns and rows."""
+
+    name: str
+    title: str
+    paper: str
+    notes: tuple[str, ...] = ()
+    base: Values = {}
+    small: Values = {}
+    settings: dict[str, Values] = Field(min_length=1)
+    columns: dict[str, Column] = Field(min_length=1)
+    rows: dict[str, Row] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Recipe:
+        for name, column in self.columns.items():
+            if column.setting not in self.settings:
+                raise ValueError(f"column {name!r} is of the setting {column.setting!r}, which is not there")
+        for label, row in self.rows.items():
+            if len(row.paper) != len(self.columns):
+                raise ValueError(
+                    f"row {label!r} has {len(row.paper)} numbers for {len(self.columns)} columns"
+                )
+        for kind, names in (("rows", self.rows), ("settings", self.settings)):
+            if len({slug(name) for name in names}) < len(names):
+                raise ValueError(f"two {kind} have names that give the same folder")
+        return self
+
+    def printed(self, row: str, column: str) -> str:
+        """What the paper prints in a cell."""
+        return self.rows[row].paper[list(self.columns).index(column)]
+
+    def heading(self, column: str) -> str:
+        """The column as a reader knows it."""
+        return self.columns[column].title or column
+
+    def runs(self, row: str, setting: str, columns: Iterable[str]) -> bool:
+        """Whether some of these columns measures this row on this setting."""
+        return any(
+            self.columns[name].setting == setting and self.printed(row, name) != NO_CELL for name in columns
+        )
+
+    def values(self, row: str, setting: str) -> Values:
+        """The experiment behind a row's cells on a setting, as the paper has it."""
+        one = self.rows[row]
+        group = {section: values for section, values in self.settings[setting].items() if section != "small"}
+        return merged(self.base, group, {"method": {"name": one.method, **one.options}}, one.settings)
+
+    def small_values(self, row: str, setting: str) -> Values:
+        """What the recipe itself changes at the small scale: for all, for the setting, for the row."""
+        return merged(self.small, self.settings[setting].get("small", {}), self.rows[row].small)
+
+
+def merged(*layers: Mapping[str, Any]) -> Values:
+    """Nested values, later layers on top of earlier ones."""
+    result: Values = {}
+    for layer in layers:
+        for key, value in layer.items():
+            below = result.get(key)
+            if isinstance(
+                value, Mapping
+            ):  # always a new table, so that a change never reaches the recipe itself
+                value = merged(below if isinstance(below, Mapping) else {}, value)
+            result[key] = value
+    return result
+
+
+def slug(text: str) -> str:
+    """A name as a folder can have it."""
+    return re.sub(r"[^a-z0-9.+]+", "-", text.lower()).strip("-")
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with Potluck."""
+    files = [file.name for file in resources.files("potluck.recipes").iterdir()]
+    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of this name, or of the file with this path."""
+    if name.endswith(".toml"):
+        return _read(Path(name), Path(name).stem)
+    if name not in recipe_names():
+        raise unknown("recipe", name, recipe_names())
+    with resources.as_file(resources.files("potluck.recipes") / f"{name}.toml") as file:
+        return _read(file, name)
+
+
+def _read(file: Path, name: str) -> Recipe:
+    try:
+        return Recipe.model_validate({"name": name, **parse_toml(read_text(file))})
+    except OSError as error:
+        raise PotluckError(
+            f"Recipe file {str(file)!r} cannot be read ({error.strerror}); check the path."
+        ) from None
+    except ValidationError as error:
+        raise _one_sentence(str(file), error) from None
+    except ValueError as error:
+        raise PotluckError(f"Recipe file {str(file)!r} is not valid TOML: {error}.") from None
+
+
+def _one_sentence(file: str, error: ValidationError) -> PotluckError:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        message = "there is no such key"
+    return PotluckError(f"Recipe file {file!r}: {where + ': ' if where else ''}{message}.")

@@ -1,0 +1,189 @@
+"""Measure a paper's table again: plan its cells, run them setting by setting, keep what each one gave."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from potluck.core.callback import Callback
+from potluck.core.errors import PotluckError, unknown
+from potluck.experiment import Experiment, parse_experiment
+from potluck.population import experiment_data
+from potluck.recipes.measures import measure
+from potluck.recipes.recipe import Recipe, Values, slug
+from potluck.recipes.scale import Scale, differences, scaled
+from potluck.runs.read import read_run
+from potluck.session import execute
+from potluck.settle import comparable
+
+Key = tuple[str, str, int]
+"""Row, setting and seed: one run, which serves every column of its setting."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What the paper prints, and what was measured: a value per seed, nan where a target was not reached."""
+
+    printed: str
+    values: tuple[float, ...] = ()
+    failed: bool = False
+
+    @property
+    def known(self) -> list[float]:
+        """The values that are numbers."""
+        return [value for value in self.values if math.isfinite(value)]
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds; nan where there is none."""
+        return float(np.mean(self.known)) if self.known else math.nan
+
+    @property
+    def std(self) -> float:
+        """Standard deviation over seeds; nan for a single one."""
+        return float(np.std(self.known, ddof=1)) if len(self.known) > 1 else math.nan
+
+
+@dataclass
+class Reproduction:
+    """A table in the making: what is to be run, and what the runs that ended gave or failed with."""
+
+    recipe: Recipe
+    scale: Scale
+    seeds: tuple[int, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    work: dict[Key, Experiment]
+    differs: dict[str, list[tuple[str, str]]]
+    values: dict[Key, dict[str, float]] = field(default_factory=dict)
+    failures: dict[Key, str] = field(default_factory=dict)
+
+    def cell(self, row: str, column: str) -> Cell:
+        """A cell as far as it is known."""
+        own = self._plain_cell(row, column)
+        if self.recipe.columns[column].measure != "speed-up":
+            return own
+        first = self._plain_cell(next(iter(self.recipe.rows)), column)
+        return Cell(own.printed, (first.mean / own.mean,) if own.values else (), own.failed)
+
+    def _plain_cell(self, row: str, column: str) -> Cell:
+        keys = [(row, self.recipe.columns[column].setting, seed) for seed in self.seeds]
+        values = tuple(self.values[key][column] for key in keys if key in self.values)
+        return Cell(self.recipe.printed(row, column), values, any(key in self.failures for key in keys))
+
+
+def plan(
+    recipe: Recipe,
+    scale: Scale,
+    *,
+    seeds: Sequence[int] = (0,),
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    change: Callable[[Values], Values] = lambda values: values,
+) -> Reproduction:
+    """The work behind the rows and columns asked for (else all); `change` puts a user's settings on top."""
+    chosen_rows = _chosen("row", rows, recipe.rows)
+    chosen_columns = _chosen("column", columns, recipe.columns)
+    work: dict[Key, Experiment] = {}
+    differs: dict[str, list[tuple[str, str]]] = {}
+    for setting in dict.fromkeys(recipe.columns[name].setting for name in chosen_columns):
+        for (row, seed), experiment in _experiments(
+            recipe, setting, scale, seeds, chosen_rows, change
+        ).items():
+            if row not in chosen_rows or not recipe.runs(row, setting, chosen_columns):
+                continue
+            work[row, setting, seed] = experiment
+            for name, pair in differences(parse_experiment(recipe.values(row, setting)), experiment).items():
+                if pair not in differs.setdefault(name, []):
+                    differs[name].append(pair)
+    return Reproduction(recipe, scale, tuple(seeds), chosen_rows, chosen_columns, work, differs)
+
+
+def _experiments(
+    recipe: Recipe,
+    setting: str,
+    scale: Scale,
+    seeds: Sequence[int],
+    chosen: Sequence[str],
+    change: Callable[[Values], Values],
+) -> dict[tuple[str, int], Experiment]:
+    """All rows on one setting, also those not asked for: what one method needs held out is held out for all."""
+    keys = [(row, seed) for seed in seeds for row in recipe.rows if recipe.runs(row, setting, recipe.columns)]
+    values = []
+    for row, seed in keys:
+        try:
+            full = scaled(recipe.values(row, setting), scale, recipe.small_values(row, setting))
+            values.append({**(change(full) if row in chosen else full), "seed": seed})
+            parse_experiment(values[-1]).build_method()
+        except PotluckError as error:
+            raise PotluckError(f"Recipe {recipe.name!r}, {row} on {setting}: {error}") from None
+    return dict(zip(keys, comparable(values), strict=True))
+
+
+def _chosen(kind: str, wanted: Sequence[str], there: Iterable[str]) -> tuple[str, ...]:
+    """Names as the recipe writes them, in its order, from names in any case."""
+    known = {name.casefold(): name for name in there}
+    for name in wanted:
+        if name.casefold() not in known:
+            raise unknown(f"{kind} of this recipe", name, known.values())
+    return tuple(
+        name for low, name in known.items() if not wanted or low in {one.casefold() for one in wanted}
+    )
+
+
+def check_data(table: Reproduction) -> None:
+    """Open every data set before anything is trained, so that a missing one is said at once."""
+    seen = []
+    for experiment in table.work.values():
+        if experiment.data not in seen:
+            seen.append(experiment.data)
+            experiment_data(experiment)
+
+
+def run_path(out: Path, key: Key) -> Path:
+    """The folder of one run."""
+    row, setting, seed = key
+    return out / slug(setting) / f"{slug(row)}-seed{seed}"
+
+
+def run_all(
+    table: Reproduction,
+    out: Path,
+    *,
+    watch: Callable[[str], AbstractContextManager[list[Callback]]],
+    keep: Callable[[Reproduction], None],
+    command: str = "",
+) -> None:
+    """Do the work in order; `keep` is told after every run. One that fails is on record, the others go on."""
+    for number, (key, experiment) in enumerate(table.work.items(), 1):
+        path = run_path(out, key)
+        label = f"[{number}/{len(table.work)}] {key[0]}, {key[1]}, seed {key[2]}"
+        try:
+            with watch(label) as callbacks:
+                execute(experiment, out=path, resume=True, callbacks=callbacks, command=command)
+            collect(table, key, path)
+        except Exception as error:
+            table.failures[key] = _sentence(error)
+            if not isinstance(error, PotluckError):  # not a user's mistake: whoever mends it needs the place
+                traceback.print_exc()
+        keep(table)
+
+
+def collect(table: Reproduction, key: Key, path: Path) -> None:
+    """Measure a finished run for every column of its setting."""
+    run = read_run(path)
+    table.values[key] = {
+        name: measure(run, column.measure, column.target, column.field)
+        for name in table.columns
+        if (column := table.recipe.columns[name]).setting == key[1]
+    }
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, PotluckError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,108 @@
+"""The three sizes of a reproduction: as printed, for an afternoon on a laptop, and a minute's proof that it runs."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from potluck.core.errors import unknown
+from potluck.experiment import Experiment, parse_experiment
+from potluck.models import resolve_models
+from potluck.recipes.recipe import Values, merged
+
+Scale = Literal["smoke", "small", "paper"]
+
+ABOUT: dict[Scale, str] = {
+    "paper": "the settings of the paper",
+    "small": "a small version of the experiment: compare the order of the rows, not the numbers",
+    "smoke": "two rounds on embedded digits: this shows that every cell runs, and its numbers mean nothing",
+}
+SMALL = {"rounds": 20, "rows": 5000, "clients": 20, "cohort": 5, "epochs": 5, "batch_size": 32}
+SMOKE = {"rounds": 2, "rows": 300, "clients": 4, "batch_size": 16}
+
+
+def check_scale(text: str) -> Scale:
+    """The scale of this name."""
+    names: tuple[Scale, ...] = get_args(Scale)
+    for name in names:
+        if text == name:
+            return name
+    raise unknown("scale", text, names)
+
+
+def scaled(values: Values, scale: Scale, own: Values) -> Values:
+    """An experiment of the paper at another scale; `own` is what its recipe asks for at the small one."""
+    paper = parse_experiment(values)
+    if scale == "small":
+        return merged(values, _small(paper), own)
+    return merged(values, _smoke(paper)) if scale == "smoke" else values
+
+
+def _small(paper: Experiment) -> Values:
+    """Fewer rounds, rows, clients and epochs; smaller batches, since clients have fewer rows."""
+    clients = min(paper.partition.clients, SMALL["clients"])
+    cohort = min(SMALL["cohort"] / clients, 1.0) if clients < paper.partition.clients else 0.0
+    rounds = min(paper.schedule.rounds, SMALL["rounds"])
+    return {
+        "data": {"limit": SMALL["rows"]},
+        "partition": {"clients": clients, "rule": _without_floor(paper.partition.rule)},
+        "training": {
+            "epochs": min(paper.training.epochs, SMALL["epochs"]),
+            "batch_size": min(paper.training.batch_size, SMALL["batch_size"]),
+        },
+        "schedule": {"rounds": rounds, "participation": max(paper.schedule.participation, cohort)},
+        "evaluate": {"every": min(paper.evaluate.every, max(1, rounds // 10))},
+        **_warm_up(paper, rounds),
+    }
+
+
+def _smoke(paper: Experiment) -> Values:
+    """Embedded data, few clients, two rounds of one epoch, whatever small models the method can use."""
+    kind = paper.partition.rule.partition(":")[0]
+    rule = {"pathological": "pathological:2", "dirichlet": "dirichlet:0.5"}.get(kind, kind)
+    alike = len(resolve_models(paper.models.names)) == 1
+    return {
+        "data": {"name": "digits", "limit": SMOKE["rows"], "image_size": None, "augment": []},
+        "partition": {"clients": min(paper.partition.clients, SMOKE["clients"]), "rule": rule},
+        "models": {"names": ["mini-resnet-2" if alike else "auto"], "feature_dim": None, "shared": None},
+        "training": {"epochs": 1, "batch_size": min(paper.training.batch_size, SMOKE["batch_size"])},
+        "schedule": {
+            "rounds": SMOKE["rounds"],
+            "participation": max(paper.schedule.participation, 0.5),
+        },
+        "evaluate": {"every": 1},
+        "engine": {"name": "serial", "checkpoint_every": 0},
+        **_warm_up(paper, SMOKE["rounds"]),
+    }
+
+
+def _warm_up(paper: Experiment, rounds: int) -> Values:
+    """An option that counts rounds shrinks as they do, or a short run would be nothing but warm-up."""
+    stated = (paper.method.model_extra or {}).get("warm_up")
+    return {} if stated is None else {"method": {"warm_up": stated * rounds // paper.schedule.rounds}}
+
+
+def _without_floor(rule: str) -> str:
+    """A partition without its least number of rows per client, which is for the whole data set."""
+    return ",".join(part for part in rule.split(",") if not part.startswith("min_size="))
+
+
+def differences(paper: Experiment, here: Experiment) -> dict[str, tuple[str, str]]:
+    """Every setting in which an experiment is not the paper's; where it runs does not count."""
+    left, right = flat(paper.model_dump()), flat(here.model_dump())
+    return {
+        key: (left.get(key, "unset"), right.get(key, "unset"))
+        for key in left | right
+        if left.get(key) != right.get(key) and not key.startswith(("engine.", "seed", "data.root"))
+    }
+
+
+def flat(values: Values, prefix: str = "") -> dict[str, str]:
+    """Nested values by their dotted names, as one writes them after `--set`; what is unset is left out."""
+    result: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            result |= flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            several = isinstance(value, list | tuple)
+            result[f"{prefix}{key}"] = (",".join(map(str, value)) or "none") if several else str(value)
+    return result

@@ -1,0 +1,248 @@
+"""A reproduction to read: the paper's numbers and the measured ones side by side."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+from potluck.analysis.text import MISSING
+from potluck.recipes.measures import ABOUT as MEASURES
+from potluck.recipes.recipe import NO_CELL, Recipe, Values, merged
+from potluck.recipes.reproduce import Cell, Reproduction
+from potluck.recipes.scale import ABOUT as SCALES
+from potluck.recipes.scale import flat
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Block = tuple[str, list[tuple[str, list[str]]]]
+"""A heading, and below it columns of cells with headings of their own."""
+
+WAITING = "…"
+WIDTH = 13
+LEGEND = (
+    "± is the standard deviation over seeds; (2/3): two of three seeds reached the target; "
+    f"{MISSING}: not reached or not measured; {WAITING}: not run yet. Accuracies in %."
+)
+
+
+def measured(cell: Cell, digits: int) -> str:
+    """A measured cell, with as many decimals as the paper prints in its column."""
+    if cell.printed == NO_CELL:
+        return ""
+    if not cell.values:
+        return "failed" if cell.failed else WAITING
+    if not cell.known:
+        return MISSING
+    text = f"{cell.mean:,.{digits}f}"
+    if math.isfinite(cell.std):
+        text += f" ± {cell.std:,.{digits}f}"
+    if len(cell.known) < len(cell.values):
+        text += f" ({len(cell.known)}/{len(cell.values)})"
+    return text + (" *" if cell.failed else "")
+
+
+def decimals(recipe: Recipe, column: str) -> int:
+    """The most decimals that the paper prints in a column."""
+    means = [recipe.printed(row, column).partition("±")[0] for row in recipe.rows]
+    return max(len(mean.partition(".")[2]) for mean in means)
+
+
+def blocks(table: Reproduction) -> list[Block]:
+    """Per column of the table, the paper's cells and ours."""
+    result: list[Block] = []
+    for name in table.columns:
+        cells = [table.cell(row, name) for row in table.rows]
+        digits = decimals(table.recipe, name)
+        ours = [measured(cell, digits) for cell in cells]
+        result.append((table.recipe.heading(name), [("paper", _printed(cells)), ("here", ours)]))
+    return result
+
+
+def printed_blocks(recipe: Recipe) -> list[Block]:
+    """The paper's table alone."""
+    return [
+        (recipe.heading(name), [(name, _printed([Cell(recipe.printed(row, name)) for row in recipe.rows]))])
+        for name in recipe.columns
+    ]
+
+
+def _printed(cells: Sequence[Cell]) -> list[str]:
+    return ["" if cell.printed == NO_CELL else cell.printed.replace("±", " ± ") for cell in cells]
+
+
+def print_blocks(labels: Sequence[str], parts: Sequence[Block], console: Console) -> None:
+    """As many tables below each other as the width of the terminal asks for; a block is never torn."""
+    shown: list[Block] = []
+    for part in parts:
+        if shown and not _fits(labels, [*shown, part], console):
+            console.print(_rich(labels, shown))
+            shown = []
+        shown.append(part)
+    console.print(_rich(labels, shown))
+
+
+def _fits(labels: Sequence[str], parts: Sequence[Block], console: Console) -> bool:
+    unlimited = console.options.update_width(10_000)
+    return console.measure(_rich(labels, parts), options=unlimited).maximum <= console.width
+
+
+def _rich(labels: Sequence[str], parts: Sequence[Block]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    table.add_column("method", vertical="bottom", no_wrap=True)
+    for heading, columns in parts:
+        above = fill(heading, WIDTH) + "\n"
+        for name, _ in columns:
+            style = "bold" if name == "here" else ""
+            table.add_column(
+                Text(above + name), justify="right", no_wrap=True, vertical="bottom", style=style
+            )
+            above = ""  # said once for the columns that belong together
+    for position, label in enumerate(labels):
+        cells = [cells[position] for _, columns in parts for _, cells in columns]
+        table.add_row(Text(label), *(Text(cell) for cell in cells))
+    return table
+
+
+def setting_lines(recipe: Recipe) -> list[str]:
+    """Settings of all cells, then what each setting and each row adds."""
+    lines = ["All cells:", *(f"  {key} = {value}" for key, value in flat(recipe.base).items()), "Settings:"]
+    lines += [f"  {name}: {_listed(values)}" for name, values in recipe.settings.items()]
+    lines.append("Rows:")
+    for label, row in recipe.rows.items():
+        more = merged(row.settings, {"method": row.options}, {"small": row.small})
+        lines.append(f"  {label}: {row.method}{', ' if flat(more) else ''}{_listed(more)}")
+    return lines + ([f"At the small scale: {_listed(recipe.small)}"] if recipe.small else [])
+
+
+def _listed(values: Values) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in flat(values).items())
+
+
+def scale_lines(table: Reproduction) -> list[str]:
+    """What a reader must know before comparing: the scale, and every setting that is not the paper's."""
+    lines = [f"Scale {table.scale}: {SCALES[table.scale]}."]
+    if table.differs:
+        lines.append("Not as in the paper (paper → here): " + "; ".join(_difference(table)) + ".")
+    return lines
+
+
+def _difference(table: Reproduction) -> list[str]:
+    return [
+        f"{name} " + ", ".join(f"{paper} → {here}" for paper, here in pairs)
+        for name, pairs in table.differs.items()
+    ]
+
+
+def failure_lines(table: Reproduction) -> list[str]:
+    """What went wrong, one line per run."""
+    return [
+        f"Failed: {row}, {setting}, seed {seed}: {why}"
+        for (row, setting, seed), why in table.failures.items()
+    ]
+
+
+def to_markdown(table: Reproduction, command: str = "") -> str:
+    """The whole reproduction as a page."""
+    parts = blocks(table)
+    heads = [f"{heading}, {name}" for heading, columns in parts for name, _ in columns]
+    lines = [f"# {table.recipe.title}", "", table.recipe.paper, ""]
+    lines += [f"`{command}`", ""] if command else []
+    lines += [*scale_lines(table), "", _line(["method", *heads]), "|---|" + "---:|" * len(heads)]
+    for position, row in enumerate(table.rows):
+        cells = [cells[position] for _, columns in parts for _, cells in columns]
+        lines.append(_line([row, *cells]))
+    lines += ["", LEGEND, "", *(f"* {line}" for line in failure_lines(table))]
+    lines += ["", "Columns:", "", *(f"* {line}" for line in column_lines(table.recipe, table.columns))]
+    return "\n".join([*lines, "", "Notes:", "", *(f"* {note}" for note in table.recipe.notes)]) + "\n"
+
+
+def column_lines(recipe: Recipe, names: Sequence[str]) -> list[str]:
+    """What each column measures."""
+    return [
+        f"{recipe.heading(name)}: {MEASURES[column.measure]}"
+        + (f" (target {100 * column.target:g} %)" if column.target else "")
+        + (", right answers of all clients over all their test samples" if column.field != "accuracy" else "")
+        for name in names
+        if (column := recipe.columns[name])
+    ]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def to_csv(table: Reproduction) -> str:
+    """One line per cell, numbers unrounded; accuracies in % as the papers print them."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=_FIELDS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_records(table))
+    return out.getvalue()
+
+
+def to_json(table: Reproduction, settings: Sequence[str] = ()) -> str:
+    """Everything, for other programs; what is not known is null."""
+    content = {
+        "recipe": table.recipe.name,
+        "title": table.recipe.title,
+        "paper": table.recipe.paper,
+        "scale": table.scale,
+        "set": list(settings),
+        "seeds": list(table.seeds),
+        "differences": {
+            name: [{"paper": paper, "here": here} for paper, here in pairs]
+            for name, pairs in table.differs.items()
+        },
+        "cells": [
+            {key: None if value == "" else value for key, value in record.items()}
+            for record in _records(table)
+        ],
+        "failures": [
+            {"row": row, "setting": setting, "seed": seed, "reason": why}
+            for (row, setting, seed), why in table.failures.items()
+        ],
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+_FIELDS = ["row", "column", "setting", "measure", "target", "paper", "paper_std", "here", "here_std", "runs"]
+_FIELDS += ["reached", "state"]
+
+
+def _records(table: Reproduction) -> list[dict[str, object]]:
+    records: list[dict[str, object]] = []
+    for row in table.rows:
+        for name in table.columns:
+            cell, column = table.cell(row, name), table.recipe.columns[name]
+            if cell.printed == NO_CELL:
+                continue
+            mean, _, std = cell.printed.partition("±")
+            state = "measured" if cell.values else "failed" if cell.failed else "not run"
+            records.append(
+                {
+                    "row": row,
+                    "column": name,
+                    "setting": column.setting,
+                    "measure": column.measure,
+                    "target": column.target or "",
+                    "paper": "" if mean == "-" else float(mean),
+                    "paper_std": float(std) if std else "",
+                    "here": cell.mean if cell.known else "",
+                    "here_std": cell.std if math.isfinite(cell.std) else "",
+                    "runs": len(cell.values),
+                    "reached": len(cell.known),
+                    "state": state,
+                }
+            )
+    return records
