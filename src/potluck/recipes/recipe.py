@@ -171,9 +171,12 @@ def _read(file: Path, name: str) -> Recipe:
 
 
 def _one_sentence(file: str, error: ValidationError) -> PotluckError:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ")
+    """The first thing wrong; a misspelt key before the one that is missing for it."""
+    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
-        message = "there is no such key"
-    return PotluckError(f"Recipe file {file!r}: {where + ': ' if where else ''}{message}.")
+        parts: dict[str, type[BaseModel]] = {"columns": Column, "rows": Row}
+        known = parts.get(path[0], Recipe).model_fields
+        return unknown(f"key of recipe file {file!r}", path[-1], known)
+    where = ".".join(path) + ": " if path else ""
+    return PotluckError(f"Recipe file {file!r}: {where}{first['msg'].removeprefix('Value error, ')}.")

@@ -59,7 +59,8 @@ def _smoke(paper: Experiment) -> Values:
     """Embedded data, few clients, two rounds of one epoch, whatever small models the method can use."""
     kind = paper.partition.rule.partition(":")[0]
     rule = {"pathological": "pathological:2", "dirichlet": "dirichlet:0.5"}.get(kind, kind)
-    alike = len(resolve_models(paper.models.names)) == 1
+    names = paper.models.names
+    alike = names != ("auto",) and len(resolve_models(names)) == 1
     return {
         "data": {"name": "digits", "limit": SMOKE["rows"], "image_size": None, "augment": []},
         "partition": {"clients": min(paper.partition.clients, SMOKE["clients"]), "rule": rule},
