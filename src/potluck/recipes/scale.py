@@ -13,7 +13,7 @@ Scale = Literal["smoke", "small", "paper"]
 
 ABOUT: dict[Scale, str] = {
     "paper": "the settings of the paper",
-    "small": "a small version of the experiment: compare the order of the rows, not the numbers",
+    "small": "a small version of the experiment: compare the order of the rows, over several seeds, not the numbers",
     "smoke": "two rounds on embedded digits: this shows that every cell runs, and its numbers mean nothing",
 }
 SMALL = {"rounds": 20, "rows": 5000, "clients": 20, "cohort": 5, "epochs": 5, "batch_size": 32}
@@ -79,7 +79,7 @@ def _smoke(paper: Experiment) -> Values:
 def _warm_up(paper: Experiment, rounds: int) -> Values:
     """An option that counts rounds shrinks as they do, or a short run would be nothing but warm-up."""
     stated = (paper.method.model_extra or {}).get("warm_up")
-    return {} if stated is None else {"method": {"warm_up": stated * rounds // paper.schedule.rounds}}
+    return {} if stated is None else {"method": {"warm_up": max(1, stated * rounds // paper.schedule.rounds)}}
 
 
 def _without_floor(rule: str) -> str:
