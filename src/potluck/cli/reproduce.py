@@ -62,7 +62,7 @@ def reproduce(
     from potluck.recipes.recipe import find_recipe
     from potluck.recipes.reproduce import check_data, plan, run_all
     from potluck.recipes.scale import check_scale
-    from potluck.runs.folder import new_folder
+    from potluck.runs.folder import chosen_folder
 
     def change(values: dict[str, Any]) -> dict[str, Any]:
         return options.collect(values, flags, settings)
@@ -75,17 +75,17 @@ def reproduce(
         columns=_words(columns),
         change=change,
     )
-    out = out or new_folder(Path("runs"), f"{table.recipe.name}-{table.scale}")
-    command = shlex.join(["potluck", *sys.argv[1:]])
-
-    def keep(table: Reproduction) -> None:
-        _write(table, out, command, settings or [])
-
-    _check_folder(table, out, settings or [], resume=resume)
     check_data(table)
-    keep(table)
-    run_all(table, out, watch=lambda label: progress(label, quiet=quiet), keep=keep, command=command)
-    _show(table, out)
+    command = shlex.join(["potluck", *sys.argv[1:]])
+    with chosen_folder(out, f"{table.recipe.name}-{table.scale}") as place:
+        _check_folder(table, place, settings or [], resume=resume)
+
+        def keep(table: Reproduction) -> None:
+            _write(table, place, command, settings or [])
+
+        keep(table)
+        run_all(table, place, watch=lambda label: progress(label, quiet=quiet), keep=keep, command=command)
+    _show(table, place)
     if table.failures:
         raise typer.Exit(1)
 
