@@ -69,7 +69,7 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
         for batch in (10, 64):
             pair = Pair(name, batch, steps=2 if quick else 640 // batch if batch > 10 else 20)
             actions = {"ours": pair.ours, "bare": pair.bare}
-            seconds = in_turns(actions, 2 if quick else 9, clock=time.process_time)
+            seconds = in_turns(actions, 2 if quick else 25, clock=time.process_time)
             pair.check()
             spread = ratio(seconds["ours"], seconds["bare"])
             goal = GOAL if name in CNNS else SMALL_GOAL

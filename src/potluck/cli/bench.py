@@ -15,7 +15,7 @@ def bench(
         list[str] | None, typer.Option("--part", help="local | pool | stacked | layout | shares | growth")
     ] = None,
 ) -> None:
-    """Measure speed and memory as ratios inside one run; about ten minutes on two free cores."""
+    """Measure speed and memory as ratios inside one run; about a quarter of an hour on two free cores."""
     from potluck.bench import PARTS, run_suite
 
     run_suite(out, quick=quick, parts=part or PARTS, show=typer.echo)
