@@ -1,9 +1,28 @@
-"""Tests run on one torch thread: results must not depend on it, and two cores are all there is."""
+"""One torch thread, because results must not depend on it and two cores are all there is; the command as a fixture."""
 
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def potluck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Run the command in an empty folder; gives (exit code, stdout, stderr)."""
+    from potluck.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["potluck", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return call

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from potluck.cli import main
-
 QUICK = [
     "--rounds",
     "2",
@@ -21,22 +19,6 @@ QUICK = [
     "--set",
     "training.epochs=1",
 ]
-
-
-@pytest.fixture
-def potluck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Run the command in an empty folder; gives (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["potluck", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return call
 
 
 def test_run_ends_with_a_table_a_folder_and_a_report(potluck, tmp_path: Path):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from potluck.codec import encoded_size
-from potluck.core.callback import Callback
+from potluck.core.callback import Callback, Step
 from potluck.core.client import Client
 from potluck.core.evaluation import Evaluation
 from potluck.core.loop import Loop
@@ -160,6 +160,17 @@ class Recorder(Callback):
 
     def on_end(self, end: Any) -> None:
         self.end = end
+
+
+class StopAt(Callback):
+    """Ctrl-C after a server step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, step: Step) -> None:
+        if step.record.step == self.step:
+            raise KeyboardInterrupt
 
 
 def same_state(one: Any, other: Any) -> bool:

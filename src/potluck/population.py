@@ -207,6 +207,7 @@ def _architectures(
 
 
 def model_builder(source: ModelSource, name: str, experiment: Experiment, data: Data) -> Builder:
+    """What makes a model for these data: from a zoo name, copies of a module, or a factory of the user's own."""
     from potluck.members import as_client_model, copier
 
     if isinstance(source, str):

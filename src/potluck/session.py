@@ -29,6 +29,7 @@ from potluck.runs.rebuildable import Rebuildable
 from potluck.runs.writer import RunWriter
 from potluck.settle import settle_engine, settle_models
 from potluck.trackers import find_trackers
+from potluck.trackers.base import Tracker
 
 
 @dataclass(frozen=True)
@@ -212,41 +213,50 @@ def execute(
         if there and (path / folder.SUMMARY).exists():
             return Run(path, folder.read_summary(path), was_finished=True)
         trackers = [tracker(path, path.name) for tracker in wanted]
-        stacked = experiment.engine.vectorize == "on"
-        told = {**facts(experiment, federation, command), **computing(method, federation)}
-        writer = RunWriter(path, told, federation.class_counts())
-        checks = [Rebuildable()] if experiment.engine.checkpoint_every else []
-        ledger = [PrivacyLedger(experiment.privacy, writer.facts)] if experiment.privacy.clip else []
-        with (
-            ExitStack() as watching,
-            Checkpointer(
-                writer, federation, every=experiment.engine.checkpoint_every, settle=stacked
-            ) as keeper,
-            one_thread(),
-            working(
-                make_engine(
-                    experiment,
-                    method,
-                    federation,
-                    keeper.client_state,
-                    engine,
-                    work_folder=path / folder.WORK,
-                )
-            ) as engine,
-        ):
-            for tracker in trackers:
-                watching.enter_context(tracker)
-            loop = Loop(
-                method,
-                federation.task,
-                engine,
-                make_schedule(experiment, method, federation),
-                make_evaluation(experiment, federation),
-                [*ledger, writer, *trackers, *callbacks, *checks, keeper],
+        summary = _train(experiment, method, federation, path, trackers, callbacks, command, engine)
+    return Run(path, summary)
+
+
+def _train(
+    experiment: Experiment,
+    method: Method[Any, Any, Any],
+    federation: Federation,
+    path: Path,
+    trackers: Sequence[Tracker],
+    callbacks: Sequence[Callback],
+    command: str,
+    engine: Engine | None,
+) -> dict[str, Any]:
+    """The loop with everything that watches it, from the start or from the folder's last checkpoint; the summary."""
+    settings = experiment.engine
+    told = {**facts(experiment, federation, command), **computing(method, federation)}
+    writer = RunWriter(path, told, federation.class_counts())
+    checks = [Rebuildable()] if settings.checkpoint_every else []
+    ledger = [PrivacyLedger(experiment.privacy, writer.facts)] if experiment.privacy.clip else []
+    stacked = settings.vectorize == "on"
+    with (
+        ExitStack() as watching,
+        Checkpointer(writer, federation, every=settings.checkpoint_every, settle=stacked) as keeper,
+        one_thread(),
+        working(
+            make_engine(
+                experiment, method, federation, keeper.client_state, engine, work_folder=path / folder.WORK
             )
-            keeper.restore(loop)
-            loop.run()
-    return Run(path, writer.summary)
+        ) as working_engine,
+    ):
+        for tracker in trackers:
+            watching.enter_context(tracker)
+        loop = Loop(
+            method,
+            federation.task,
+            working_engine,
+            make_schedule(experiment, method, federation),
+            make_evaluation(experiment, federation),
+            [*ledger, writer, *trackers, *callbacks, *checks, keeper],
+        )
+        keeper.restore(loop)
+        loop.run()
+    return writer.summary
 
 
 def _elsewhere(

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import potluck
-from potluck.core.callback import Callback
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
 from potluck.engines import channels_last
 from potluck.experiment import parse_experiment, read_experiment
 from potluck.methods.fedgh import FedGH
 from potluck.population import build_federation
+from tiny import StopAt
 
 HERE = Path(__file__).parent
 
@@ -77,13 +77,8 @@ def test_channels_last_is_kept_through_training_averages_and_resuming(
     engine = {"name": "serial", "channels_last": ["small-cnn"]}
     whole = potluck.run(settings(engine), out=tmp_path / "whole")
     assert layout == {"small-cnn": True, "small-mlp": False}
-
-    class Stop(Callback):
-        def on_step(self, step: object) -> None:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        potluck.run(settings(engine), out=tmp_path / "halves", callbacks=[Stop()])
+        potluck.run(settings(engine), out=tmp_path / "halves", callbacks=[StopAt(1)])
     halves = potluck.run(settings(engine), out=tmp_path / "halves", resume=True)
     pool = potluck.run(settings({**engine, "name": "pool", "workers": 2}), out=tmp_path / "pool")
     assert numbers(whole) == numbers(halves) == numbers(pool)

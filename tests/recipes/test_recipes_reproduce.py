@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-from potluck.cli import main
 
 OWN = """
 title = "Mine"
@@ -41,21 +38,10 @@ FedGH = { method = "fedgh", paper = "70.0 3.01 2 -" }
 """
 
 
-@pytest.fixture
-def potluck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Run the command in an empty folder without data; gives (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
+@pytest.fixture(autouse=True)
+def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's data are found by chance."""
     monkeypatch.setenv("POTLUCK_DATA", str(tmp_path / "no-data"))
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["potluck", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return call
 
 
 def cells(folder: Path) -> dict[tuple[str, str], dict[str, str]]:

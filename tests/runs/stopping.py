@@ -8,18 +8,7 @@ from typing import Any
 import interrupted
 import pytest
 
-from potluck.core.callback import Callback, Step
-
-
-class StopAt(Callback):
-    """Ctrl-C after a server step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step(self, step: Step) -> None:
-        if step.record.step == self.step:
-            raise KeyboardInterrupt
+from tiny import StopAt
 
 
 def stop(case: str, out: Path, step: int, **more: Any) -> KeyboardInterrupt:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from interrupted import assert_same_run, assert_same_state, run, summary, whole
-from stopping import StopAt, stop
+from stopping import stop
 
 import potluck
 from potluck.core.errors import PotluckError
 from potluck.runs import checkpointer, generations
 from potluck.runs.checkpoint import Checkpoint, last_checkpoint
 from potluck.runs.fingerprint import fingerprint
-from tiny import tiny
+from tiny import StopAt, tiny
 
 NeverStopped = Callable[[str], Path]
 

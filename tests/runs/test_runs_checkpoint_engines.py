@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from interrupted import RARE, assert_same_run, run, whole
-from stopping import StopAt, stop
+from stopping import stop
 
 import potluck
 from potluck import settle
@@ -24,7 +24,7 @@ from potluck.engines.serial import SerialEngine
 from potluck.methods.fedgh import FedGH
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.writer import RunWriter
-from tiny import tiny
+from tiny import StopAt, tiny
 
 
 @pytest.mark.parametrize("case", ["fedavg", "fedgh-async"])

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from stopping import StopAt
 from torch import Tensor
 
 import potluck
@@ -16,6 +15,7 @@ from potluck.experiment import parse_experiment
 from potluck.population import build_federation
 from potluck.runs import fingerprint as module
 from potluck.runs.fingerprint import fingerprint
+from tiny import StopAt
 
 Y = torch.arange(200) % 10
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from stopping import StopAt
 from torch import nn
 
 import potluck
@@ -18,7 +17,7 @@ from potluck.core.errors import PotluckError
 from potluck.core.method import Method, Update
 from potluck.core.payload import Nothing
 from potluck.core.task import ClientInfo, Context
-from tiny import tiny
+from tiny import StopAt, tiny
 
 
 @dataclass

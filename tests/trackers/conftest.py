@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracked_runs import StopAt, Tracked
+from tracked_runs import Tracked
 
 import potluck
-from tiny import tiny
+from tiny import StopAt, tiny
 
 
 @pytest.fixture

@@ -9,20 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import potluck
-from potluck.core.callback import Callback, Step
 
 Tracked = Callable[..., potluck.Run]
-
-
-class StopAt(Callback):
-    """Ctrl-C after a server step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step(self, step: Step) -> None:
-        if step.record.step == self.step:
-            raise KeyboardInterrupt
 
 
 def wandb_records(path: Path) -> tuple[list[Any], list[dict[str, Any]]]:

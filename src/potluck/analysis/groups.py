@@ -56,7 +56,7 @@ def group_runs(runs: Iterable[RunData]) -> list[Group]:
 
 def settings_of(run: RunData) -> dict[str, object]:
     """The run's settings as one flat table of dotted names, without those that do not change the question."""
-    flat = _flatten(run.experiment)
+    flat = dotted(run.experiment)
     return {key: value for key, value in flat.items() if not _IGNORED & {key, key.split(".")[0]}}
 
 
@@ -73,11 +73,12 @@ def _question(run: RunData) -> tuple[Any, ...]:
     return (run.method, run.dataset, tuple(settings))
 
 
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+def dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    """Nested values by their dotted names, as one writes them after `--set`."""
     flat: dict[str, object] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
-            flat.update(_flatten(value, f"{prefix}{key}."))
+            flat.update(dotted(value, f"{prefix}{key}."))
         else:
             flat[prefix + key] = value
     return flat

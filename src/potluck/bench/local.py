@@ -66,8 +66,8 @@ class Pair:
 def measure(*, quick: bool = False) -> Iterator[Row]:
     """Serial engine ÷ bare loop, in processor time, for each network and batch size."""
     for name in ("lenet", "cnn-5") if quick else ("lenet", *CNNS):
-        for batch in (10, 64):
-            pair = Pair(name, batch, steps=2 if quick else 640 // batch if batch > 10 else 20)
+        for batch, steps in ((10, 20), (64, 10)):
+            pair = Pair(name, batch, 2 if quick else steps)
             actions = {"ours": pair.ours, "bare": pair.bare}
             seconds = in_turns(actions, 2 if quick else 25, clock=time.process_time)
             pair.check()

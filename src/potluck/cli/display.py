@@ -116,9 +116,8 @@ def show_runs(
     """Print the table of finished runs; write the report and the tables where asked."""
     from potluck.analysis.comparison import compare
     from potluck.analysis.tables import print_comparison, to_csv, to_latex, to_markdown
-    from potluck.core.errors import PotluckError
     from potluck.report.html import write_report
-    from potluck.runs.folder import REPORT, write_atomic
+    from potluck.runs.folder import REPORT, write_files
     from potluck.runs.read import read_run
 
     runs = [read_run(path) for path in paths]
@@ -126,12 +125,8 @@ def show_runs(
     console = Console()
     print_comparison(comparison, console)
     if tables is not None:
-        try:
-            tables.mkdir(parents=True, exist_ok=True)
-            for suffix, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
-                write_atomic(tables / f"comparison.{suffix}", write(comparison))
-        except OSError as error:
-            raise PotluckError(f"--out {str(tables)!r} cannot be written: {error.strerror}.") from None
+        forms = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
+        write_files(tables, {f"comparison.{suffix}": form(comparison) for suffix, form in forms.items()})
         console.print(f"Tables: {tables}/comparison.csv, .md, .tex", highlight=False, soft_wrap=True)
     for path in paths if report is None or len(paths) > 1 else [report]:
         console.print(f"Run folder: {path}", highlight=False, soft_wrap=True)

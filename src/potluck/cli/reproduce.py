@@ -121,17 +121,11 @@ def _check_folder(table: Reproduction, out: Path, settings: list[str], *, resume
 
 def _write(table: Reproduction, out: Path, command: str, settings: list[str]) -> None:
     """The table in three forms, renewed after every run: a stopped reproduction can be read."""
-    from potluck.core.errors import PotluckError
     from potluck.recipes.tables import to_csv, to_json, to_markdown
-    from potluck.runs.folder import write_atomic
+    from potluck.runs.folder import write_files
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomic(out / f"{STEM}.md", to_markdown(table, command))
-        write_atomic(out / f"{STEM}.csv", to_csv(table))
-        write_atomic(out / f"{STEM}.json", to_json(table, settings))
-    except OSError as error:
-        raise PotluckError(f"--out {str(out)!r} cannot be written: {error.strerror}.") from None
+    forms = {"md": to_markdown(table, command), "csv": to_csv(table), "json": to_json(table, settings)}
+    write_files(out, {f"{STEM}.{suffix}": text for suffix, text in forms.items()})
 
 
 def _show(table: Reproduction, out: Path) -> None:

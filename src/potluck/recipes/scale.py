@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from potluck.analysis.groups import dotted
 from potluck.core.errors import unknown
 from potluck.experiment import Experiment, parse_experiment
 from potluck.models import resolve_models
@@ -97,13 +98,10 @@ def differences(paper: Experiment, here: Experiment) -> dict[str, tuple[str, str
     }
 
 
-def flat(values: Values, prefix: str = "") -> dict[str, str]:
-    """Nested values by their dotted names, as one writes them after `--set`; what is unset is left out."""
-    result: dict[str, str] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            result |= flat(value, f"{prefix}{key}.")
-        elif value is not None:
-            several = isinstance(value, list | tuple)
-            result[f"{prefix}{key}"] = (",".join(map(str, value)) or "none") if several else str(value)
-    return result
+def flat(values: Values) -> dict[str, str]:
+    """Nested values by their dotted names, as text; what is unset is left out."""
+    return {key: _text(value) for key, value in dotted(values).items() if value is not None}
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) or "none" if isinstance(value, list | tuple) else str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,16 @@ def write_atomic(path: Path, text: str) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_files(out: Path, files: Mapping[str, str]) -> None:
+    """Write texts into a folder, which is made where it is missing; what cannot be written is one sentence."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            write_atomic(out / name, text)
+    except OSError as error:
+        raise PotluckError(f"--out {str(out)!r} cannot be written: {error.strerror}.") from None
 
 
 def append_lines(path: Path, rows: list[dict[str, Any]]) -> None:

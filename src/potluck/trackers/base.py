@@ -31,6 +31,16 @@ def figures(step: Step) -> dict[str, float]:
     }
 
 
+def facts(loop: Loop) -> dict[str, Any]:
+    """What makes a run this one."""
+    return {
+        "method": loop.method.name or type(loop.method).__name__,
+        "rounds": loop.schedule.rounds,
+        "clients": len(loop.task.clients),
+        "seed": loop.task.seed,
+    }
+
+
 class Tracker(Callback):
     """Shows each server step's figures; subclasses say where. `path` is the run's folder.
 

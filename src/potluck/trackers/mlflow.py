@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from potluck.core.loop import Loop
-from potluck.trackers.base import Tracker, need
+from potluck.trackers.base import Tracker, facts, need
 
 RUN_ID = ".mlflow-run"  # in the run's folder, so that a resumed run goes on in the same place
 
@@ -47,14 +47,7 @@ class MlflowTracker(Tracker):
         experiment = client.get_experiment_by_name(name)
         number = experiment.experiment_id if experiment else client.create_experiment(name)
         self._run = client.create_run(number, run_name=self.label).info.run_id
-        values = {
-            "method": loop.method.name or type(loop.method).__name__,
-            "rounds": loop.schedule.rounds,
-            "clients": len(loop.task.clients),
-            "seed": loop.task.seed,
-            "folder": str(self.path.resolve()),
-        }
-        for key, value in values.items():
+        for key, value in {**facts(loop), "folder": str(self.path.resolve())}.items():
             client.log_param(self._run, key, value)
         (self.path / RUN_ID).write_text(self._run, encoding="utf-8")
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from potluck.core.loop import Loop
-from potluck.trackers.base import Tracker, need
+from potluck.trackers.base import Tracker, facts, need
 
 RUN_ID = ".wandb-run"  # in the run's folder, so that both halves of a resumed run are one run when synced
 
@@ -34,12 +34,7 @@ class WandbTracker(Tracker):
             id=known,
             resume="allow" if known else None,
             reinit="create_new",
-            config={
-                "method": loop.method.name or type(loop.method).__name__,
-                "rounds": loop.schedule.rounds,
-                "clients": len(loop.task.clients),
-                "seed": loop.task.seed,
-            },
+            config=facts(loop),
         )
         note.write_text(str(self._run.id), encoding="utf-8")
 
