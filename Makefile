@@ -26,7 +26,7 @@ types: $(VENV)/.installed-dev ## mypy, strict on src
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed ## speed and memory as ratios measured in one run
-	$(RUN) -m potluck.bench
+	OMP_NUM_THREADS=1 $(BIN)/potluck bench
 
 test-slow: $(VENV)/.installed-dev ## minutes of work: many kills, large populations
 	$(RUN) -m pytest -m slow
@@ -40,7 +40,7 @@ test-browser: $(VENV)/.installed-dev ## the report in a real browser (Debian's c
 test-flower: ## the Flower engine with real processes, in an environment of its own
 	test -x .venv-flower/bin/python || $(PYTHON) -m venv .venv-flower || python3 -m venv .venv-flower
 	.venv-flower/bin/pip install -q -c constraints.txt -e ".[dev,flower]"
-	OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest tests/engines/test_flower_*.py tests/deploy tests/nodes tests/test_cli_flower.py -m "flower or not (slow or browser)"
+	OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest tests/flower -m "flower or not (slow or browser)"
 
 audit: $(VENV)/.installed-dev ## known holes of the dependencies, and bandit over the source
 	$(BIN)/pip install -q -c constraints.txt bandit pip-audit

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from potluck.core.model import ClientModel
 from potluck.core.random import seeded
 from potluck.core.training import Training
-from potluck.federation import Federation
-from potluck.members import Member, federate
+from potluck.federation.federation import Federation
+from potluck.federation.own import Member, federate
 from tiny import points
 
 

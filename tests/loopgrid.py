@@ -11,7 +11,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from potluck.engines.flower.client_app import app
+from potluck.flower.client_app import app
 
 Fault = Callable[[Message], Message | None]
 """What comes back in the place of an answer; None: nothing yet."""

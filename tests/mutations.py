@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from potluck import codec
 from potluck.core.payload import Payload
+from potluck.loop import letter as codec
 
 NUMBERS = (float("nan"), float("inf"), -float("inf"), 1e30, -1e30, 1e9, -1e9, 1e8, -1.0, 0.0, 1e-300)
 WHOLE = (-1, 0, 1, 2, 3, 10**6, 2**31, -(2**63), 2**63 - 1)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from potluck.core.training import Training
 from potluck.experiment import Experiment, parse_experiment
-from potluck.federation import Federation, assemble
-from potluck.nodes.federation import node_federation
-from potluck.nodes.file import TEMPLATE, read_node
-from potluck.nodes.introduction import Introduction
+from potluck.federation.federation import Federation, assemble
+from potluck.flower.node.federation import node_federation
+from potluck.flower.node.file import TEMPLATE, read_node
+from potluck.flower.node.registration import Registration
 
 OWN = '''
 import torch
@@ -65,22 +64,28 @@ def experiment(method: str = "fedgh", **more: Any) -> Experiment:
 def together(one: Experiment, paths: list[Path]) -> Federation:
     """The same clients in one process, as the serial engine would have them."""
     parts = [node_federation(one, read_node(path)) for path in paths]
-    builders = {part.participants[0].architecture: part.participants[0].build for part in parts}
+    builders = {part.members[0].architecture: part.members[0].build for part in parts}
     task = parts[0].task
     return assemble(
-        [part.participants[0] for part in parts],
+        [part.members[0] for part in parts],
         num_classes=3,
         input_shape=task.input_shape,
-        training=Training(**one.training.model_dump()),
+        training=one.training,
         seed=one.seed,
         builders=builders,
     )
 
 
-def introductions(one: Experiment, paths: list[Path]) -> list[Introduction]:
+def in_one_process(one: Experiment) -> dict[str, Any]:
+    """What the experiment asks on the serial engine, where the population is an object."""
+    asked = one.model_dump(exclude_none=True)
+    return {name: asked[name] for name in ("method", "training", "schedule")} | {"engine": {"name": "serial"}}
+
+
+def registrations(one: Experiment, paths: list[Path]) -> list[Registration]:
     found = []
     for path in paths:
         task = node_federation(one, read_node(path)).task
         info = task.clients[0]
-        found.append(Introduction.of(info, task.architectures[info.architecture], task.input_shape))
+        found.append(Registration.of(info, task.architectures[info.architecture], task.input_shape))
     return found

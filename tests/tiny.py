@@ -8,22 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from potluck.codec import encoded_size
-from potluck.core.callback import Callback, Step
 from potluck.core.client import Client
-from potluck.core.evaluation import Evaluation
-from potluck.core.loop import Loop
 from potluck.core.method import Method, Update
 from potluck.core.model import ClientModel
 from potluck.core.needs import check_needs
 from potluck.core.random import seeded
-from potluck.core.schedule import Schedule
 from potluck.core.task import ClientInfo, Context
 from potluck.core.training import Training
-from potluck.core.worker import Worker
 from potluck.engines.serial import SerialEngine
-from potluck.federation import Federation
-from potluck.members import Member, federate
+from potluck.federation.federation import Federation, Member
+from potluck.federation.own import federate
+from potluck.loop.callbacks import Callback, Step
+from potluck.loop.evaluation import Evaluation
+from potluck.loop.loop import Loop
+from potluck.loop.schedule import Clock, Schedule
+from potluck.loop.worker import Worker
 
 
 class Net(ClientModel):
@@ -78,6 +77,7 @@ def tiny(
     sizes: Sequence[int] = (12,),
     training: Training | None = None,
     seed: int = 0,
+    validation: bool = True,
     **more: Any,
 ) -> Federation:
     """Clients with networks of cycling widths, and blobs as data."""
@@ -87,7 +87,9 @@ def tiny(
             net = Net(hidden=hidden[index % len(hidden)], norm=norm, smooth=smooth).double()
         only = classes_of[index % len(classes_of)] if classes_of else None
         size = sizes[index % len(sizes)]
-        members.append(Member(net, points(size, 10 + index, only=only), points(9, 90 + index, only=only)))
+        train, test = points(size, 10 + index, only=only), points(9, 90 + index, only=only)
+        held = points(5, 50 + index, only=only) if validation else None
+        members.append(Member(net, train, test, validation=held))
     with seeded(seed, "shared"):
         shared = Net(hidden=2, smooth=smooth).double()
     settings = training or Training(epochs=1, batch_size=4, lr=0.1)
@@ -136,8 +138,20 @@ def make_loop(
     """A loop on the serial engine."""
     fed = fed or tiny()
     check_needs(method, fed.task)
-    engine = SerialEngine(Worker(method, fed.client, encoded_size))
-    return Loop(method, fed.task, engine, Schedule(rounds, **schedule), evaluation or Evaluation(), callbacks)
+    engine = SerialEngine(Worker(method, fed.client))
+    clock = Clock(
+        **{name: schedule.pop(name) for name in ("duration", "upload", "available") if name in schedule}
+    )
+    return Loop(
+        method,
+        fed.task,
+        engine,
+        Schedule(rounds, **schedule),
+        evaluation or Evaluation(),
+        callbacks,
+        clock=clock,
+        shared_test=fed.shared_test,
+    )
 
 
 class Recorder(Callback):

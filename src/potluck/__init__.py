@@ -14,19 +14,43 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PLACES = {
-    "potluck.session": ("Run", "run"),
+    "potluck.api": ("run",),
+    "potluck.runs.run": ("Run",),
+    "potluck.runs.read": ("read_run",),
+    "potluck.runs.export": (
+        "export_client",
+        "load_model",
+    ),
     "potluck.experiment": ("Experiment",),
-    "potluck.export": ("export_client", "load_model"),
-    "potluck.members": ("Member", "federate"),
-    "potluck.core.callback": ("Callback", "End", "Step"),
-    "potluck.core.client": ("Client",),
-    "potluck.core.errors": ("PotluckError",),
-    "potluck.core.method": ("Method", "Need", "Update"),
-    "potluck.core.model": ("ClientModel",),
-    "potluck.core.payload": ("Nothing", "Payload", "Tensors"),
-    "potluck.core.task": ("ClientInfo", "Context", "Task"),
-    "potluck.core.training": ("Training",),
+    "potluck.federation.federation": (
+        "Federation",
+        "Member",
+    ),
+    "potluck.federation.own": ("federate",),
+    "potluck.loop.callbacks": (
+        "Callback",
+        "End",
+        "Step",
+    ),
+    "potluck.core": (
+        "Client",
+        "ClientInfo",
+        "ClientModel",
+        "Context",
+        "Method",
+        "Need",
+        "Nothing",
+        "Payload",
+        "PotluckError",
+        "Shape",
+        "Task",
+        "Tensors",
+        "Training",
+        "Update",
+        "setting",
+    ),
     "potluck.data": (
+        "Partition",
         "contiguous",
         "dirichlet",
         "from_file",
@@ -36,23 +60,37 @@ _PLACES = {
         "partition",
         "pathological",
     ),
-    "potluck.models": ("build_model", "split"),
-    "potluck.runs.read": ("read_run",),
+    "potluck.models": (
+        "build_model",
+        "split",
+    ),
 }
 _HOMES = {name: module for module, names in _PLACES.items() for name in names}
 
-__all__ = sorted(_HOMES)
+__all__ = sorted([*_HOMES, "kit"])
 
 if TYPE_CHECKING:
-    from potluck.core.callback import Callback, End, Step
-    from potluck.core.client import Client
-    from potluck.core.errors import PotluckError
-    from potluck.core.method import Method, Need, Update
-    from potluck.core.model import ClientModel
-    from potluck.core.payload import Nothing, Payload, Tensors
-    from potluck.core.task import ClientInfo, Context, Task
-    from potluck.core.training import Training
+    from potluck import kit
+    from potluck.api import run
+    from potluck.core import (
+        Client,
+        ClientInfo,
+        ClientModel,
+        Context,
+        Method,
+        Need,
+        Nothing,
+        Payload,
+        PotluckError,
+        Shape,
+        Task,
+        Tensors,
+        Training,
+        Update,
+        setting,
+    )
     from potluck.data import (
+        Partition,
         contiguous,
         dirichlet,
         from_file,
@@ -63,14 +101,18 @@ if TYPE_CHECKING:
         pathological,
     )
     from potluck.experiment import Experiment
-    from potluck.export import export_client, load_model
-    from potluck.members import Member, federate
+    from potluck.federation.federation import Federation, Member
+    from potluck.federation.own import federate
+    from potluck.loop.callbacks import Callback, End, Step
     from potluck.models import build_model, split
+    from potluck.runs.export import export_client, load_model
     from potluck.runs.read import read_run
-    from potluck.session import Run, run
+    from potluck.runs.run import Run
 
 
 def __getattr__(name: str) -> Any:
+    if name == "kit":
+        return importlib.import_module("potluck.kit")
     if name not in _HOMES:
         raise AttributeError(f"module 'potluck' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from potluck.analysis.columns import all_columns
+from potluck.analysis.columns import all_columns, check_columns
 from potluck.analysis.comparison import compare
 from potluck.analysis.groups import differing_settings, group_runs
 from potluck.analysis.tables import print_comparison, to_csv, to_latex, to_markdown
 from potluck.core.errors import PotluckError
-from potluck.runs.read import RunData
+from potluck.runs.run import Run
 
-Maker = Callable[..., RunData]
+Maker = Callable[..., Run]
 
 
 def test_runs_that_differ_only_in_seed_are_one_group(run_of: Maker) -> None:
@@ -48,7 +48,10 @@ def test_simulated_time_to_a_target_is_shown_where_there_was_a_clock(run_of: Mak
 
 
 def test_engine_does_not_make_another_question(run_of: Maker) -> None:
-    runs = [run_of(seed=0, settings={"engine": "serial"}), run_of(seed=1, settings={"engine": "pool"})]
+    runs = [
+        run_of(seed=0, settings={"engine": {"name": "serial"}}),
+        run_of(seed=1, settings={"engine": {"name": "pool"}}),
+    ]
     assert len(group_runs(runs)) == 1
 
 
@@ -177,3 +180,27 @@ def test_no_number_is_cut_off_in_the_terminal(run_of: Maker, width: int) -> None
     assert "[b]" in shown  # a label is text, never markup
     assert f"{100 * runs[0].final_accuracy:.2f} ±" in shown
     assert max(map(len, shown.splitlines())) <= width
+
+
+def test_columns_can_be_chosen(run_of: Maker) -> None:
+    measured = {"final_macro_f1": 0.5, "final_calibration_error": 0.125, "final_loss": 1.25}
+    runs = [
+        run_of(method="a", summary=measured),
+        run_of(method="b", summary={**measured, "final_loss": 0.75}),
+    ]
+    comparison = compare(runs, columns=("f1", "ece", "nll", "accuracy"))
+    lines = to_markdown(comparison).splitlines()
+    assert lines[0] == "| method | macro F1 | calibration error | log loss | accuracy |"
+    assert lines[2].startswith("| a | 50.00 | 12.50 | 1.250 |")
+    assert lines[3].startswith("| b | 50.00 | 12.50 | **0.750** |")
+    assert "macro F1 & calibration error & log loss" in to_latex(comparison)
+    (row, _) = csv.DictReader(io.StringIO(to_csv(comparison)))
+    assert (row["macro_f1"], row["calibration_error"], row["loss"]) == ("0.5", "0.125", "1.25")
+
+
+def test_a_column_that_there_is_not_is_refused() -> None:
+    with pytest.raises(PotluckError, match="Unknown column 'f2'. Did you mean 'f1'?"):
+        check_columns(["accuracy", "f2"], None)
+    with pytest.raises(PotluckError, match="pass --target"):
+        check_columns(["target"], None)
+    check_columns(["target"], 0.5)

@@ -11,9 +11,10 @@ import pytest
 import potluck
 from potluck.analysis.curves import band, client_curve, client_mean_curve, loss_increase, smooth
 from potluck.core.errors import PotluckError
-from potluck.runs.read import Curve, RunData, read_run
+from potluck.runs.read import read_run
+from potluck.runs.run import Curve, Run
 
-Maker = Callable[..., RunData]
+Maker = Callable[..., Run]
 
 
 def test_smoothing_by_hand_keeps_both_ends() -> None:

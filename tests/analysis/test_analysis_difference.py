@@ -13,12 +13,12 @@ from potluck.analysis.accounting import ledger, ledger_cells, ledger_table
 from potluck.analysis.difference import architecture_means, client_differences
 from potluck.analysis.sweep import sweep
 from potluck.core.errors import PotluckError
-from potluck.runs.read import RunData
+from potluck.runs.run import Run
 
-Maker = Callable[..., RunData]
+Maker = Callable[..., Run]
 
 
-def with_accuracies(run_of: Maker, method: str, accuracies: list[float | None], seed: int = 0) -> RunData:
+def with_accuracies(run_of: Maker, method: str, accuracies: list[float | None], seed: int = 0) -> Run:
     return run_of(method=method, seed=seed, clients=len(accuracies), summary={"client_accuracy": accuracies})
 
 

@@ -10,9 +10,9 @@ import pytest
 from potluck.analysis.fairness import fairness
 from potluck.analysis.significance import paired_over_clients, paired_t, paired_test, wilcoxon
 from potluck.core.errors import PotluckError
-from potluck.runs.read import RunData
+from potluck.runs.run import Run
 
-Maker = Callable[..., RunData]
+Maker = Callable[..., Run]
 
 
 def test_fairness_by_hand() -> None:

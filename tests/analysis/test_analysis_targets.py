@@ -11,10 +11,11 @@ import pytest
 
 from potluck.analysis.targets import cost_to_target, speed_up
 from potluck.core.errors import PotluckError
-from potluck.runs.read import RunData, read_run
+from potluck.runs.read import read_run
+from potluck.runs.run import Run
 
 
-def run_with(path: Path, accuracies: list[float | None], **summary: Any) -> RunData:
+def run_with(path: Path, accuracies: list[float | None], **summary: Any) -> Run:
     path.mkdir(exist_ok=True)
     records = [
         {

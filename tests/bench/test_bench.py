@@ -57,9 +57,12 @@ def test_a_quick_run_measures_every_part_and_writes_it_down(tmp_path: Path) -> N
     rows = run_suite(tmp_path, quick=True, show=said.append)
     assert {row.part for row in rows} == {
         "serial ÷ bare loop",
+        "measures of a test",
         "serial ÷ pool of 2",
-        "serial ÷ stacked",
+        "serial ÷ vectorized",
         "plain ÷ channels last",
+        "dealing to 100 clients",
+        "pixels ÷ ready numbers",
         "share of a round",
         "growth, cohort of 10",
         "memory",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.core.errors import PotluckError
-from potluck.data import parse_split, split_client
+from potluck.data import parse_split, split_client, split_in_three
 
 PARTS = st.sampled_from([(0.8, 0.1, 0.1), (0.8, 0.2), (0.75, 0.25), (1.0,), (0.01, 0.98, 0.01)])
 
@@ -61,3 +61,22 @@ def test_a_split_that_cannot_be_read_is_named(text):
 def test_nothing_to_split_is_an_error():
     with pytest.raises(PotluckError, match="Client 'x' has no rows to split"):
         split_client(np.empty(0, np.int64), seed=0, client="x")
+
+
+@pytest.mark.parametrize(
+    ("split", "sizes"),
+    [("8:1:1", [80, 10, 10]), ("8:2", [80, 0, 20]), ("8:0:2", [80, 0, 20]), ("shared", [100, 0, 0])],
+)
+def test_three_parts_of_which_some_may_be_empty(split, sizes):
+    parts = split_in_three(np.arange(100), split, seed=0, client="a")
+    assert [len(part) for part in parts] == sizes
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(100))
+
+
+@pytest.mark.parametrize(
+    ("split", "sizes"), [("8:1:1", [80, 10, 0]), ("75:25", [90, 0, 0]), ("shared", [90, 0, 0])]
+)
+def test_where_test_rows_come_from_elsewhere_only_validation_is_cut_off(split, sizes):
+    parts = split_in_three(np.arange(90), split, seed=0, client="a", test_apart=True)
+    assert [len(part) for part in parts] == sizes
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(90))

@@ -17,10 +17,10 @@ from accelerator import Away, MixedDevices, accelerator
 from torch import Tensor
 
 import potluck
-from potluck.core.callback import Callback
 from potluck.core.client import Client
-from potluck.core.loop import Loop
 from potluck.core.tree import tensors_in
+from potluck.loop.callbacks import Callback
+from potluck.loop.loop import Loop
 from potluck.methods import METHODS, fedl2g
 
 SETTINGS = {

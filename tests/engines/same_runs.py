@@ -7,23 +7,21 @@ from typing import Any
 
 import torch
 
-from potluck.codec import encoded_size
-from potluck.core.evaluation import Evaluation
-from potluck.core.job import Engine
-from potluck.core.loop import Loop
 from potluck.core.method import Method
-from potluck.core.schedule import Schedule
 from potluck.core.training import Training
 from potluck.core.tree import flatten
-from potluck.core.worker import Worker
-from potluck.federation import Federation
+from potluck.federation.federation import Federation
+from potluck.loop.evaluation import Evaluation
+from potluck.loop.jobs import Engine
+from potluck.loop.loop import Loop
+from potluck.loop.schedule import Clock, Schedule
+from potluck.loop.worker import Worker
 from tiny import Recorder, tiny
 
 Methods = Method[Any, Any, Any]
 SYNCHRONOUS = Schedule(3, participation=0.8)
-ASYNCHRONOUS = Schedule(
-    3, buffer=1, concurrency=3, duration=lambda client, number, message: 1.0 + (7 * client.index + number) % 3
-)
+ASYNCHRONOUS = Schedule(3, buffer=1, concurrency=3)
+UNEVEN = Clock(duration=lambda client, number, message: 1.0 + (7 * client.index + number) % 3)
 
 
 def federation() -> Federation:
@@ -31,23 +29,27 @@ def federation() -> Federation:
 
 
 def worker(method: Methods, fed: Federation) -> Worker:
-    return Worker(method, fed.client, encoded_size)
+    return Worker(method, fed.client)
 
 
 def outcome(method: Methods, engine: Engine, fed: Federation, schedule: Schedule) -> dict[str, Any]:
     """Everything that a run leaves behind but the time it took."""
     seen = Recorder()
     evaluation = Evaluation("local", ("received", "shared"))
-    loop = Loop(method, fed.task, engine, schedule, evaluation, [seen])
+    clock = UNEVEN if schedule is ASYNCHRONOUS else None
+    loop = Loop(
+        method, fed.task, engine, schedule, evaluation, [seen], clock=clock, shared_test=fed.shared_test
+    )
     try:
         progress = loop.run()
-        states = [loop.desk.fetch(info.index, loop.context()) for info in fed.task.clients]
+        states = [loop.dispatcher.fetch(info.index, loop.server.context()) for info in fed.task.clients]
     finally:
         engine.close()
     tensors = {f"client {n}{name}": t for n, flat in enumerate(states) for name, t in flat.tensors.items()}
     tensors |= {f"server {name}": t for name, t in flatten(progress.state).tensors.items()}
     records = [{**asdict(step.record), "seconds": 0} for step in seen.steps]
-    return {"records": records, "final": [asdict(score) for score in seen.end.scores], "tensors": tensors}
+    final = [asdict(score) for score in (*seen.end.scores, *seen.end.validation)]
+    return {"records": records, "final": final, "tensors": tensors}
 
 
 def assert_equal(mine: dict[str, Any], theirs: dict[str, Any]) -> None:

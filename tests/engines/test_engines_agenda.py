@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from potluck.core.job import Job
 from potluck.engines.pool.agenda import NOBODY, Agenda
 from potluck.engines.pool.costs import Costs
+from potluck.loop.jobs import Job
 
 
 def job(number: int, client: int) -> Job:

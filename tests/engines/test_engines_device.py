@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import potluck
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
+from potluck.core.model import ClientModel
 from potluck.engines import channels_last
 from potluck.experiment import parse_experiment, read_experiment
+from potluck.federation.population import build_federation
 from potluck.methods.fedgh import FedGH
-from potluck.population import build_federation
 from tiny import StopAt
 
 HERE = Path(__file__).parent
@@ -37,6 +39,23 @@ def test_every_method_stays_on_the_device_and_gives_the_same_numbers(tmp_path: P
 def test_a_device_that_is_not_there_is_one_sentence(device: str, tmp_path: Path):
     with pytest.raises(PotluckError, match=rf"engine.device = '{device}' is not available here; use cpu"):
         potluck.run("fedgh", rounds=1, engine={"device": device}, out=tmp_path / "run")
+
+
+class Own(ClientModel):
+    """A network that the zoo does not know."""
+
+    feature_dim = 64
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 64, 3, bias=False), nn.Linear(64, 10)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.conv(x).relu().mean((2, 3))
+
+
+class Plain(Own):
+    """Another one."""
 
 
 def settings(engine: dict[str, object]) -> dict[str, object]:
@@ -75,13 +94,30 @@ def test_channels_last_is_kept_through_training_averages_and_resuming(
     tmp_path: Path, layout: dict[str, bool]
 ):
     engine = {"name": "serial", "channels_last": ["small-cnn"]}
+    first = potluck.run(settings({"name": "serial", "channels_last": []}), out=tmp_path / "first")
+    assert layout == {"small-cnn": False, "small-mlp": False}
     whole = potluck.run(settings(engine), out=tmp_path / "whole")
     assert layout == {"small-cnn": True, "small-mlp": False}
     with pytest.raises(KeyboardInterrupt):
         potluck.run(settings(engine), out=tmp_path / "halves", callbacks=[StopAt(1)])
     halves = potluck.run(settings(engine), out=tmp_path / "halves", resume=True)
     pool = potluck.run(settings({**engine, "name": "pool", "workers": 2}), out=tmp_path / "pool")
-    assert numbers(whole) == numbers(halves) == numbers(pool)
+    built = potluck.run(settings({"name": "serial"}), out=tmp_path / "built")
+    assert numbers(whole) == numbers(halves) == numbers(pool) == numbers(built)
+    assert numbers(whole) != numbers(first)  # else nothing was tested
+
+
+def recorded(run: Path) -> object:
+    return read_experiment(run / "experiment.toml")["engine"]["channels_last"]
+
+
+def test_what_the_zoo_knows_is_the_default_on_record_and_obeyed_again(tmp_path: Path):
+    one = potluck.run(settings({"name": "serial"}), out=tmp_path / "one")
+    assert recorded(one.path) == ["small-cnn"]
+    again = potluck.run(str(one.path / "experiment.toml"), out=tmp_path / "again")
+    assert numbers(one) == numbers(again)
+    stacked = potluck.run(settings({"name": "serial", "vectorize": "on"}), out=tmp_path / "stacked")
+    assert recorded(stacked.path) == []  # a stack has its channels first
 
 
 def test_the_measured_layout_is_on_record_and_not_measured_again(
@@ -90,10 +126,12 @@ def test_the_measured_layout_is_on_record_and_not_measured_again(
     answers = iter([True, False])
     monkeypatch.setattr(channels_last, "_is_faster", lambda name, federation: next(answers))
     asked = settings({"name": "serial", "channels_last": "auto"})
-    potluck.run(asked, out=tmp_path / "run")
-    written = read_experiment(tmp_path / "run" / "experiment.toml")
-    assert written["engine"]["channels_last"] == ["small-cnn"]
-    assert potluck.run(asked, out=tmp_path / "run", resume=True).was_finished  # a third answer would fail
+    del asked["models"]
+    mine = [Own, Plain, "small-cnn"]
+    potluck.run(asked, models=mine, out=tmp_path / "run")
+    assert recorded(tmp_path / "run") == ["0-Own", "small-cnn"]  # the zoo is not measured: it knows
+    again = potluck.run(asked, models=mine, out=tmp_path / "run", resume=True)
+    assert again.was_finished  # a third answer would fail
 
 
 def test_what_has_no_convolutions_is_never_laid_out_anew(tmp_path: Path):

@@ -14,13 +14,13 @@ import pytest
 from same_runs import ASYNCHRONOUS, SYNCHRONOUS, Methods, assert_equal, federation, outcome, worker
 
 from potluck.core.client import Client
-from potluck.core.desk import ClientFailed
-from potluck.core.job import Engine
 from potluck.core.payload import Nothing
-from potluck.core.schedule import Schedule
-from potluck.core.worker import Worker
 from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
+from potluck.loop.dispatch import ClientFailed
+from potluck.loop.jobs import Engine
+from potluck.loop.schedule import Schedule
+from potluck.loop.worker import Worker
 from potluck.methods import METHODS, method_class
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedgh import FedGH

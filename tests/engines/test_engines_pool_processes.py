@@ -15,9 +15,9 @@ import pytest
 from same_runs import federation, worker
 
 from potluck.core.client import Client
-from potluck.core.job import Job
 from potluck.core.payload import Nothing
 from potluck.engines.pool import PoolEngine
+from potluck.loop.jobs import Job
 from potluck.methods.standalone import Standalone
 
 TESTS = Path(__file__).parent

@@ -9,9 +9,9 @@ import pytest
 from same_runs import assert_equal, federation, outcome, worker
 
 from potluck.bench.growth import crowd
-from potluck.core.schedule import Schedule
 from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
+from potluck.loop.schedule import Schedule
 from potluck.methods.fedgh import FedGH
 
 

@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from potluck.codec import encoded_size
 from potluck.core.training import Training
-from potluck.core.worker import Worker
 from potluck.engines.vectorized import VectorizedEngine
-from potluck.engines.vectorized.decide import worth_stacking
+from potluck.engines.vectorized.decide import is_faster_together
 from potluck.engines.vectorized.seats import Seat, run_together
-from potluck.members import Member, federate
+from potluck.federation.own import Member, federate
+from potluck.loop.worker import Worker
 from potluck.methods import METHODS, method_class
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedgh import FedGH
@@ -28,7 +27,7 @@ def both(method: Any, make: Any, **schedule: Any) -> tuple[list[Any], list[Any]]
         fed, seen = make(), Recorder()
         loop = make_loop(method, fed, callbacks=[seen], **schedule)
         if vectorized:
-            loop.desk.engine = VectorizedEngine(Worker(method, fed.client, encoded_size))
+            loop.dispatcher.engine = VectorizedEngine(Worker(method, fed.client))
         loop.run()
         states.append([loop.fetch(info.index)["model"] for info in fed.task.clients])
     return states[0], states[1]
@@ -119,11 +118,11 @@ def test_a_loss_that_raises_is_told_to_each_client():
 
 def test_auto_decides_once_and_writes_it_down(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     import potluck
-    from potluck import settle
+    from potluck.runs import resolve
 
     monkeypatch.chdir(tmp_path)
     for answer, word in ((True, "on"), (False, "off")):
-        monkeypatch.setattr(settle, "worth_stacking", lambda task, make, answer=answer: answer)
+        monkeypatch.setattr(resolve, "is_faster_together", lambda task, make, answer=answer: answer)
         values = {"engine": {"name": "serial", "vectorize": "auto"}, "method": {"name": "standalone"}}
         run = potluck.run(values, rounds=1, clients=4, models="small-mlp", training={"epochs": 1})
         assert f'vectorize = "{word}"' in (run.path / "experiment.toml").read_text()
@@ -131,13 +130,13 @@ def test_auto_decides_once_and_writes_it_down(tmp_path: Any, monkeypatch: pytest
 
 
 def test_the_measurement_leaves_clients_and_random_state_alone():
-    from potluck.engines.vectorized.decide import worth_stacking
+    from potluck.engines.vectorized.decide import is_faster_together
 
     fed = tiny(4, hidden=(5,))
     before = torch.random.get_rng_state()
-    assert worth_stacking(fed.task, fed.client) in (True, False)
+    assert is_faster_together(fed.task, fed.client) in (True, False)
     assert torch.equal(before, torch.random.get_rng_state())
-    assert not worth_stacking(tiny(2, hidden=(5, 7)).task, fed.client)
+    assert not is_faster_together(tiny(2, hidden=(5, 7)).task, fed.client)
 
 
 class Fickle(Net):
@@ -151,4 +150,4 @@ class Fickle(Net):
 def test_auto_leaves_networks_alone_that_cannot_be_stacked():
     members = [Member(Fickle().double(), points(12, seed)) for seed in range(3)]
     federation = federate(members, training=Training(epochs=1, batch_size=4, lr=0.1), num_classes=3)
-    assert not worth_stacking(federation.task, federation.client)
+    assert not is_faster_together(federation.task, federation.client)

@@ -9,22 +9,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from potluck.codec import encoded_size
 from potluck.core.client import Client
-from potluck.core.job import Answer, Failure, Job
 from potluck.core.model import ClientModel
 from potluck.core.payload import Nothing
 from potluck.core.random import seeded
 from potluck.core.training import Training
-from potluck.core.worker import Worker
 from potluck.engines.serial import SerialEngine
 from potluck.engines.trial import plain_request
 from potluck.engines.vectorized import VectorizedEngine, seats
-from potluck.engines.vectorized.decide import worth_stacking
+from potluck.engines.vectorized.decide import is_faster_together
 from potluck.engines.vectorized.stack import key_of
 from potluck.engines.vectorized.structure import structure_of
-from potluck.federation import Federation
-from potluck.members import Member, federate
+from potluck.federation.federation import Federation
+from potluck.federation.own import Member, federate
+from potluck.loop.jobs import Answer, Failure, Job
+from potluck.loop.worker import Worker
 from potluck.methods.standalone import Standalone
 from potluck.models import split
 from tiny import make_loop, points, same, tiny
@@ -112,10 +111,10 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def trained(fed: Federation, engine: type[SerialEngine] | type[VectorizedEngine], **more: Any) -> list[Any]:
     """Every client's final tensors after two rounds."""
     loop = make_loop(Standalone(), fed, rounds=2)
-    loop.desk.engine = engine(Worker(Standalone(), fed.client, encoded_size), **more)
+    loop.dispatcher.engine = engine(Worker(Standalone(), fed.client), **more)
     loop.run()
     states = [loop.fetch(info.index)["model"] for info in fed.task.clients]
-    loop.desk.engine.close()
+    loop.dispatcher.engine.close()
     return states
 
 
@@ -208,7 +207,7 @@ def test_what_a_network_is_made_of_decides_not_its_numbers() -> None:
 def test_the_measurement_does_not_stack_what_training_would_not() -> None:
     fed = own([Plain, lambda: Plain(torch.tanh)])
     assert len({info.architecture for info in fed.task.clients}) == 1
-    assert worth_stacking(fed.task, fed.client) is False
+    assert is_faster_together(fed.task, fed.client) is False
     assert key_of(fed.client(0), plain_request(fed.client(0))) is not None
 
 
@@ -229,7 +228,7 @@ def test_a_client_that_cannot_be_made_fails_alone_and_as_on_the_serial_engine(br
     fed = tiny(3, hidden=(5,))
     found = []
     for kind in (SerialEngine, VectorizedEngine):
-        engine = kind(Worker(Standalone(), Builder(fed, broken), encoded_size))
+        engine = kind(Worker(Standalone(), Builder(fed, broken)))
         for index in range(3):
             engine.submit(Job(index + 1, "train", index, 0, 1, 1, Nothing()))
         results = list(engine.results())
@@ -243,13 +242,13 @@ def test_a_client_that_cannot_be_made_fails_alone_and_as_on_the_serial_engine(br
 def test_clients_beyond_the_budget_are_put_away_between_cohorts_and_lose_nothing(tmp_path: Any) -> None:
     plenty = trained(tiny(4, hidden=(5,)), VectorizedEngine)
     fed = tiny(4, hidden=(5,))
-    worker = Worker(Standalone(), fed.client, encoded_size)
+    worker = Worker(Standalone(), fed.client)
     loop = make_loop(Standalone(), fed, rounds=2)
-    loop.desk.engine = VectorizedEngine(worker, memory=1, spill_dir=tmp_path)
+    loop.dispatcher.engine = VectorizedEngine(worker, memory=1, spill_dir=tmp_path)
     loop.run()
-    assert sum(index in worker.residents for index in range(4)) == 1
+    assert sum(index in worker.cache for index in range(4)) == 1
     assert len(list(tmp_path.rglob("*.safetensors"))) >= 3
     scarce = [loop.fetch(index)["model"] for index in range(4)]
     assert all(same(one, other) for one, other in zip(plenty, scarce, strict=True))
-    loop.desk.engine.close()
+    loop.dispatcher.engine.close()
     assert list(tmp_path.iterdir()) == []

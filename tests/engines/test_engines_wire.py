@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from potluck.core.job import Answer, Failure, Job, Score
 from potluck.core.payload import Nothing, Payload, PayloadError
 from potluck.core.tree import flatten, unflatten
 from potluck.engines.pool.wire import Order, Report, Wire
+from potluck.loop.jobs import Answer, Failure, Job
+from potluck.loop.score import Score
 
 
 @dataclass(frozen=True)
@@ -97,5 +98,5 @@ def test_a_message_of_another_type_is_refused_before_it_is_sent(pair: Pair) -> N
 
 def test_a_closed_line_is_the_end(pair: Pair) -> None:
     pair[0].close()
-    with pytest.raises(EOFError):
+    with pytest.raises(ConnectionError):
         WIRE.receive_order(pair[1])

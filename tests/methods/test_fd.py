@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from potluck.core.classwise import ClassRows
 from potluck.core.training import Training
+from potluck.kit import ClassRows
 from potluck.methods.fd import FD, MeanOutputs, pull_to
 from potluck.methods.standalone import Standalone
 from tiny import Recorder, answer, context, make_loop, same, tiny, update, weights

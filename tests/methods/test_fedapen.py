@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from potluck.core.shared_model import SharedWeights
 from potluck.core.task import Context
 from potluck.core.training import Training
-from potluck.methods.fedapen import FedAPEN, ensemble, learn_share
+from potluck.kit import SharedWeights
+from potluck.methods.fedapen import FedAPEN, best_share, ensemble, learn_share
 from tiny import Recorder, make_loop, same_state, tiny
 
 PRIVATE = torch.tensor([[2.0, 0.0]], dtype=torch.float64)
@@ -176,3 +176,31 @@ def test_numbers_that_travel():
     seen = Recorder()
     make_loop(FedAPEN(), rounds=1, callbacks=[seen]).run()
     assert seen.steps[0].record.floats_up == seen.steps[0].record.floats_down == 4 * 31
+
+
+def test_the_exact_share_is_the_best_one():
+    """A convex problem in one number: no λ of a fine grid does better, and the ends are found too."""
+    rng = torch.Generator().manual_seed(3)
+    y = torch.arange(12) % 3
+    private, shared = (torch.randn(12, 3, generator=rng, dtype=torch.float64) for _ in range(2))
+    private[torch.arange(12), y] += 1.0
+    found = best_share(private, shared, y)
+
+    def loss(share: float) -> float:
+        return F.cross_entropy(ensemble(share, private, shared), y).item()
+
+    grid = [number / 1000 for number in range(1001)]
+    assert loss(found) <= min(map(loss, grid)) + 1e-12
+    assert 0 < found < 1
+    right = torch.nn.functional.one_hot(y, 3).double()
+    assert best_share(right, -right, y) == pytest.approx(1.0, abs=1e-9)
+    assert best_share(-right, right, y) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_sgd_on_the_share_is_there_for_the_paper():
+    assert FedAPEN().solve == "exact"
+    exact, slow = Recorder(), Recorder()
+    for method, seen in ((FedAPEN(adaptability=0.4), exact), (FedAPEN(adaptability=0.4, solve="sgd"), slow)):
+        make_loop(method, tiny(2, sizes=(20,)), rounds=3, callbacks=[seen]).run()
+    moved = abs(slow.steps[-1].fetch(0)["private"]["lambda"] - 0.5)
+    assert 0 < moved < 0.05  # thirty steps of 0.001

@@ -1,5 +1,7 @@
 """FedAvg in its three forms: means worked out by hand, and the identity with centralised training."""
 
+from operator import attrgetter
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -7,11 +9,11 @@ from torch.nn.functional import cross_entropy
 from families import Deep, deep, population
 from potluck.core.errors import PotluckError
 from potluck.core.method import Update
-from potluck.core.sharing import ALL, Groups, Weights, average_groups
 from potluck.core.task import ClientInfo
 from potluck.core.training import Training
+from potluck.kit import ALL, Groups, Weights, average_groups
 from potluck.methods.fedavg import FedAvg
-from tiny import Recorder, make_loop, tiny
+from tiny import Recorder, context, make_loop, tiny
 
 
 def update(index: int, samples: int, architecture: str = "net", **values: float) -> Update[Weights]:
@@ -20,7 +22,7 @@ def update(index: int, samples: int, architecture: str = "net", **values: float)
 
 
 def averaged(groups: Groups, updates: list[Update[Weights]], weighting="samples") -> dict[str, float]:
-    result = average_groups(groups, updates, [one.payload.tensors for one in updates], weighting)
+    result = average_groups(context(), groups, updates, attrgetter("tensors"), weighting)
     return {name: tensor.item() for group in result.values() for name, tensor in group.items()}
 
 
@@ -43,9 +45,7 @@ def test_layerwise_takes_each_mean_over_its_owners():
 
 def test_same_arch_keeps_groups_apart():
     groups = {"A": {"w": torch.tensor([9.0])}, "B": {"w": torch.tensor([8.0])}}
-    result = average_groups(
-        groups, (u := [update(0, 1, "A", w=1.0)]), [one.payload.tensors for one in u], "samples"
-    )
+    result = average_groups(context(), groups, [update(0, 1, "A", w=1.0)], attrgetter("tensors"), "samples")
     assert result["A"]["w"].item() == 1.0
     assert result["B"]["w"].item() == 8.0
 
@@ -109,11 +109,11 @@ def test_the_global_model_is_the_deepest_with_the_shared_weights():
     x, _ = fed.client(0).train.take(slice(None))
     model = Deep((2, 1)).double()
     model.load_state_dict(loop.progress.state[ALL])
-    predictor = method.predict_server(loop.progress.state, loop.context())
+    predictor = method.predict_server(loop.progress.state, loop.server.context())
     assert predictor is not None
     assert torch.equal(predictor(x), model(x))
     groups = make_loop(FedAvg(), tiny(2))
-    assert FedAvg().predict_server(groups.progress.state, groups.context()) is None
+    assert FedAvg().predict_server(groups.progress.state, groups.server.context()) is None
 
 
 def test_single_samples_and_rare_participation_are_survived():

@@ -5,20 +5,20 @@ from itertools import pairwise
 import pytest
 import torch
 
-from potluck.core.header import Header
 from potluck.core.method import Update
+from potluck.core.samples import ClassMean
 from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import ClassMean
 from potluck.core.training import Training
+from potluck.kit import Head
 from potluck.methods.fedgh import ClassMeans, FedGH
 from tiny import Recorder, make_loop, tiny
 
 
-def zero_header() -> torch.nn.Linear:
-    header = torch.nn.Linear(2, 2, dtype=torch.float64)
-    torch.nn.init.zeros_(header.weight)
-    torch.nn.init.zeros_(header.bias)
-    return header
+def zero_head() -> torch.nn.Linear:
+    head = torch.nn.Linear(2, 2, dtype=torch.float64)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    return head
 
 
 def update(index: int, means: list[list[float]], labels: list[int]) -> Update[ClassMeans]:
@@ -41,26 +41,26 @@ def test_class_mean_is_the_mean_of_samples_not_of_batch_means():
 
 
 def test_one_step_per_class_mean_in_client_order():
-    header = zero_header()
-    FedGH(server_lr=0.1).server(header, [update(0, [[1.0, 2.0]], [0])], context())
-    assert torch.allclose(header.weight, torch.tensor([[0.05, 0.1], [-0.05, -0.1]], dtype=torch.float64))
-    assert torch.allclose(header.bias, torch.tensor([0.05, -0.05], dtype=torch.float64))
-    FedGH(server_lr=0.1).server(header, [update(1, [[1.0, 0.0]], [1])], context())
-    assert header.weight[0].tolist() == pytest.approx([-0.0049834, 0.1], abs=1e-7)
-    assert header.bias[0].item() == pytest.approx(-0.0049834, abs=1e-7)
+    head = zero_head()
+    FedGH(server_lr=0.1).server(head, [update(0, [[1.0, 2.0]], [0])], context())
+    assert torch.allclose(head.weight, torch.tensor([[0.05, 0.1], [-0.05, -0.1]], dtype=torch.float64))
+    assert torch.allclose(head.bias, torch.tensor([0.05, -0.05], dtype=torch.float64))
+    FedGH(server_lr=0.1).server(head, [update(1, [[1.0, 0.0]], [1])], context())
+    assert head.weight[0].tolist() == pytest.approx([-0.0049834, 0.1], abs=1e-7)
+    assert head.bias[0].item() == pytest.approx(-0.0049834, abs=1e-7)
 
 
 def test_per_client_mode_takes_one_step_on_the_mean_loss():
-    header = zero_header()
+    head = zero_head()
     FedGH(server_lr=0.1, server_mode="per_client").server(
-        header, [update(0, [[1.0, 2.0], [1.0, 0.0]], [0, 1])], context()
+        head, [update(0, [[1.0, 2.0], [1.0, 0.0]], [0, 1])], context()
     )
-    assert torch.allclose(header.weight, torch.tensor([[0.0, 0.05], [0.0, -0.05]], dtype=torch.float64))
-    assert torch.allclose(header.bias, torch.zeros(2, dtype=torch.float64))
+    assert torch.allclose(head.weight, torch.tensor([[0.0, 0.05], [0.0, -0.05]], dtype=torch.float64))
+    assert torch.allclose(head.bias, torch.zeros(2, dtype=torch.float64))
 
 
 def test_pooled_mode_with_one_batch_equals_one_step_on_all_means():
-    pooled, joint = zero_header(), zero_header()
+    pooled, joint = zero_head(), zero_head()
     updates = [update(0, [[1.0, 2.0]], [0]), update(1, [[1.0, 0.0]], [1])]
     FedGH(server_lr=0.1, server_mode="pooled").server(pooled, updates, context())
     together = [update(0, [[1.0, 2.0], [1.0, 0.0]], [0, 1])]
@@ -69,11 +69,11 @@ def test_pooled_mode_with_one_batch_equals_one_step_on_all_means():
 
 
 def test_the_header_moves():
-    """In the published code the header is in no optimiser: three rounds moved it by exactly 0."""
+    """In the published code the head is in no optimiser: three rounds moved it by exactly 0."""
     seen = Recorder()
     make_loop(FedGH(), callbacks=[seen], rounds=3).run()
-    headers = [message.weights["weight"] for number, client, message in seen.sent if client == 0]
-    assert all(float((after - before).norm()) > 0 for before, after in pairwise(headers))
+    heads = [message.weights["weight"] for number, client, message in seen.sent if client == 0]
+    assert all(float((after - before).norm()) > 0 for before, after in pairwise(heads))
 
 
 def test_no_passes_freeze_the_first_header():
@@ -87,8 +87,8 @@ def test_no_passes_freeze_the_first_header():
     ("classes", "held", "default", "paper"), [(10, 2, 6012, 6002), (100, 10, 55110, 55010)]
 )
 def test_numbers_that_travel(classes: int, held: int, default: int, paper: int):
-    """Table 3 counts 23.45 and 214.88 KiB per client and round, without the header's bias."""
-    down = Header({"weight": torch.zeros(classes, 500), "bias": torch.zeros(classes)})
+    """Table 3 counts 23.45 and 214.88 KiB per client and round, without the head's bias."""
+    down = Head({"weight": torch.zeros(classes, 500), "bias": torch.zeros(classes)})
     up = ClassMeans(torch.zeros(held, 500), torch.arange(held))
     assert down.numbers() + up.numbers() == default
     accounted = FedGH().paper_accounting(down, up)
@@ -101,12 +101,12 @@ def test_one_round_against_plain_torch():
     fed = tiny(2, training=Training(epochs=1, batch_size=0, lr=0.1))
     seen = Recorder()
     make_loop(FedGH(server_lr=0.5), fed, rounds=1, callbacks=[seen]).run()
-    header = seen.sent[0][2].weights
+    head = seen.sent[0][2].weights
     reference = torch.nn.Linear(3, 3, dtype=torch.float64)
-    reference.load_state_dict(header)
+    reference.load_state_dict(head)
     for index in range(2):
         me = fed.client(index)
-        me.model.head.load_state_dict(header)
+        me.model.head.load_state_dict(head)
         x, y = me.train.take(slice(None))
         loss = torch.nn.functional.cross_entropy(me.model(x), y)
         parameters = list(me.model.parameters())
@@ -134,7 +134,7 @@ def test_a_class_missing_on_a_client_is_not_sent():
 def test_received_protocol_tests_the_global_header():
     fed = tiny(1)
     me = fed.client(0)
-    message = Header(
+    message = Head(
         {
             "weight": torch.zeros(3, 3, dtype=torch.float64),
             "bias": torch.tensor([0.0, 9.0, 0.0], dtype=torch.float64),

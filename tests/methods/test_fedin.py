@@ -7,12 +7,12 @@ from torch import nn
 from families import Deep, deep, population
 from potluck.core.errors import PotluckError
 from potluck.core.method import Update
+from potluck.core.model import tensors_of
 from potluck.core.payload import PayloadError
 from potluck.core.schema import check_payload
-from potluck.core.sharing import ALL, Weights
 from potluck.core.task import ClientInfo
-from potluck.core.toolkit import tensors_of
 from potluck.core.training import Training
+from potluck.kit import ALL, Weights
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedin import FedIN, Knowledge, alleviate
 from potluck.methods.fedprox import FedProx
@@ -147,10 +147,10 @@ def test_one_pair_with_batch_norm_is_survived():
     assert all(torch.isfinite(tensor).all() for tensor in steps.values())
 
 
-def test_the_pairs_sent_are_those_of_the_last_minibatch():
+def test_the_pairs_sent_are_those_of_the_last_full_minibatch():
     me, _, _, answer = one_client(FedIN(), batch_size=5, lr=1e-12)
     entering = me.model.stem(me.train.take(slice(None))[0])
-    assert answer.entering.shape == (2, 6)  # 12 samples in batches of five
+    assert answer.entering.shape == (5, 6)  # 12 samples in batches of five: not the two that are left
     distances = torch.cdist(answer.entering, entering).min(dim=1).values
     assert distances.max() < 1e-6
     assert torch.allclose(me.model.layer2(me.model.layer1(answer.entering)), answer.leaving, atol=1e-6)
@@ -162,17 +162,39 @@ def test_the_pairs_sent_are_those_of_the_last_minibatch():
 
 @pytest.mark.parametrize("weight", ["uniform", "samples"])
 def test_without_in_it_is_fedprox_bit_for_bit(weight: str):
-    ours = run(FedIN(intermediate=False, mu=0.3, weight=weight))[0]
+    ours = run(FedIN(intermediate=False, mu=0.3, weight=weight, common_start=True))[0]
     prox = run(FedProx(aggregate="layerwise", weight=weight, mu=0.3))[0]
     assert same(ours.end.state.weights[ALL], prox.end.state[ALL])
     assert [m.numbers() for _, _, m in ours.sent] == [m.numbers() for _, _, m in prox.sent]
-    assert not same(run(FedIN(mu=0.3, weight=weight))[0].end.state.weights[ALL], prox.end.state[ALL])
+    assert not same(
+        run(FedIN(mu=0.3, weight=weight, common_start=True))[0].end.state.weights[ALL], prox.end.state[ALL]
+    )
 
 
 def test_the_first_round_is_fedprox_too():
-    ours, prox = run(FedIN(), rounds=1)[0], run(FedProx(aggregate="layerwise", weight="uniform"), rounds=1)[0]
+    ours, prox = (
+        run(FedIN(common_start=True), rounds=1)[0],
+        run(FedProx(aggregate="layerwise", weight="uniform"), rounds=1)[0],
+    )
     assert same(ours.end.state.weights[ALL], prox.end.state[ALL])
     assert all(message.entering is None for _, _, message in ours.sent)
+
+
+def test_a_client_trains_its_own_weights_until_it_has_received_some():
+    """ "No data is received in the initial training process"; a name that nobody has sent is never sent on."""
+    fed = deep((1, 1), (2, 1))
+    own = {name: tensor.clone() for name, tensor in fed.client(0).model.named_parameters()}
+    seen, loop = run(FedIN(mu=0.0), fed, rounds=1)
+    assert all(not message.weights for _, _, message in seen.sent)
+    small = seen.updates[0][1].payload.weights
+    assert all(
+        (small[name] - own[name]).norm() < 0.5 * own[name].norm() for name in own if own[name].dim() > 1
+    )
+    only_small = FedIN().server(
+        FedIN().init_server(loop.server.context()), [seen.updates[0][1]], loop.server.context()
+    )
+    deeper = FedIN().broadcast(only_small, fed.task.clients[1], loop.server.context()).weights
+    assert deeper.keys() == small.keys()
 
 
 def test_without_prox():
@@ -221,16 +243,18 @@ def test_the_store_drops_its_oldest_pairs():
     newest = torch.cat([update.payload.leaving for update in last])[-6:]
     assert torch.equal(loop.progress.state.leaving, newest)
     assert loop.progress.state.owners.tolist()[-1] == last[-1].client.index
-    assert len(run(FedIN())[1].progress.state.owners) == 3 * (4 + 4 + 2)  # 12, 8 + 1 alone, 8 + 2 samples
+    assert len(run(FedIN())[1].progress.state.owners) == 3 * (
+        4 + 4 + 4
+    )  # full batches of 12, 9 and 10 samples
 
 
 def test_pairs_of_another_shape_are_not_stored():
     _, loop = run(FedIN(), rounds=1)
     state, info = loop.progress.state, loop.task.clients[0]
-    weights = FedIN().broadcast(state, info, loop.context()).weights
+    weights = FedIN().broadcast(state, info, loop.server.context()).weights
     odd = Knowledge(weights, torch.zeros(2, 5, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.float64))
     check_payload(odd, Knowledge, loop.task, info)
-    after = FedIN().server(state, [Update(info, odd)], loop.context())
+    after = FedIN().server(state, [Update(info, odd)], loop.server.context())
     assert len(after.owners) == len(state.owners)
     uneven = Knowledge(
         weights, torch.zeros(2, 6, dtype=torch.float64), torch.zeros(3, 6, dtype=torch.float64)
@@ -247,7 +271,7 @@ def test_weights_and_pairs_travel():
     seen, _ = run(FedIN(in_batch=4), deep((1, 1), (2, 1), norm=True), rounds=2)
     small, large = 30 + 2 * 54 + 21, 30 + 3 * 54 + 21
     sent = {(number, client): message for number, client, message in seen.sent}
-    assert sent[1, 0].numbers() == small + 24
+    assert sent[1, 0].numbers() == 0  # a client begins with its own weights
     assert sent[2, 1].numbers() == large + 36 + 4 * 12
     assert seen.updates[1][1].payload.numbers() == large + 36 + 4 * 12
     accounted = FedIN().paper_accounting(sent[2, 0], seen.updates[0][1].payload)

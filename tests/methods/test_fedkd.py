@@ -11,8 +11,8 @@ from potluck.core.method import Update
 from potluck.core.payload import PayloadError
 from potluck.core.schema import check_payload
 from potluck.core.task import Context
-from potluck.core.toolkit import distillation
 from potluck.core.training import Training
+from potluck.kit import distillation
 from potluck.methods.fedkd import Compressed, FedKD, expand, pack, rank
 from tiny import Recorder, make_loop, seeded_net, tiny
 

@@ -8,6 +8,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from potluck.core.model import ClientModel
 from potluck.core.training import Training
+from potluck.federation.federation import Member
+from potluck.federation.own import federate
 from potluck.methods.fedl2g import (
     FeatureGradients,
     FedL2GFeatures,
@@ -24,6 +26,11 @@ from tiny import Net, Recorder, answer, context, make_loop, points, same, tiny, 
 BOTH = pytest.mark.parametrize("kind", [FedL2GLogits, FedL2GFeatures])
 SPACES = pytest.mark.parametrize("outputs", [guide_logits, guide_features])
 NORM = pytest.mark.parametrize("norm", [False, True])
+
+
+def gradients(*sent: tuple[Tensor, Tensor]) -> list:
+    """Answers of as many clients."""
+    return [update(LogitGradients(rows, labels), index) for index, (rows, labels) in enumerate(sent)]
 
 
 class Straight(ClientModel):
@@ -79,7 +86,7 @@ def test_the_worked_example():
     pi = guide_gradient(Straight(), guide_logits, guides, one(1.0, 0), one(1.0, 1), 0.1)
     assert pi[0].tolist() == pytest.approx([0.0549834, -0.0549834], abs=1e-7)
     assert pi[1].tolist() == [0.0, 0.0]
-    moved = FedL2GLogits(server_lr=0.1).move(guides, [(pi[:1], torch.tensor([0]))])
+    moved = FedL2GLogits(server_lr=0.1).move(guides, gradients((pi[:1], torch.tensor([0]))), context())
     assert moved[0].tolist() == pytest.approx([0.994502, 0.005498], abs=1e-6)
     assert moved[1].tolist() == [0.0, 0.0]
 
@@ -156,7 +163,7 @@ def test_gradients_are_averaged_over_senders_or_participants(divide_by: str, sec
         (torch.tensor([[3.0, 1.0]]), torch.tensor([0])),
     ]
     start = torch.zeros(3, 2)
-    moved = FedL2GLogits(server_lr=1.0, divide_by=divide_by).move(start, sent)
+    moved = FedL2GLogits(server_lr=1.0, divide_by=divide_by).move(start, gradients(*sent), context())
     assert (-moved[0]).tolist() == [2.0, 1.0]
     assert (-moved[1]).tolist() == second
     assert moved[2].tolist() == [0.0, 0.0]
@@ -164,8 +171,10 @@ def test_gradients_are_averaged_over_senders_or_participants(divide_by: str, sec
 
 def test_the_averaged_gradient_is_bounded():
     sent = [(torch.tensor([[300.0, 400.0]]), torch.tensor([0]))]
-    assert (-FedL2GLogits(server_lr=1.0).move(torch.zeros(1, 2), sent))[0].tolist() == pytest.approx([60, 80])
-    free = FedL2GLogits(server_lr=1.0, server_clip=None).move(torch.zeros(1, 2), sent)
+    assert (-FedL2GLogits(server_lr=1.0).move(torch.zeros(1, 2), gradients(*sent), context()))[
+        0
+    ].tolist() == pytest.approx([60, 80])
+    free = FedL2GLogits(server_lr=1.0, server_clip=None).move(torch.zeros(1, 2), gradients(*sent), context())
     assert (-free)[0].tolist() == [300, 400]
 
 
@@ -191,17 +200,33 @@ def test_how_long_the_warm_up_lasts(warm_up: int | None, rounds: int, trained: b
     assert same(before, weights(me)) != trained
 
 
-def test_the_quiz_is_the_first_batch_and_is_never_trained_on():
+def test_the_quiz_is_one_batch_that_is_never_trained_on():
     fed = tiny(1)
     honest, other = fed.client(0), fed.client(0)
     guides = Guides(torch.zeros(3, 3).double())
+    quiz = FedL2GLogits().split(honest)[0]
+    assert len(quiz) == 4
     changed = other.train.x.clone()
-    changed[:4] += 100.0  # the first batch of four
+    changed[quiz.index] += 100.0
     other.train = type(other.train)(changed, other.train.y)
     answer(FedL2GLogits(), honest, guides)
     answer(FedL2GLogits(), other, guides)
     assert honest.trained_samples == 8 + 4  # one epoch of the study set, and the pseudo step
     assert same(weights(honest), weights(other))
+
+
+def test_rows_that_lie_by_class_give_a_quiz_of_many_classes():
+    """The first rows would be of the lowest classes alone, which then nobody ever trains on."""
+    x, y = points(60, 1)
+    order = torch.argsort(y, stable=True)
+    fed = federate(
+        [Member(Net().double(), (x[order], y[order]), name=f"client-{n}") for n in range(5)], num_classes=3
+    )
+    drawn = [FedL2GLogits(quiz_size=12).split(fed.client(index))[0] for index in range(5)]
+    assert all(len(quiz) == 12 and len(quiz.classes()) == 3 for quiz in drawn)
+    assert len({tuple(quiz.index.tolist()) for quiz in drawn}) == 5  # each client has a draw of its own
+    again = FedL2GLogits(quiz_size=12).split(fed.client(0))[0]
+    assert torch.equal(again.index, drawn[0].index)  # and keeps it
 
 
 def test_a_small_client_halves_its_samples_or_sits_out():
@@ -237,7 +262,7 @@ def test_first_guides_are_standard_normal_and_fit_the_space():
     assert many.mean().item() == pytest.approx(0.0, abs=0.05)
     assert many.std().item() == pytest.approx(1.0, abs=0.05)
     assert many.dtype == torch.float64
-    assert (FedL2GLogits().server_lr, FedL2GFeatures().server_lr) == (0.1, 100.0)
+    assert (FedL2GLogits().server_lr, FedL2GFeatures().server_lr) == (1.0, 10.0)
 
 
 def test_numbers_that_travel():

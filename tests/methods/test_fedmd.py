@@ -12,6 +12,7 @@ from potluck.core.payload import PayloadError
 from potluck.core.samples import Samples
 from potluck.core.task import Context
 from potluck.core.training import Training
+from potluck.experiment import make_method
 from potluck.methods.fedmd import Consensus, FedMD, Logits, mae
 from tiny import Recorder, make_loop, points, tiny
 
@@ -71,7 +72,7 @@ def test_two_rounds_against_plain_torch():
     settings = Training(epochs=1, batch_size=0, lr=0.1)
     fed = tiny(2, smooth=True, training=settings, public=points(10, 2000))
     seen = Recorder()
-    make_loop(FedMD(public_samples=4), fed, rounds=2, callbacks=[seen]).run()
+    make_loop(FedMD(public_samples=4, digest_epochs=1), fed, rounds=2, callbacks=[seen]).run()
     asked = [next(m.asked for number, _, m in seen.sent if number == r) for r in (1, 2)]
     models = [fed.client(index).model for index in range(2)]
     x_public, _ = fed.task.public.take(slice(None))
@@ -177,7 +178,25 @@ def test_the_squared_digest_and_its_own_batch_size():
 
 
 def test_public_samples_must_be_asked_for():
-    with pytest.raises(PotluckError, match="public_samples is 0"):
-        FedMD(public_samples=0)
+    with pytest.raises(PotluckError, match=r"public_samples = 0 is not valid"):
+        make_method(FedMD, {"public_samples": 0})
     with pytest.raises(PotluckError, match="FedMD needs public data"):
         make_loop(FedMD(), tiny(public=None))
+
+
+def test_digesting_is_on_record_and_brings_a_client_nearer_to_the_consensus():
+    seen = Recorder()
+    make_loop(FedMD(public_samples=8), tiny(3, smooth=True), rounds=3, callbacks=[seen]).run()
+    assert "digest_before" not in seen.steps[0].record.notes  # nothing to digest yet
+    for step in seen.steps[1:]:
+        assert step.record.notes["digest_after"] < step.record.notes["digest_before"]
+
+
+def test_digesting_takes_batches_of_the_experiments_size():
+    """179 public rows in one batch of 256 would be a single step."""
+    fed = tiny(1, training=Training(epochs=1, batch_size=4, lr=0.1))
+    me = fed.client(0)
+    consensus = Consensus(torch.arange(2), torch.arange(10), torch.zeros(10, 3).double(), None)
+    me.begin("train", 0, 1, 1)
+    FedMD(digest_epochs=2).client(me, consensus)
+    assert me.trained_samples == 2 * 10 + len(me.train)

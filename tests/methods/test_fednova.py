@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+import potluck
 from families import deep
+from potluck.core.errors import PotluckError
 from potluck.core.method import Update
-from potluck.core.sharing import ALL
 from potluck.core.task import ClientInfo
 from potluck.core.training import Training
+from potluck.kit import ALL
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fednova import Direction, FedNova
 from tiny import Recorder, make_loop, tiny
@@ -26,7 +28,7 @@ def update(index: int, moved: float, steps: float, **statistics: float) -> Updat
 
 def served(updates: list[Update[Direction]], **old: float) -> dict[str, float]:
     state = {"net": {"w": vector(0.0), **{name: vector(value) for name, value in old.items()}}}
-    context = make_loop(FedNova(), tiny(1)).context()
+    context = make_loop(FedNova(), tiny(1)).server.context()
     return {name: tensor.item() for name, tensor in FedNova().server(state, updates, context)["net"].items()}
 
 
@@ -82,7 +84,7 @@ def test_a_client_without_steps_is_ignored():
 
 
 def _start(me):
-    context = make_loop(FedAvg(), tiny(1)).context()
+    context = make_loop(FedAvg(), tiny(1)).server.context()
     return FedAvg().init_server(context), me.info, context
 
 
@@ -114,3 +116,14 @@ def test_single_samples_and_rare_participation_are_survived():
     seen = Recorder()
     make_loop(FedNova(), fed, rounds=3, participation=0.5, callbacks=[seen]).run()
     assert len(seen.end.scores) == 4
+
+
+def test_a_kept_momentum_cannot_be_counted_and_is_refused():
+    with pytest.raises(
+        PotluckError, match=r"training.keep_optimizer = true with training.momentum = 0.9 makes FedNova"
+    ):
+        FedNova().check_training(Training(keep_optimizer=True, momentum=0.9))
+    FedNova().check_training(Training(momentum=0.9))
+    FedNova().check_training(Training(keep_optimizer=True))
+    with pytest.raises(PotluckError, match=r"FedNova's steps uncountable"):
+        potluck.run("fednova", training={"keep_optimizer": True, "momentum": 0.9}, rounds=1, clients=2)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from potluck.core.classwise import ClassRows, prototype_loss, row_loss
 from potluck.core.payload import PayloadError
 from potluck.core.training import Training
+from potluck.kit import ClassRows, prototype_loss, row_loss
 from potluck.methods.fedproto import FedProto, Prototypes
 from potluck.methods.standalone import Standalone
 from tiny import Net, Recorder, answer, context, make_loop, same, tiny, update, weights

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from potluck.core.toolkit import proximal_term
+from potluck.kit import proximal_term
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedprox import FedProx, proximal_loss
 from tiny import Recorder, make_loop, tiny

@@ -69,13 +69,13 @@ def test_a_late_answer_goes_back_to_where_it_was_taken():
 def test_at_full_rate_it_is_unweighted_fedavg_bit_for_bit():
     fed = wide(1.0, 1.0, 1.0, sizes=(12, 9, 6))
     plain = run(FedAvg(aggregate="full", weight="uniform"), fed)
-    assert same(run(FedRolex(), fed).end.state, plain.end.state["all"])
+    assert same(run(FedRolex(), fed).end.state.weights, plain.end.state["all"])
 
 
 def test_without_rolling_it_is_heterofl_bit_for_bit():
     fed = wide(1.0, 0.5, 0.25)
-    assert same(run(FedRolex(order="static"), fed).end.state, run(HeteroFL(), fed).end.state)
-    assert not same(run(FedRolex(), fed).end.state, run(HeteroFL(), fed).end.state)
+    assert same(run(FedRolex(order="static"), fed).end.state.weights, run(HeteroFL(), fed).end.state.weights)
+    assert not same(run(FedRolex(), fed).end.state.weights, run(HeteroFL(), fed).end.state.weights)
 
 
 def test_windows_roll_and_come_back_through_a_bottleneck_network():
@@ -92,18 +92,18 @@ def test_windows_roll_and_come_back_through_a_bottleneck_network():
     one, other = (update.payload.tensors["stem.weight"] for number, update in seen.updates if number == 2)
     expected = other.clone()
     expected[1:3] = (one + other[1:3]) / 2
-    assert torch.equal(seen.end.state["stem.weight"], expected)
+    assert torch.equal(seen.end.state.weights["stem.weight"], expected)
 
 
 def test_only_the_window_of_the_round_is_trained():
     fed = wide(0.5, 0.5)  # architectures of one width: nothing wider to slice
     seen = run(FedRolex(), fed, rounds=1)
-    assert seen.end.state["stem.weight"].shape[0] == 2
+    assert seen.end.state.weights["stem.weight"].shape[0] == 2
     fed = wide(0.5, 1.0)
     seen = run(FedRolex(), fed, rounds=3, participation=0.5)
     narrow = [number for number, client, _ in seen.sent if client == 0]
     assert narrow  # in such a round, channels outside of the window stay
-    states = [step.state["stem.weight"] for step in seen.steps]
+    states = [step.state.weights["stem.weight"] for step in seen.steps]
     for number in (number for number in narrow if number > 1):
         window = kept(number - 1, 2, 4)
         outside = [index for index in range(4) if index not in window]
@@ -114,4 +114,4 @@ def test_only_the_window_of_the_round_is_trained():
 def test_asynchronous_buffers_are_served():
     seen = run(FedRolex(), wide(1.0, 0.5, 0.5, 0.25), rounds=3, buffer=1, concurrency=2)
     assert any(update.staleness for _, update in seen.updates)
-    assert all(torch.isfinite(tensor).all() for tensor in seen.end.state.values())
+    assert all(torch.isfinite(tensor).all() for tensor in seen.end.state.weights.values())

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from potluck.core.toolkit import mean_rows
+from potluck.core import Averaging
+from potluck.kit import mean_rows
 from potluck.methods.fedtgp import ClassMeans, FedTGP, GlobalPrototypes, class_margin, margin_loss
 from potluck.methods.standalone import Standalone
 from tiny import Recorder, answer, context, make_loop, same, tiny, update, weights
@@ -32,11 +33,12 @@ def test_equal_distances_without_margin_leave_a_coin_toss():
 
 
 def test_the_adaptive_margin_is_the_largest_nearest_neighbour_distance():
-    pair = mean_rows([(torch.tensor([[0.0], [3.0]]), torch.tensor([0, 1]))], 3)
+    pair = mean_rows(Averaging(), [(torch.tensor([[0.0], [3.0]]), torch.tensor([0, 1]))], 3)
     assert class_margin(*pair) == 3.0  # class 2, which nobody sent, changes nothing
-    three = mean_rows([(torch.tensor([[0.0], [3.0], [10.0]]), torch.tensor([0, 1, 2]))], 3)
+    three = mean_rows(Averaging(), [(torch.tensor([[0.0], [3.0], [10.0]]), torch.tensor([0, 1, 2]))], 3)
     assert class_margin(*three) == 7.0
     two_senders = mean_rows(
+        Averaging(),
         [
             (torch.tensor([[0.0], [3.0]]), torch.tensor([0, 1])),
             (torch.tensor([[5.0]]), torch.tensor([1])),
@@ -48,11 +50,11 @@ def test_the_adaptive_margin_is_the_largest_nearest_neighbour_distance():
 
 def test_margins_by_option():
     rows, labels = torch.tensor([[0.0], [300.0]]), torch.tensor([0, 1])
-    assert FedTGP()._margin(rows, labels, 3) == 100.0  # capped at τ
-    assert FedTGP(threshold=500)._margin(rows, labels, 3) == 300.0
-    assert FedTGP(margin="none")._margin(rows, labels, 3) == 0.0
-    assert FedTGP(margin="fixed", threshold=7)._margin(rows, labels, 3) == 7.0
-    assert FedTGP()._margin(rows[:1], labels[:1], 3) == 0.0  # one class only
+    assert FedTGP()._margin(rows, labels, context()) == 100.0  # capped at τ
+    assert FedTGP(threshold=500)._margin(rows, labels, context()) == 300.0
+    assert FedTGP(margin="none")._margin(rows, labels, context()) == 0.0
+    assert FedTGP(margin="fixed", threshold=7)._margin(rows, labels, context()) == 7.0
+    assert FedTGP()._margin(rows[:1], labels[:1], context()) == 0.0  # one class only
 
 
 def test_a_mean_that_sits_on_a_prototype_has_a_finite_gradient():
@@ -87,9 +89,9 @@ def test_the_server_brings_prototypes_to_their_means():
     rows, labels = [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0]], [0, 1]
     state = method.init_server(ctx)
     payload = means(rows, labels)
-    first = margin_loss(payload.means, state.module(), payload.labels, 4.0).item()
+    first = margin_loss(payload.means, state.module(), payload.labels, 4.0).mean().item()
     state = method.server(state, [update(payload)], ctx)
-    assert margin_loss(payload.means, state.module(), payload.labels, 4.0).item() < first / 2
+    assert margin_loss(payload.means, state.module(), payload.labels, 4.0).mean().item() < first / 2
     message = method.broadcast(state, update(None).client, ctx)
     assert message.prototypes.shape == (3, 3)  # class 2, never seen, has one too
 
@@ -110,13 +112,14 @@ def test_prediction_is_the_nearest_prototype_or_the_head():
     centre = me.model.features(x).mean(0).detach()
     message = GlobalPrototypes(torch.stack([centre + 9, centre + 9, centre]))
     before = weights(me)
-    assert (FedTGP().predict(me, message)(x).argmax(1) == 2).all()
-    assert torch.equal(FedTGP(prediction="head").predict(me, message)(x), me.model(x))
-    assert torch.equal(FedTGP().predict(me, None)(x), me.model(x))  # none received yet
+    nearest = FedTGP(prediction="proto_all")
+    assert (nearest.predict(me, message)(x).argmax(1) == 2).all()
+    assert torch.equal(FedTGP().predict(me, message)(x), me.model(x))
+    assert torch.equal(nearest.predict(me, None)(x), me.model(x))  # none received yet
     assert same(before, weights(me))
-    answer(FedTGP(), me, message)
-    assert FedTGP().predict(me, None)(x).shape == (12, 3)
-    assert not torch.equal(FedTGP().predict(me, None)(x), me.model(x))
+    answer(nearest, me, message)
+    assert nearest.predict(me, None)(x).shape == (12, 3)
+    assert not torch.equal(nearest.predict(me, None)(x), me.model(x))
 
 
 def test_numbers_that_travel():

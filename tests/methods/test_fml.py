@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from potluck.core.shared_model import SharedWeights
 from potluck.core.task import Context
-from potluck.core.toolkit import distillation
 from potluck.core.training import Training
+from potluck.kit import SharedWeights, distillation
 from potluck.methods.fml import FML
 from potluck.models import build_model
 from tiny import Recorder, make_loop, seeded_net, tiny

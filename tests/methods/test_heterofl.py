@@ -1,5 +1,7 @@
 """HeteroFL: slices and masked losses by hand, FedAvg as the case of one width, Bottleneck blocks included."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -7,13 +9,13 @@ from torch import nn
 from families import Narrow, Wide, population, wide
 from potluck.core.errors import PotluckError
 from potluck.core.method import Update
+from potluck.core.model import tensors_of
 from potluck.core.payload import PayloadError
 from potluck.core.schema import check_payload
-from potluck.core.task import ClientInfo
-from potluck.core.toolkit import tensors_of
+from potluck.core.task import ClientInfo, Context
 from potluck.core.training import Training
 from potluck.methods.fedavg import FedAvg
-from potluck.methods.heterofl import HeteroFL, Slice, masked_loss
+from potluck.methods.heterofl import HeteroFL, Slice, Widest, masked_loss
 from potluck.models import build_model
 from tiny import Recorder, make_loop, points, tiny
 
@@ -34,9 +36,9 @@ def full(value: float, *shape: int) -> torch.Tensor:
 
 
 def served(state: dict, slices: list[Slice], method: HeteroFL | None = None) -> dict:
-    context = make_loop(HeteroFL(), wide(1.0)).context()
+    context = make_loop(HeteroFL(), wide(1.0)).server.context()
     updates = [Update(ClientInfo(number, "c", 1, "Wide"), one) for number, one in enumerate(slices)]
-    return (method or HeteroFL()).server(state, updates, context)
+    return (method or HeteroFL()).server(Widest(state, {}), updates, context).weights
 
 
 def test_scalars_are_averaged_over_their_holders():
@@ -74,7 +76,7 @@ def test_masked_cross_entropy():
 def test_at_full_rate_it_is_unweighted_fedavg_bit_for_bit(mask: bool):
     fed = wide(1.0, 1.0, 1.0, sizes=(12, 9, 6))
     ours, plain = run(HeteroFL(mask=mask), fed)[0], run(FedAvg(aggregate="full", weight="uniform"), fed)[0]
-    assert same(ours.end.state, plain.end.state["all"])
+    assert same(ours.end.state.weights, plain.end.state["all"])
 
 
 def test_every_tensor_of_a_bottleneck_network_is_sliced():
@@ -87,7 +89,7 @@ def test_every_tensor_of_a_bottleneck_network_is_sliced():
         corner = tuple(slice(size) for size in tensor.shape)
         assert torch.equal(tensor, large.tensors[name][corner]), name
     one, other = (update.payload.tensors["block.conv3.weight"] for _, update in seen.updates)
-    result = seen.end.state["block.conv3.weight"]
+    result = seen.end.state.weights["block.conv3.weight"]
     assert torch.equal(result[:4, :1], (one[:4, :1] + other) / 2)
     assert torch.equal(result[4:], one[4:])
 
@@ -95,7 +97,7 @@ def test_every_tensor_of_a_bottleneck_network_is_sliced():
 def test_absent_classes_get_no_gradient_and_keep_their_row():
     fed = wide(1.0, 0.5, classes_of=[(0, 1)])
     seen, _ = run(HeteroFL(), fed, rounds=1)
-    start, end = seen.sent[0][2].tensors, seen.end.state
+    start, end = seen.sent[0][2].tensors, seen.end.state.weights
     for name in ("head.weight", "head.bias"):
         assert torch.equal(end[name][2], start[name][2])
         assert not torch.equal(end[name][:2], start[name][:2])
@@ -108,10 +110,14 @@ def test_the_slice_and_the_class_ids_travel():
     # stem 4·9+4; conv1 8, conv2 36, norm 4, conv3 16, shortcut 32; head 27. At half rate 2·9+2, 2+9+2+4+8, 15.
     widths = (40 + 96 + 27, 20 + 25 + 15)
     assert tuple(message.numbers() for _, _, message in seen.sent) == widths
-    assert [update.payload.numbers() - 2 for _, update in seen.updates] == list(widths)
+    statistics = (2 * 2, 2 * 1)  # mean and variance of the norm's channels
+    sent = [update.payload.numbers() - 2 for _, update in seen.updates]
+    assert sent == [width + more for width, more in zip(widths, statistics, strict=True)]
     accounted = HeteroFL().paper_accounting(seen.sent[1][2], seen.updates[1][1].payload)
     assert (accounted.up, accounted.down) == (widths[1], widths[1])
-    assert run(HeteroFL(mask=False), fed, rounds=1)[0].updates[0][1].payload.numbers() == widths[0]
+    assert (
+        run(HeteroFL(mask=False, gather=False), fed, rounds=1)[0].updates[0][1].payload.numbers() == widths[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +150,7 @@ def test_clients_are_tested_with_statistics_of_their_own_training_data(received:
     message = None
     if received:
         loop = make_loop(HeteroFL(), fed)
-        message = HeteroFL().broadcast(loop.progress.state, me.info, loop.context())
+        message = HeteroFL().broadcast(loop.progress.state, me.info, loop.server.context())
         twin.load_state_dict(message.tensors)
     before = {name: tensor.clone() for name, tensor in me.model.state_dict().items()}
     predictor = HeteroFL().predict(me, message)
@@ -168,24 +174,46 @@ def test_masked_tests_never_favour_an_absent_class_that_scores_above_zero():
 
 def test_the_global_model_is_the_widest_one():
     fed = wide(0.5, 1.0, public=points(10, 7))
-    method = HeteroFL()
+    method = HeteroFL(gather=False)
     _, loop = run(method, fed, rounds=1)
     model = Wide(1.0).double()
-    model.load_state_dict(loop.progress.state)
+    model.load_state_dict(loop.progress.state.weights)
     x, _ = fed.shared_test.take(slice(None))
-    predictor = method.predict_server(loop.progress.state, loop.context())
+    predictor = method.predict_server(loop.progress.state, loop.server.context())
     assert torch.allclose(predictor(x), by_hand(model, x, points(10, 7)[0]), atol=1e-12)
 
 
 def test_without_public_data_the_global_model_uses_the_test_batch():
     fed = wide(0.5, 1.0)
-    _, loop = run(HeteroFL(), fed, rounds=1)
+    _, loop = run(HeteroFL(gather=False), fed, rounds=1)
     model = Wide(1.0).double().eval()
-    model.load_state_dict(loop.progress.state)
+    model.load_state_dict(loop.progress.state.weights)
     x, _ = fed.shared_test.take(slice(None))
-    predictor = HeteroFL().predict_server(loop.progress.state, loop.context())
+    predictor = HeteroFL().predict_server(loop.progress.state, loop.server.context())
     assert torch.equal(predictor(x), model(x))
     assert predictor(x[:1]).shape == (1, 3)
+
+
+def test_on_a_shared_test_set_statistics_are_gathered_over_clients():
+    """Two clients of one width: the norm's mean is the mean of what each measured on its own training data."""
+    fed = wide(1.0, 1.0, classes_of=[(0,), (1, 2)])
+    seen, loop = run(HeteroFL(), fed, rounds=1)
+    sent = [update.payload.statistics["block.bn.running_mean"] for _, update in seen.updates]
+    gathered = loop.progress.state.statistics["block.bn.running_mean"]
+    assert not torch.allclose(sent[0], sent[1])
+    assert torch.allclose(gathered, (sent[0] + sent[1]) / 2, atol=1e-12)
+    me = fed.client(0)
+    message = HeteroFL().broadcast(loop.progress.state, me.info, replace(loop.server.context(), testing=True))
+    own = HeteroFL().predict(me, message)
+    me.on_shared_test = True
+    shared = HeteroFL().predict(me, message)
+    assert torch.equal(shared.block.bn.running_mean, gathered)
+    assert not torch.allclose(
+        own.block.bn.running_mean, gathered
+    )  # its own test data are like its training data
+    assert torch.equal(
+        HeteroFL().predict_server(loop.progress.state, loop.server.context()).block.bn.running_mean, gathered
+    )
 
 
 # -- dynamic widths ---------------------------------------------------------------------------------------
@@ -204,10 +232,24 @@ def test_dynamic_widths_are_drawn_anew_for_every_client_and_round():
         assert kept == {4: "Wide", 2: "Wide-2"}[widths[client][-1]]
 
 
+def test_a_message_for_a_test_has_the_clients_own_width():
+    """Drawn anew, tests would be of another width each time, and the best round a lucky draw."""
+    fed = wide(1.0, 0.5)
+    method = HeteroFL(rates="dynamic")
+    loop = make_loop(method, fed, rounds=9)
+    for number in range(1, 9):
+        context = Context(fed.task, number, 9, 0, number, testing=True)
+        widths = [
+            method.broadcast(loop.progress.state, info, context).tensors["stem.weight"].shape[0]
+            for info in fed.task.clients
+        ]
+        assert widths == [4, 2]
+
+
 def test_a_client_is_tested_with_the_width_it_trained_last():
     fed = wide(1.0, 0.5)
     loop = make_loop(HeteroFL(), fed)
-    foreign = HeteroFL().broadcast(loop.progress.state, fed.task.clients[1], loop.context())
+    foreign = HeteroFL().broadcast(loop.progress.state, fed.task.clients[1], loop.server.context())
     me = fed.client(0)
     before = {name: tensor.clone() for name, tensor in me.model.state_dict().items()}
     answer = HeteroFL().client(me, foreign)
@@ -251,7 +293,7 @@ def test_width_one_single_samples_and_single_classes_are_survived():
     for rates in ("fix", "dynamic"):
         seen, _ = run(HeteroFL(rates=rates), fed, rounds=3, participation=0.5)
         assert len(seen.end.scores) == 4
-        assert all(torch.isfinite(tensor).all() for tensor in seen.end.state.values())
+        assert all(torch.isfinite(tensor).all() for tensor in seen.end.state.weights.values())
 
 
 def test_kept_optimisers_follow_each_width():

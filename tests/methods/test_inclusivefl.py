@@ -6,8 +6,8 @@ import torch
 from families import deep
 from potluck.core.errors import PotluckError
 from potluck.core.method import Update
-from potluck.core.sharing import ALL, Weights
 from potluck.core.task import Architecture, ClientInfo, Context, Task
+from potluck.kit import ALL, Weights
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.inclusivefl import InclusiveFL
 from tiny import Recorder, make_loop, tiny
@@ -42,7 +42,9 @@ def served(method: InclusiveFL, sizes=SHARED, **answers: dict[str, float]) -> di
 def test_names_are_averaged_over_sizes_by_their_samples():
     """Shares ¼ and ¾, values 0 and 4: 3."""
     result = served(
-        InclusiveFL(beta=0.0), small={BLOCK0: 0.0, HEAD: 0.0}, large={BLOCK0: 4.0, BLOCK1: 8.0, HEAD: 4.0}
+        InclusiveFL(beta=0.0, tops="shared"),
+        small={BLOCK0: 0.0, HEAD: 0.0},
+        large={BLOCK0: 4.0, BLOCK1: 8.0, HEAD: 4.0},
     )
     assert result == {"small": {BLOCK0: 3.0, HEAD: 3.0}, "large": {BLOCK0: 3.0, BLOCK1: 8.0, HEAD: 3.0}}
 
@@ -53,7 +55,7 @@ def test_the_top_block_takes_a_part_of_its_change_from_deeper_blocks():
     result = served(own, small={BLOCK0: 1.0, HEAD: 5.0}, large={BLOCK0: 2.0, BLOCK1: 4.0, HEAD: 7.0})
     assert result["small"] == {BLOCK0: pytest.approx(1.4), HEAD: 5.0}
     assert result["large"] == {BLOCK0: 2.0, BLOCK1: 4.0, HEAD: 7.0}  # the largest gets no momentum
-    shared = InclusiveFL(beta=0.2)
+    shared = InclusiveFL(beta=0.2, tops="shared")
     result = served(shared, small={BLOCK0: 1.0, HEAD: 0.0}, large={BLOCK0: 1.0, BLOCK1: 6.0, HEAD: 0.0})
     assert result["small"][BLOCK0] == pytest.approx(0.8 * 1 + 0.2 * (1 + 6) / 2)
     assert result["large"][BLOCK0] == 1.0
@@ -80,7 +82,7 @@ def test_a_size_without_participants_is_passed_over():
     result = served(InclusiveFL(beta=0.2, tops="own"), sizes, **answers)
     assert result["small"][BLOCK0] == pytest.approx(0.6)  # from the next size that took part
     assert result["large"] == {BLOCK0: 3.0, BLOCK1: 0.0, HEAD: 0.0}  # shared names only, no momentum
-    alone = served(InclusiveFL(), sizes, small={BLOCK0: 2.0, HEAD: 2.0})
+    alone = served(InclusiveFL(tops="shared"), sizes, small={BLOCK0: 2.0, HEAD: 2.0})
     assert alone["huge"] == {BLOCK0: 2.0, BLOCK1: 0.0, BLOCK2: 0.0, HEAD: 2.0}
 
 
@@ -101,7 +103,13 @@ def test_stages_of_equal_depth_are_not_mixed():
 def test_without_momentum_it_is_layerwise_fedavg_bit_for_bit(weight: str):
     fed = deep((1, 1), (2, 1), (2, 2), norm=True, sizes=(12, 9, 10))
     ours, plain = Recorder(), Recorder()
-    make_loop(InclusiveFL(beta=0.0, weight=weight), fed, rounds=3, callbacks=[ours], participation=0.7).run()
+    make_loop(
+        InclusiveFL(beta=0.0, weight=weight, tops="shared"),
+        fed,
+        rounds=3,
+        callbacks=[ours],
+        participation=0.7,
+    ).run()
     method = FedAvg(aggregate="layerwise", weight=weight)
     make_loop(method, fed, rounds=3, callbacks=[plain], participation=0.7).run()
     for group in ours.end.state.values():
@@ -130,7 +138,7 @@ def test_the_momentum_acts_in_every_round():
 
 def test_statistics_are_averaged_without_momentum():
     fed = deep((1, 1), (2, 1), norm=True)
-    loop = make_loop(InclusiveFL(), fed, rounds=1)
+    loop = make_loop(InclusiveFL(tops="shared"), fed, rounds=1)
     loop.run()
     small, large = loop.progress.state["Deep"], loop.progress.state["Deep-2"]
     assert torch.equal(small["layer1.0.bn.running_mean"], large["layer1.0.bn.running_mean"])
@@ -156,7 +164,7 @@ def test_the_global_model_is_the_deepest():
     model = fed.client(0).model
     model.load_state_dict(loop.progress.state["Deep"])
     x, _ = fed.client(0).train.take(slice(None))
-    assert torch.equal(method.predict_server(loop.progress.state, loop.context())(x), model(x))
+    assert torch.equal(method.predict_server(loop.progress.state, loop.server.context())(x), model(x))
 
 
 def test_unrelated_models_are_refused_and_corner_cases_survived():

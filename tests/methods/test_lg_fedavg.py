@@ -1,19 +1,19 @@
-"""LG-FedAvg: the header is averaged, extractors never leave their clients."""
+"""LG-FedAvg: the head is averaged, extractors never leave their clients."""
 
 import pytest
 import torch
 
 from potluck.core.errors import PotluckError
-from potluck.core.header import Header
 from potluck.core.needs import check_needs
 from potluck.core.training import Training
-from potluck.members import Member, federate
+from potluck.federation.own import Member, federate
+from potluck.kit import Head
 from potluck.methods.lg_fedavg import LGFedAvg
 from tiny import Net, Recorder, answer, context, make_loop, points, same, tiny, update, weights
 
 
-def header(value: float) -> Header:
-    return Header(
+def head(value: float) -> Head:
+    return Head(
         {
             "weight": torch.full((3, 3), value, dtype=torch.float64),
             "bias": torch.full((3,), value, dtype=torch.float64),
@@ -23,8 +23,8 @@ def header(value: float) -> Header:
 
 @pytest.mark.parametrize(("weight", "mean"), [("samples", 3.0), ("uniform", 2.0)])
 def test_headers_are_averaged_by_samples_or_all_alike(weight: str, mean: float):
-    updates = [update(header(0.0), 0, samples=1), update(header(4.0), 1, samples=3)]
-    result = LGFedAvg(weight=weight).server(header(9.0).weights, updates, context())
+    updates = [update(head(0.0), 0, samples=1), update(head(4.0), 1, samples=3)]
+    result = LGFedAvg(weight=weight).server(head(9.0).weights, updates, context())
     assert result["weight"].tolist() == [[mean] * 3] * 3
     assert result["bias"].tolist() == [mean] * 3
 
@@ -32,7 +32,7 @@ def test_headers_are_averaged_by_samples_or_all_alike(weight: str, mean: float):
 def test_a_received_header_leaves_the_extractor_alone_bit_for_bit():
     me = tiny(1, training=Training(epochs=0)).client(0)
     before = weights(me)
-    answer(LGFedAvg(), me, header(4.0))
+    answer(LGFedAvg(), me, head(4.0))
     after = weights(me)
     body = {name: tensor for name, tensor in before.items() if name.startswith("body.")}
     assert same(body, {name: after[name] for name in body})
@@ -53,17 +53,17 @@ def test_extractors_differ_and_headers_meet():
 @pytest.mark.parametrize(("classes", "numbers", "kib"), [(10, 5010, 39.14), (100, 50100, 391.41)])
 def test_numbers_that_travel(classes: int, numbers: int, kib: float):
     """Table 3 of FedGH, both directions, bias included."""
-    message = Header({"weight": torch.zeros(classes, 500), "bias": torch.zeros(classes)})
+    message = Head({"weight": torch.zeros(classes, 500), "bias": torch.zeros(classes)})
     assert message.numbers() == numbers
     assert round(2 * 4 * numbers / 1024, 2) == kib
-    wide = Header({"weight": torch.zeros(100, 512), "bias": torch.zeros(100)})
+    wide = Head({"weight": torch.zeros(100, 512), "bias": torch.zeros(100)})
     assert round(20 * 4 * wide.numbers() / 2**20, 3) == 3.914
 
 
 def test_received_protocol_tests_the_averaged_header_and_changes_nothing():
     me = tiny(1).client(0)
     before = weights(me)
-    message = Header(
+    message = Head(
         {"weight": torch.zeros(3, 3, dtype=torch.float64), "bias": torch.tensor([0.0, 0.0, 9.0]).double()}
     )
     x, _ = me.train.take(slice(None))

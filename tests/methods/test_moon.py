@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from potluck.core.sharing import Weights
-from potluck.core.toolkit import tensors_of
+from potluck.core.model import tensors_of
+from potluck.kit import Weights
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.moon import Moon, contrast
 from potluck.models import build_model

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from potluck.core.errors import PotluckError
 from potluck.core.method import Update
-from potluck.core.shared_model import SharedWeights
 from potluck.core.task import ClientInfo, Context
 from potluck.core.training import Training
+from potluck.kit import SharedWeights
 from potluck.methods.pfedafm import PFedAFM, mix
 from potluck.models import build_model
 from tiny import Recorder, make_loop, same_state, seeded_net, tiny
@@ -27,7 +27,7 @@ def first_message(fed, method) -> SharedWeights:
 
 
 def by_hand() -> tuple[torch.Tensor, torch.Tensor]:
-    """G = [1, 2], F = [3, 4], α = [1, ¼], identity header, label 1: α and the loss."""
+    """G = [1, 2], F = [3, 4], α = [1, ¼], identity head, label 1: α and the loss."""
     small, large = (torch.tensor([row], dtype=torch.float64) for row in ([1.0, 2.0], [3.0, 4.0]))
     alpha = torch.tensor([1.0, 0.25], dtype=torch.float64, requires_grad=True)
     mixed = mix(alpha, small, large)
@@ -67,7 +67,7 @@ def test_the_mean_is_weighted_by_training_samples():
 
 
 def test_one_round_against_plain_torch():
-    """Step 1 moves ω and α with G fixed, step 2 moves G in front of the header just trained."""
+    """Step 1 moves ω and α with G fixed, step 2 moves G in front of the head just trained."""
     fed = tiny(1, smooth=True, training=Training(epochs=2, batch_size=0, lr=0.1, weight_decay=0.01))
     method = PFedAFM(alpha_lr=0.5)
     me = fed.client(0)
@@ -83,7 +83,7 @@ def test_one_round_against_plain_torch():
         F.cross_entropy(twin.head(mixed), y).backward()
         optimizer.step()
         alpha.data = (alpha.data - 0.5 * alpha.grad).clamp(0, 1)
-    header = {name: tensor.clone() for name, tensor in twin.head.state_dict().items()}
+    head = {name: tensor.clone() for name, tensor in twin.head.state_dict().items()}
     extractor = [parameter for name, parameter in small.named_parameters() if not name.startswith("head.")]
     optimizer = torch.optim.SGD(extractor, 0.1, weight_decay=0.01)
     for _ in range(2):
@@ -92,13 +92,13 @@ def test_one_round_against_plain_torch():
         optimizer.step()
     assert torch.allclose(me.private["alpha"], alpha, atol=1e-12)
     assert 0 < me.private["alpha"].min() < 1
-    assert all(torch.allclose(me.model.head.state_dict()[name], t, atol=1e-12) for name, t in header.items())
+    assert all(torch.allclose(me.model.head.state_dict()[name], t, atol=1e-12) for name, t in head.items())
     assert upload.keys() == {name for name in small.state_dict() if not name.startswith("head.")}
     assert all(torch.allclose(upload[name], small.state_dict()[name], atol=1e-12) for name in upload)
 
 
 def test_the_second_step_leaves_the_large_model_alone(monkeypatch: pytest.MonkeyPatch):
-    """Header, extractor and α have the same bits before and after the small extractor is trained."""
+    """Head, extractor and α have the same bits before and after the small extractor is trained."""
     fed = tiny(1, smooth=True, training=FULL_BATCH)
     me, method = fed.client(0), PFedAFM()
     seen = {}
@@ -194,7 +194,7 @@ def test_what_is_tested():
 
 
 def test_numbers_that_travel():
-    """CNN-5 without its header, 2.537 MiB each way."""
+    """CNN-5 without its head, 2.537 MiB each way."""
     task = replace(tiny(1).task, shared_builder=lambda: build_model("cnn-5", (3, 32, 32), 10))
     method = PFedAFM()
     numbers = SharedWeights(method.init_server(Context(task, 1, 1, 0, 1))).numbers()
@@ -205,3 +205,20 @@ def test_numbers_that_travel():
 def test_another_feature_size_is_refused():
     with pytest.raises(PotluckError, match=r"client 0 'Net' gives 3, the shared model 2\."):
         make_loop(PFedAFM(), tiny(shared_model=seeded_net(features=2)))
+
+
+def test_the_mean_of_the_mixing_weights_is_on_record():
+    seen = Recorder()
+    make_loop(PFedAFM(alpha_lr=1.0), tiny(2), rounds=3, callbacks=[seen]).run()
+    means = [step.record.notes["alpha"] for step in seen.steps]
+    kept = [seen.steps[-1].fetch(index)["private"]["alpha"].mean().item() for index in range(2)]
+    assert means[-1] == pytest.approx(sum(kept) / 2)
+    assert means[0] != 1.0
+
+
+def test_decay_pulls_the_mixing_weights_down():
+    """As the released code does: a step of η·λ·α besides the gradient's."""
+    alpha = torch.tensor([1.0, 0.5], requires_grad=True)
+    alpha.grad = torch.zeros(2)
+    PFedAFM(alpha_lr=0.1, alpha_decay=0.5).adapt(alpha)
+    assert alpha.tolist() == pytest.approx([0.95, 0.475])

@@ -6,8 +6,9 @@ from torch.nn.functional import cross_entropy
 
 from families import deep
 from potluck.core.method import Update
-from potluck.core.sharing import ALL
 from potluck.core.training import Training
+from potluck.kit import ALL, is_statistic
+from potluck.loop.faults import Faults, FaultyEngine
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.scaffold import Change, Scaffold, Start, Variates
 from tiny import Recorder, make_loop, tiny
@@ -72,7 +73,7 @@ def test_the_server_divides_weights_by_participants_and_control_by_all_clients()
     zeros = {name: torch.zeros(1, dtype=torch.float64) for name in names}
     state = Variates({"Net": dict(zeros)}, {"Net": dict(zeros)})
     change = Change({name: vector(0.1) for name in names}, {name: vector(-1.0) for name in names})
-    context = make_loop(Scaffold(), fed).context()
+    context = make_loop(Scaffold(), fed).server.context()
     after = Scaffold().server(state, [Update(fed.task.clients[0], change)], context)
     assert torch.equal(values(after.weights["Net"]), vector(*[0.1] * len(names)))
     assert torch.equal(values(after.control["Net"]), vector(*[-0.5] * len(names)))
@@ -86,7 +87,10 @@ def test_while_controls_agree_a_client_trains_as_in_fedavg():
     make_loop(FedAvg(), tiny(2, norm=True), rounds=1, callbacks=[plain]).run()
     for (_, change), (_, weights), (_, _, start) in zip(ours.updates, plain.updates, ours.sent, strict=True):
         for name, tensor in weights.payload.tensors.items():
-            assert torch.equal(change.payload.weights[name], tensor - start.weights[name])
+            if is_statistic(name):
+                assert torch.equal(change.payload.statistics[name], tensor)
+            else:
+                assert torch.equal(change.payload.weights[name], tensor - start.weights[name])
 
 
 def test_the_first_control_is_the_mean_gradient_of_the_steps():
@@ -149,10 +153,11 @@ def test_no_local_step_changes_nothing():
 def test_twice_the_weights_travel():
     seen = Recorder()
     make_loop(Scaffold(buffers=False), tiny(1, hidden=(5,)), rounds=1, callbacks=[seen]).run()
-    assert seen.sent[0][2].numbers() == seen.updates[0][1].payload.numbers() == 2 * 55
+    assert seen.sent[0][2].numbers() == 2 * 55 + 1  # and which job counted last
+    assert seen.updates[0][1].payload.numbers() == 2 * 55
     make_loop(Scaffold(), tiny(1, hidden=(5,), norm=True), rounds=1, callbacks=[seen]).run()
     down, up = seen.sent[1][2], seen.updates[1][1].payload
-    assert down.numbers() == up.numbers() == 2 * 65 + 10  # statistics have no control variate
+    assert down.numbers() - 1 == up.numbers() == 2 * 65 + 10  # statistics have no control variate
     accounted = Scaffold().paper_accounting(down, up)
     assert (accounted.up, accounted.down) == (130, 130)
 
@@ -174,3 +179,24 @@ def test_clients_that_never_took_part_single_samples_and_single_classes():
     seen = Recorder()
     make_loop(Scaffold(), fed, rounds=3, participation=0.4, callbacks=[seen]).run()
     assert len(seen.end.scores) == 5
+
+
+def test_a_dropped_answer_leaves_the_controls_in_step():
+    """c is the mean of the clients' c_k, so an answer that did not count must not count in c_k either."""
+    fed = tiny(2, hidden=(5,))
+    faults = Faults(crash=0.5)
+    loop = make_loop(Scaffold(), fed, rounds=8, min_clients=0)
+    loop.dispatcher.engine = FaultyEngine(loop.dispatcher.engine, faults, seed=3)
+    seen = Recorder()
+    loop.callbacks = [seen]
+    loop.run()
+    lost = [failure for step in seen.steps for failure in step.failures]
+    assert 3 < len(lost) < 13
+    state, counted = loop.progress.state, []
+    for index in range(2):
+        private = loop.fetch(index)["private"]
+        name = fed.task.clients[index].name
+        came = private["before"]["job"] == state.counted.get(name, -1)
+        counted.append(private["control"] if came else private["before"]["control"])
+    for name, total in state.control["Net"].items():
+        assert torch.allclose(total, (counted[0][name] + counted[1][name]) / 2, atol=1e-12), name

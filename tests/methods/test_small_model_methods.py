@@ -1,16 +1,17 @@
 """What every method with a shared small model, or public data, has to survive; and joint training itself."""
 
+from operator import attrgetter
+
 import pytest
 import torch
 
-from potluck.core.evaluation import Evaluation
 from potluck.core.method import Update
-from potluck.core.payload import Nothing
-from potluck.core.shared_model import average, fit_together
 from potluck.core.task import Context
 from potluck.core.training import Training
+from potluck.kit import Weights, average
+from potluck.loop.evaluation import Evaluation
 from potluck.methods import method_class
-from tiny import Recorder, make_loop, same_state, seeded_net, tiny
+from tiny import Recorder, context, make_loop, same_state, seeded_net, tiny
 
 NAMES = ("pfedafm", "fml", "fedkd", "fedmd", "fedapen", "fedmrl")
 ALL_TESTS = Evaluation(also=("received", "shared"))
@@ -82,9 +83,7 @@ def test_models_trained_together_are_clipped_apart():
     fed = tiny(1, smooth=True, training=Training(epochs=1, batch_size=0, lr=1.0, clip_norm=1.0))
     me, other = fed.client(0), fed.task.shared_model()
     before = [parameter.detach().clone() for parameter in me.model.parameters()]
-    fit_together(
-        me, {"model": me.model, "other": other}, lambda x, y: me.model(x).sum() + 1000 * other(x).sum()
-    )
+    me.fit_models({"model": me.model, "other": other}, lambda x, y: me.model(x).sum() + 1000 * other(x).sum())
     moved = sum(
         float((now - then).detach().square().sum())
         for now, then in zip(me.model.parameters(), before, strict=True)
@@ -96,6 +95,7 @@ def test_models_trained_together_are_clipped_apart():
 def test_a_stale_answer_weighs_less(by: str, expected: float):
     """Values 0 and 3, the second discounted to one half: 1.5 / 1.5, or with 4 and 16 samples 24 / 12."""
     infos = tiny(2, sizes=(4, 16)).task.clients
-    parts = [{"w": torch.tensor(0.0)}, {"w": torch.tensor(3.0)}]
-    updates = [Update(infos[0], Nothing()), Update(infos[1], Nothing(), staleness=1, weight=0.5)]
-    assert average({"w": torch.tensor(9.0)}, updates, parts, by)["w"].item() == expected
+    parts = [Weights({"w": torch.tensor(0.0)}), Weights({"w": torch.tensor(3.0)})]
+    updates = [Update(infos[0], parts[0]), Update(infos[1], parts[1], staleness=1, weight=0.5)]
+    found = average(context(), {"w": torch.tensor(9.0)}, updates, attrgetter("tensors"), by)
+    assert found["w"].item() == expected

@@ -53,7 +53,7 @@ def test_describing_and_measuring_leave_the_random_state_alone() -> None:
 def test_the_card_reads_as_a_table_with_totals() -> None:
     lines = str(describe("mlp-1", (30,), 10)).splitlines()
     assert lines[0] == "mlp-1: dense layers 64 on flat input, 64 features (input 30, 10 classes)"
-    assert lines[3].split() == ["layers.0", "Linear", "64", "1,984"]
+    assert lines[3].split() == ["layers.0", "Dense", "64", "1,984"]
     assert lines[-1] == "2,634 parameters, 0 buffers, 0.01 MiB, 0.01 MFLOPs per sample, 64 features"
 
 

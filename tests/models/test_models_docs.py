@@ -21,5 +21,5 @@ def test_the_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_tables_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "benchmarks/models_table.py"), run_name="__main__")
+    runpy.run_path(str(ROOT / "docs/tables/models.py"), run_name="__main__")
     assert capsys.readouterr().out.strip() in (ROOT / "docs/models.md").read_text()

@@ -13,10 +13,11 @@ from potluck.recipes.measures import MeasureName, measure
 from potluck.recipes.recipe import find_recipe, merged
 from potluck.recipes.reproduce import Cell, plan
 from potluck.recipes.tables import decimals, measured
-from potluck.runs.read import RunData, read_run
+from potluck.runs.read import read_run
+from potluck.runs.run import Run
 
 
-def run_of(path: Path, accuracies: list[float | None], **summary: Any) -> RunData:
+def run_of(path: Path, accuracies: list[float | None], **summary: Any) -> Run:
     path.mkdir()
     records = [
         {

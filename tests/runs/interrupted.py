@@ -44,9 +44,9 @@ def run(case: str, out: Path, **more: Any) -> potluck.Run:
     """One of the cases, from the start or from wherever its folder stands."""
     settings = {"engine": "serial", **CASES[case], **more}
     method, training = settings.pop("method"), settings.pop("training", KEPT)
-    hidden = settings.pop("hidden", (5, 7))
+    hidden, sizes = settings.pop("hidden", (5, 7)), settings.pop("sizes", (12, 9, 16))
     kinds = ((0, 1, 2), (0, 1), (1, 2), (2,), None)
-    federation = tiny(5, norm=True, hidden=hidden, sizes=(12, 9, 16), classes_of=kinds, training=training)
+    federation = tiny(5, norm=True, hidden=hidden, sizes=sizes, classes_of=kinds, training=training)
     start = {"method": {"name": method}, **settings.pop("sections", {})}
     return potluck.run(start, federation=federation, out=out, resume=True, **settings)
 

@@ -13,6 +13,7 @@ from stopping import stop
 
 import potluck
 from potluck.core.errors import PotluckError
+from potluck.loop.letter import from_bytes
 from potluck.runs import checkpointer, generations
 from potluck.runs.checkpoint import Checkpoint, last_checkpoint
 from potluck.runs.fingerprint import fingerprint
@@ -37,13 +38,14 @@ def test_stopped_and_resumed_is_as_never_stopped(
 
 def test_jobs_under_way_are_saved_with_their_answers(patient: None, tmp_path: Path):
     stop("fedgh-async", tmp_path, 6)
-    progress = whole(tmp_path).manifest.progress
-    (flight,) = progress["flights"]  # three at work, two of them have just been folded in
-    assert flight["answer"]["train_loss"] > 0
-    assert flight["scores"]["own"]["samples"] == 9
-    held = whole(tmp_path).generations.read_state(whole(tmp_path).manifest.server).tensors
-    assert held["/flights/0/message/weights.weight"].shape == (3, 3)
-    assert held["/flights/0/payload/means"].shape[1] == 3
+    manifest = whole(tmp_path).manifest
+    assert len(manifest.progress["flights"]) == 1  # three at work, two of them have just been folded in
+    held = whole(tmp_path).generations.read_state(manifest.server).tensors
+    sent, came = (from_bytes(held[f"/flights/0/{part}"].numpy().tobytes()) for part in ("job", "result"))
+    assert came.facts["answer"]["train_loss"] > 0
+    assert came.facts["scores"]["own"]["samples"] == 9
+    assert sent.payload.tensors["weights.weight"].shape == (3, 3)
+    assert came.payload.tensors["means"].shape[1] == 3
 
 
 def test_only_what_changed_is_written(patient: None, tmp_path: Path):
@@ -219,7 +221,7 @@ def test_other_clients_or_models_are_refused(tmp_path: Path):
     ):
         run("fedgh", tmp_path, hidden=(6, 7))
     with pytest.raises(PotluckError, match=r"The clients are not those of the run"):
-        potluck.run("fedgh", rounds=6, federation=tiny(5, norm=True), out=tmp_path, resume=True)
+        run("fedgh", tmp_path, sizes=(12, 9, 15))
 
 
 def test_a_fingerprint_sees_names_data_and_first_weights():

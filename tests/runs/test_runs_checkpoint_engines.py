@@ -11,17 +11,16 @@ from interrupted import RARE, assert_same_run, run, whole
 from stopping import stop
 
 import potluck
-from potluck import settle
-from potluck.codec import encoded_size
 from potluck.core.errors import PotluckError
-from potluck.core.evaluation import Evaluation
-from potluck.core.job import Job
-from potluck.core.loop import Loop
-from potluck.core.schedule import Schedule
 from potluck.core.training import Training
-from potluck.core.worker import Worker
 from potluck.engines.serial import SerialEngine
+from potluck.loop.evaluation import Evaluation
+from potluck.loop.jobs import Job
+from potluck.loop.loop import Loop
+from potluck.loop.schedule import Schedule
+from potluck.loop.worker import Worker
 from potluck.methods.fedgh import FedGH
+from potluck.runs import resolve
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.writer import RunWriter
 from tiny import StopAt, tiny
@@ -65,8 +64,8 @@ def test_the_pools_own_files_are_taken_in_without_asking_its_clients(tmp_path: P
 
     class Watch(potluck.Callback):
         def on_start(self, loop: Loop) -> None:
-            submit = loop.desk.engine.submit
-            loop.desk.engine.submit = lambda job: jobs.append(job.kind) or submit(job)
+            submit = loop.dispatcher.engine.submit
+            loop.dispatcher.engine.submit = lambda job: jobs.append(job.kind) or submit(job)
 
     run("fedgh", tmp_path, engine="pool", workers=2, callbacks=[Watch()])
     assert "fetch" not in jobs
@@ -118,9 +117,9 @@ def test_stacked_clients_resume_bit_by_bit(case: str, tmp_path: Path):
 
 def test_a_measured_choice_is_obeyed_and_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     more = {"training": RARE, "sections": {"engine": {"vectorize": "auto"}}}
-    monkeypatch.setattr(settle, "worth_stacking", lambda task, make: True)
+    monkeypatch.setattr(resolve, "is_faster_together", lambda task, make: True)
     stop("fedgh", tmp_path, 2, **more)
-    monkeypatch.setattr(settle, "worth_stacking", lambda task, make: False)
+    monkeypatch.setattr(resolve, "is_faster_together", lambda task, make: False)
     run("fedgh", tmp_path, **more)
 
 
@@ -135,7 +134,7 @@ def test_clients_on_other_machines_keep_their_own_state(tmp_path: Path):
     fed = tiny(3)
     writer = RunWriter(tmp_path, {}, fed.class_counts())
     with Checkpointer(writer, fed) as keeper:
-        engine = Remote(Worker(FedGH(), fed.client, encoded_size))
+        engine = Remote(Worker(FedGH(), fed.client))
         plan = Schedule(2, buffer=1, concurrency=2)
         Loop(FedGH(), fed.task, engine, plan, Evaluation(), [writer, keeper]).run()
     assert whole(tmp_path).manifest.clients == {}

@@ -84,8 +84,8 @@ def test_metrics_shorter_than_saved_count_as_damage(stopped: Path):
 
 def test_a_checkpoint_of_a_later_potluck_is_not_guessed_at(stopped: Path):
     path = stopped / "checkpoint/manifest-3.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
-    with pytest.raises(PotluckError, match=r"has format version 2, this Potluck reads 1"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 9}))
+    with pytest.raises(PotluckError, match=r"has format version 9, this Potluck reads 2"):
         run("fedgh", stopped)
 
 

@@ -12,7 +12,7 @@ import potluck
 from potluck.core.errors import PotluckError
 from potluck.data import as_data
 from potluck.experiment import parse_experiment
-from potluck.population import build_federation
+from potluck.federation.population import build_federation
 from potluck.runs import fingerprint as module
 from potluck.runs.fingerprint import fingerprint
 from tiny import StopAt

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import potluck
-from potluck.core.callback import Callback, Step
 from potluck.core.errors import PotluckError
+from potluck.loop.callbacks import Callback, Step
 from potluck.runs.folder import new_folder
 from tiny import tiny
 

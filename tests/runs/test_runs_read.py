@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from potluck.core.errors import PotluckError
-from potluck.runs.read import FailedJob, read_run
+from potluck.runs.read import read_run
+from potluck.runs.run import FailedJob
 
 
 def write(

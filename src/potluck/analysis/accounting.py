@@ -15,7 +15,7 @@ import numpy as np
 
 from potluck.analysis import text
 from potluck.analysis.groups import Group, group_runs
-from potluck.runs.read import RunData
+from potluck.runs.run import Run
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +47,7 @@ class LedgerRow:
         return FLOAT_BYTES * (self.paper_up + self.paper_down)
 
 
-def ledger(runs: Iterable[RunData]) -> tuple[LedgerRow, ...]:
+def ledger(runs: Iterable[Run]) -> tuple[LedgerRow, ...]:
     """The ledger of runs, one row per method and setting."""
     return tuple(ledger_row(group) for group in group_runs(runs))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from potluck.analysis import text
 from potluck.analysis.comparison import Comparison, Row
+from potluck.core.errors import PotluckError, unknown
 
 
 @dataclass(frozen=True)
@@ -20,54 +21,101 @@ class Column:
     best: str = ""  # "max", "min" or nothing
 
 
-def accuracy_columns(comparison: Comparison) -> list[Column]:
-    """How good each method is, and how sure one can be of it (accuracies in %)."""
-    columns = [
-        Column(
-            "accuracy", lambda r: text.percent_spread(r.accuracy, r.accuracy_std), lambda r: r.accuracy, "max"
-        ),
-        Column("best", lambda r: text.percent(r.best), lambda r: r.best, "max"),
-        Column("at round", lambda r: text.count(r.best_round)),
-        Column("last", lambda r: text.percent(r.last), lambda r: r.last, "max"),
-        Column("worst 10%", lambda r: text.percent(r.worst), lambda r: r.worst, "max"),
-        Column("client std", lambda r: text.percent(r.client_std), lambda r: r.client_std, "min"),
-    ]
-    if any(len(row.seeds) > 1 for row in comparison.rows):
-        columns.insert(0, Column("seeds", _seeds_cell))
-    if len(comparison.rows) > 1:
-        columns.append(Column("p", _p_cell))
-    return columns
+def _percent(title: str, value: Callable[[Row], float], best: str = "max") -> Column:
+    return Column(title, lambda row: text.percent(value(row)), value, best)
 
 
-def cost_columns(comparison: Comparison) -> list[Column]:
-    """What each method costs: to the target where one is set, per client and round, and in all."""
-    columns: list[Column] = []
-    if comparison.target is not None:
-        to = f"to {text.percent(comparison.target, 0)}%"
-        columns += [
-            Column(f"rounds {to}", _rounds_cell, _to_target("rounds"), "min"),
-            Column(f"MiB {to}", lambda r: text.mebibytes(_to_target("bytes")(r)), _to_target("bytes"), "min"),
-            Column(f"s {to}", lambda r: text.seconds(_to_target("seconds")(r)), _to_target("seconds"), "min"),
-        ]
-        if any(_has_clock(row) for row in comparison.rows):
-            simulated = _to_target("virtual_seconds")
-            columns.append(
-                Column(f"simulated s {to}", lambda r: text.seconds(simulated(r)), simulated, "min")
+COLUMNS: dict[str, Column] = {
+    "seeds": Column("seeds", lambda row: _seeds_cell(row)),
+    "accuracy": Column(
+        "accuracy", lambda r: text.percent_spread(r.accuracy, r.accuracy_std), lambda r: r.accuracy, "max"
+    ),
+    "best": _percent("best", lambda r: r.best),
+    "round": Column("at round", lambda r: text.count(r.best_round)),
+    "validation": _percent("validation", lambda r: r.validation),
+    "last": _percent("last", lambda r: r.last),
+    "worst": _percent("worst 10%", lambda r: r.worst),
+    "spread": _percent("client std", lambda r: r.client_std, "min"),
+    "f1": _percent("macro F1", lambda r: r.macro_f1),
+    "ece": _percent("calibration error", lambda r: r.calibration_error, "min"),
+    "nll": Column("log loss", lambda r: text.decimals(r.loss), lambda r: r.loss, "min"),
+    "newcomers": _percent("newcomers", lambda r: r.newcomers),
+    "gain": Column(
+        "newcomers' gain", lambda r: text.signed_percent(r.newcomers_gain), lambda r: r.newcomers_gain, "max"
+    ),
+    "p": Column("p", lambda row: _p_cell(row)),
+    "floats-up": Column("floats up", lambda r: text.count(r.floats_up), lambda r: r.floats_up, "min"),
+    "floats-down": Column("floats down", lambda r: text.count(r.floats_down), lambda r: r.floats_down, "min"),
+    "traffic": Column("MiB", lambda r: text.mebibytes(r.bytes_total), lambda r: r.bytes_total, "min"),
+    "seconds": Column("seconds", lambda r: text.seconds(r.seconds), lambda r: r.seconds, "min"),
+}
+"""Every column by the name under which it is asked for; those of a target are not among them."""
+
+TARGET = "target"
+"""Stands for all columns of the target's cost."""
+_USUAL: tuple[str, ...] = (
+    "seeds",
+    "accuracy",
+    "best",
+    "round",
+    "last",
+    "worst",
+    "spread",
+    "newcomers",
+    "gain",
+    "p",
+)
+_USUAL += (TARGET, "floats-up", "floats-down", "traffic", "seconds")
+
+
+def check_columns(names: Sequence[str], target: float | None) -> None:
+    """Refuse a column that there is not, or that would be empty."""
+    for name in names:
+        if name not in (*COLUMNS, TARGET):
+            raise unknown("column", name, [*COLUMNS, TARGET])
+        if name == TARGET and target is None:
+            raise PotluckError(
+                "Column 'target' is what a target accuracy costs; pass --target, such as --target 0.8."
             )
-        if len(comparison.rows) > 1:
-            columns.append(Column("speed-up", lambda r: text.factor(r.speed_up), lambda r: r.speed_up, "max"))
-    return [
-        *columns,
-        Column("floats up", lambda r: text.count(r.floats_up), lambda r: r.floats_up, "min"),
-        Column("floats down", lambda r: text.count(r.floats_down), lambda r: r.floats_down, "min"),
-        Column("MiB", lambda r: text.mebibytes(r.bytes_total), lambda r: r.bytes_total, "min"),
-        Column("seconds", lambda r: text.seconds(r.seconds), lambda r: r.seconds, "min"),
-    ]
 
 
 def all_columns(comparison: Comparison) -> list[Column]:
-    """Both kinds, accuracy first."""
-    return [*accuracy_columns(comparison), *cost_columns(comparison)]
+    """The columns asked for, or else the usual ones: accuracies in %, what they cost, and how sure one can be."""
+    check_columns(comparison.columns, comparison.target)
+    columns: list[Column] = []
+    for name in comparison.columns or _usual(comparison):
+        columns += target_columns(comparison) if name == TARGET else [COLUMNS[name]]
+    return columns
+
+
+def _usual(comparison: Comparison) -> list[str]:
+    rows = comparison.rows
+    nobody_joined = not any(math.isfinite(row.newcomers) for row in rows)
+    left_out = {
+        "seeds": all(len(row.seeds) == 1 for row in rows),
+        "newcomers": nobody_joined,
+        "gain": nobody_joined,
+        "p": len(rows) == 1,
+        TARGET: comparison.target is None,
+    }
+    return [name for name in _USUAL if not left_out.get(name)]
+
+
+def target_columns(comparison: Comparison) -> list[Column]:
+    """What each method costs until the target accuracy."""
+    assert comparison.target is not None
+    to = f"to {text.percent(comparison.target, 0)}%"
+    columns = [
+        Column(f"rounds {to}", _rounds_cell, _to_target("rounds"), "min"),
+        Column(f"MiB {to}", lambda r: text.mebibytes(_to_target("bytes")(r)), _to_target("bytes"), "min"),
+        Column(f"s {to}", lambda r: text.seconds(_to_target("seconds")(r)), _to_target("seconds"), "min"),
+    ]
+    if any(_has_clock(row) for row in comparison.rows):
+        simulated = _to_target("virtual_seconds")
+        columns.append(Column(f"simulated s {to}", lambda r: text.seconds(simulated(r)), simulated, "min"))
+    if len(comparison.rows) > 1:
+        columns.append(Column("speed-up", lambda r: text.factor(r.speed_up), lambda r: r.speed_up, "max"))
+    return columns
 
 
 def _seeds_cell(row: Row) -> str:

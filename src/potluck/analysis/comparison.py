@@ -13,7 +13,7 @@ from potluck.analysis.groups import Group, group_runs
 from potluck.analysis.significance import PairedTest, paired_test, same_clients
 from potluck.analysis.targets import TargetCost, check_target, cost_to_target
 from potluck.core.errors import unknown
-from potluck.runs.read import RunData
+from potluck.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Row:
     accuracy: float  # all clients after the last round
     accuracy_std: float  # over seeds when there are several, else over clients
     spread_over: str  # "seeds" or "clients"
-    best: float
+    best: float  # test accuracy of the round that `selected_by` names
     best_round: float
     last: float
     worst: float  # mean of the worst tenth of the clients
@@ -41,6 +41,13 @@ class Row:
     bytes_total: float
     seconds: float
     test: PairedTest | None  # against the first method; None for the first itself
+    selected_by: str = "test"  # what the best round is best on
+    macro_f1: float = math.nan  # means over clients after the last round, like accuracy
+    calibration_error: float = math.nan
+    loss: float = math.nan
+    validation: float = math.nan  # accuracy of the best round on validation samples
+    newcomers: float = math.nan  # accuracy of clients that joined at the end
+    newcomers_gain: float = math.nan  # less that of as much training alone
 
 
 @dataclass(frozen=True)
@@ -51,9 +58,16 @@ class Comparison:
     groups: tuple[Group, ...]
     target: float | None
     notes: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    """The names of the columns to show, in this order; none: the usual ones."""
 
 
-def compare(runs: Iterable[RunData], target: float | None = None, reference: str | None = None) -> Comparison:
+def compare(
+    runs: Iterable[Run],
+    target: float | None = None,
+    reference: str | None = None,
+    columns: Sequence[str] = (),
+) -> Comparison:
     """Compare runs grouped by method over seeds; `reference` names the method that others are tested against.
 
     The reference comes first in the result; without one it is the method given first.
@@ -63,7 +77,7 @@ def compare(runs: Iterable[RunData], target: float | None = None, reference: str
         check_target(target)
     first = groups[0]
     rows = [_row(group, first, target) for group in groups]
-    return Comparison(tuple(rows), tuple(groups), target, tuple(_notes(groups)))
+    return Comparison(tuple(rows), tuple(groups), target, tuple(_notes(groups)), tuple(columns))
 
 
 def _reference_first(groups: list[Group], reference: str | None) -> list[Group]:
@@ -104,10 +118,17 @@ def _row(group: Group, first: Group, target: float | None) -> Row:
         bytes_total=_mean([run.total("bytes_up") + run.total("bytes_down") for run in runs]),
         seconds=_mean([run.total("seconds") for run in runs]),
         test=None if group is first else paired_test(group.counted, first.counted),
+        selected_by=runs[0].selected_by,
+        macro_f1=_mean([run.stated("final_macro_f1") for run in runs]),
+        calibration_error=_mean([run.stated("final_calibration_error") for run in runs]),
+        loss=_mean([run.stated("final_loss") for run in runs]),
+        validation=_mean([run.stated("best_accuracy_validation") for run in runs]),
+        newcomers=_mean([run.newcomers("accuracy") for run in runs]),
+        newcomers_gain=_mean([run.newcomers("gain") for run in runs]),
     )
 
 
-def _mean_cost(runs: Sequence[RunData], target: float | None) -> tuple[int, TargetCost | None]:
+def _mean_cost(runs: Sequence[Run], target: float | None) -> tuple[int, TargetCost | None]:
     """How many runs reached the target, and their mean cost of it."""
     if target is None:
         return 0, None
@@ -146,6 +167,8 @@ def _notes(groups: list[Group]) -> list[str]:
         notes.append("Runs of the same seed gave their clients different samples.")
     if _models_differ(groups):
         notes.append("Clients have different models under different methods.")
+    if len({group.runs[0].selected_by for group in groups}) > 1:
+        notes.append("The runs do not pick their best round alike, so the best ones do not compare.")
     unfinished = [run.name for group in groups for run in group.runs if not run.finished]
     if unfinished:
         notes.append(f"Unfinished: {', '.join(unfinished)}.")
@@ -153,7 +176,7 @@ def _notes(groups: list[Group]) -> list[str]:
 
 
 def _partitions_differ(groups: list[Group]) -> bool:
-    first: dict[int, RunData] = {}
+    first: dict[int, Run] = {}
     runs = [run for group in groups for run in group.runs if run.class_counts is not None]
     return any(not same_clients(first.setdefault(run.seed, run), run) for run in runs)
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from potluck.core.errors import PotluckError
-from potluck.runs.read import Curve, RunData
-from potluck.runs.run_data import Numbers, number_of
+from potluck.runs.run import Curve, Numbers, Run, number_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def smooth(y: ArrayLike, window: int) -> Numbers:
     return np.asarray((sums[position + half + 1] - sums[position - half]) / (2 * half + 1))
 
 
-def band(runs: Sequence[RunData], key: str = "accuracy", x: str = "rounds") -> Band:
+def band(runs: Sequence[Run], key: str = "accuracy", x: str = "rounds") -> Band:
     """The metric's mean and spread over runs that differ in seed.
 
     Runs are lined up by round: against bytes or time, a point lies at the mean of what they had spent.
@@ -70,7 +69,7 @@ def loss_increase(loss: Curve) -> Curve:
     return Curve(loss.round[1:], loss.x[1:], loss.y[1:] - best_before)
 
 
-def client_curve(run: RunData, client: int, key: str = "accuracy") -> Curve:
+def client_curve(run: Run, client: int, key: str = "accuracy") -> Curve:
     """One client's metric over the rounds in which it was evaluated."""
     rows = [row for row in run.client_rows() if row["client"] == client]
     by_round = {number_of(row.get("round")): number_of(row.get(key)) for row in rows}
@@ -79,7 +78,7 @@ def client_curve(run: RunData, client: int, key: str = "accuracy") -> Curve:
     return Curve(rounds, rounds, values)
 
 
-def client_mean_curve(run: RunData, key: str = "accuracy", weight: str | None = None) -> Curve:
+def client_mean_curve(run: Run, key: str = "accuracy", weight: str | None = None) -> Curve:
     """The clients' mean of a metric over rounds, each client weighted by a field of its own.
 
     `weight="samples"` gives the accuracy over all test samples together (micro accuracy);

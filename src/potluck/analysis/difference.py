@@ -9,7 +9,7 @@ import numpy as np
 
 from potluck.analysis.significance import same_clients
 from potluck.core.errors import PotluckError
-from potluck.runs.read import ClientResult, RunData
+from potluck.runs.run import ClientResult, Run
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class GroupMean:
     clients: int
 
 
-def client_differences(a: Sequence[RunData], b: Sequence[RunData]) -> Difference:
+def client_differences(a: Sequence[Run], b: Sequence[Run]) -> Difference:
     """Final accuracies under `a` minus those under `b`, client by client, over their common seeds."""
     partner = {run.seed: run for run in b}
     pairs = [(run, partner[run.seed]) for run in a if run.seed in partner]
@@ -82,7 +82,7 @@ def client_differences(a: Sequence[RunData], b: Sequence[RunData]) -> Difference
 
 
 def architecture_means(
-    runs: Sequence[RunData], sets: Mapping[str, Sequence[str]] | None = None
+    runs: Sequence[Run], sets: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[GroupMean, ...]:
     """The mean final accuracy of each architecture's clients, over all runs.
 

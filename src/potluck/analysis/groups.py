@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from potluck.core.errors import PotluckError
-from potluck.runs.read import RunData
+from potluck.experiment.differences import question
+from potluck.runs.run import Run
 
-# Settings that change how or where a run was made, never what it asks.
-_IGNORED = {"seed", "name", "out", "engine", "device", "data.root", "checkpoint", "output", "trackers"}
 _SHOWN_SETTINGS = 3
 
 
@@ -20,7 +19,7 @@ class Group:
 
     label: str
     method: str
-    runs: tuple[RunData, ...]
+    runs: tuple[Run, ...]
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -28,18 +27,18 @@ class Group:
         return tuple(run.seed for run in self.runs)
 
     @property
-    def counted(self) -> tuple[RunData, ...]:
+    def counted(self) -> tuple[Run, ...]:
         """The runs that statistics are taken over: the finished ones, or all while none is finished."""
         return tuple(run for run in self.runs if run.finished) or self.runs
 
 
-def group_runs(runs: Iterable[RunData]) -> list[Group]:
+def group_runs(runs: Iterable[Run]) -> list[Group]:
     """Group runs by method and settings, in the order in which each group's first run was given.
 
     A folder given twice counts once. A second run with the same seed and settings becomes a group of its own:
     counted as another seed it would only pretend to more certainty.
     """
-    buckets: dict[tuple[Any, ...], list[RunData]] = {}
+    buckets: dict[tuple[Any, ...], list[Run]] = {}
     for run in {run.path.resolve(): run for run in runs}.values():
         copy = 0
         while any(other.seed == run.seed for other in buckets.get((*_question(run), copy), ())):
@@ -54,13 +53,12 @@ def group_runs(runs: Iterable[RunData]) -> list[Group]:
     return _tell_apart(groups)
 
 
-def settings_of(run: RunData) -> dict[str, object]:
+def settings_of(run: Run) -> dict[str, object]:
     """The run's settings as one flat table of dotted names, without those that do not change the question."""
-    flat = dotted(run.experiment)
-    return {key: value for key, value in flat.items() if not _IGNORED & {key, key.split(".")[0]}}
+    return {key: value for key, value in question(run.experiment).items() if key != "seed"}
 
 
-def differing_settings(runs: Sequence[RunData]) -> dict[str, tuple[object, ...]]:
+def differing_settings(runs: Sequence[Run]) -> dict[str, tuple[object, ...]]:
     """The settings in which the runs are not all alike, with the value in every run (None where absent)."""
     tables = [settings_of(run) for run in runs]
     keys = dict.fromkeys(key for table in tables for key in table)
@@ -68,20 +66,9 @@ def differing_settings(runs: Sequence[RunData]) -> dict[str, tuple[object, ...]]
     return {key: row for key, row in values.items() if any(value != row[0] for value in row)}
 
 
-def _question(run: RunData) -> tuple[Any, ...]:
+def _question(run: Run) -> tuple[Any, ...]:
     settings = sorted((key, repr(value)) for key, value in settings_of(run).items())
     return (run.method, run.dataset, tuple(settings))
-
-
-def dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    """Nested values by their dotted names, as one writes them after `--set`."""
-    flat: dict[str, object] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat.update(dotted(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def _shown(key: str, value: object) -> str:

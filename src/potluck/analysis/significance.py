@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from potluck.core.errors import PotluckError
-from potluck.runs.read import RunData
+from potluck.runs.run import Run
 
 # With five pairs even a unanimous two-sided signed-rank test gives p = 2/2**5 > 0.05.
 MIN_PAIRS = 6
@@ -70,14 +70,14 @@ def paired_t(a: ArrayLike, b: ArrayLike) -> PairedTest:
     return PairedTest(name, p, count, mean, f"only {count} seeds" if count < 5 else "")
 
 
-def same_clients(a: RunData, b: RunData) -> bool:
+def same_clients(a: Run, b: Run) -> bool:
     """Whether the clients of two runs can be paired: as many, holding the same samples where known."""
     if a.class_counts is not None and b.class_counts is not None:
         return bool(np.array_equal(a.class_counts, b.class_counts))
     return a.client_accuracy.keys() == b.client_accuracy.keys()
 
 
-def paired_over_clients(a: RunData, b: RunData) -> PairedTest:
+def paired_over_clients(a: Run, b: Run) -> PairedTest:
     """Compare two runs client by client on their final accuracies."""
     if not same_clients(a, b):
         raise PotluckError(
@@ -87,7 +87,7 @@ def paired_over_clients(a: RunData, b: RunData) -> PairedTest:
     return wilcoxon([a.client_accuracy[i] for i in both], [b.client_accuracy[i] for i in both])
 
 
-def paired_over_seeds(a: Sequence[RunData], b: Sequence[RunData]) -> PairedTest:
+def paired_over_seeds(a: Sequence[Run], b: Sequence[Run]) -> PairedTest:
     """Compare two methods seed by seed on their final accuracies, over the seeds both were run with."""
     first = {run.seed: run.final_accuracy for run in a}
     second = {run.seed: run.final_accuracy for run in b}
@@ -95,7 +95,7 @@ def paired_over_seeds(a: Sequence[RunData], b: Sequence[RunData]) -> PairedTest:
     return paired_t([first[seed] for seed in both], [second[seed] for seed in both])
 
 
-def paired_test(a: Sequence[RunData], b: Sequence[RunData]) -> PairedTest:
+def paired_test(a: Sequence[Run], b: Sequence[Run]) -> PairedTest:
     """The test the runs allow: over seeds when two or more are common, else over that one's clients."""
     partner = {run.seed: run for run in b}
     pairs = [(run, partner[run.seed]) for run in a if run.seed in partner]

@@ -14,7 +14,7 @@ import numpy as np
 
 from potluck.analysis.groups import settings_of
 from potluck.core.errors import PotluckError, unknown
-from potluck.runs.read import RunData
+from potluck.runs.run import Run
 
 METRICS = ("best", "final", "last")
 
@@ -43,7 +43,7 @@ class Sweep:
         return sorted({point.value for points in self.methods.values() for point in points}, key=_order)
 
 
-def sweep(runs: Iterable[RunData], field: str, metric: str = "best") -> Sweep:
+def sweep(runs: Iterable[Run], field: str, metric: str = "best") -> Sweep:
     """Accuracy against the setting `field` of `experiment.toml` (dotted, as in `partition.alpha`)."""
     if metric not in METRICS:
         raise unknown("metric", metric, METRICS)

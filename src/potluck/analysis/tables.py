@@ -106,12 +106,22 @@ def to_latex(comparison: Comparison) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
+_BEST = {
+    "validation": "test accuracy of the round that was best on validation samples",
+    "test": "the round that was best on the test samples themselves",
+    "last": "the last evaluated round",
+}
+
+
 def legend(comparison: Comparison) -> list[str]:
     """Sentences that say what the columns mean for these rows."""
     over = " and ".join(dict.fromkeys(row.spread_over for row in comparison.rows))
     sentences = [
         f"Accuracies in %; ± is the standard deviation over {over}; floats are per client and round."
     ]
+    sentences.append(
+        f"Best: {' or '.join(dict.fromkeys(_BEST[row.selected_by] for row in comparison.rows))}."
+    )
     tests = dict.fromkeys(
         f"{row.test.test} ({row.test.pairs} pairs)"
         for row in comparison.rows
@@ -139,6 +149,12 @@ def _csv_cells(row: Row) -> dict[str, object]:
         "best_accuracy": row.best,
         "best_round": row.best_round,
         "last_accuracy": row.last,
+        "best_accuracy_validation": row.validation,
+        "macro_f1": row.macro_f1,
+        "calibration_error": row.calibration_error,
+        "newcomers": row.newcomers,
+        "newcomers_gain": row.newcomers_gain,
+        "loss": row.loss,
         "worst_tenth": row.worst,
         "client_std": row.client_std,
         "client_gap": row.client_gap,
@@ -158,6 +174,7 @@ def _csv_cells(row: Row) -> dict[str, object]:
         key: "" if value is None or not math.isfinite(value) else value for key, value in numbers.items()
     }
     about = {"method": row.label, "seeds": " ".join(map(str, row.seeds)), "std_over": row.spread_over}
+    about["selected_by"] = row.selected_by
     return {**about, **shown, "test": test.test if test else "", "test_note": test.note if test else ""}
 
 

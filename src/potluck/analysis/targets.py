@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.runs.read import RunData
+from potluck.runs.run import Run
 
 COSTS = ("rounds", "bytes", "floats", "seconds", "virtual_seconds", "flops")
 
@@ -47,7 +47,7 @@ def check_target(target: float) -> float:
     return target
 
 
-def cost_to_target(run: RunData, target: float) -> TargetCost:
+def cost_to_target(run: Run, target: float) -> TargetCost:
     """What `run` had spent when its accuracy first reached `target`, from the raw (unsmoothed) curve."""
     check_target(target)
     accuracy = np.asarray([_or_nan(record.get("accuracy")) for record in run.rounds])

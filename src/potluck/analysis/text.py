@@ -12,6 +12,11 @@ def percent(value: float, digits: int = 2) -> str:
     return f"{100 * value:.{digits}f}" if math.isfinite(value) else MISSING
 
 
+def signed_percent(value: float, digits: int = 2) -> str:
+    """A difference of fractions with its sign: 0.05 is '+5.00'."""
+    return f"{100 * value:+.{digits}f}" if math.isfinite(value) else MISSING
+
+
 def percent_spread(mean: float, std: float) -> str:
     """'90.00 ± 1.20'."""
     return (
@@ -39,6 +44,11 @@ def kibibytes(value: float) -> str:
 def seconds(value: float) -> str:
     """Seconds with three telling digits."""
     return _three_digits(value)
+
+
+def decimals(value: float, digits: int = 3) -> str:
+    """A plain number."""
+    return f"{value:.{digits}f}" if math.isfinite(value) else MISSING
 
 
 def probability(value: float | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 from potluck.bench.population import CNNS, endless, population, serial_engine
 from potluck.bench.rows import Row
@@ -18,8 +17,8 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
     """Plain ÷ channels last, in processor time. No goal: it is asked for, and can be measured per network."""
     for name in ("cnn-5",) if quick else MODELS:
         for batch in (10,) if quick else (10, 64):
-            plain = population(1, [name], 2 * batch if quick else 128, batch)
-            last = replace(plain, channels_last=frozenset({name}))
+            built = population(1, [name], 2 * batch if quick else 128, batch)
+            plain, last = built.laid_out(()), built.laid_out((name,))
             actions = {
                 label: endless(Standalone(), one, serial_engine(Standalone(), one), 1).step
                 for label, one in (("plain", plain), ("last", last))

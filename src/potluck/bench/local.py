@@ -12,11 +12,10 @@ from torch.nn import functional as F
 from potluck.bench.population import CNNS, population
 from potluck.bench.rows import Row
 from potluck.bench.trials import in_turns, ratio
-from potluck.codec import encoded_size
 from potluck.core.client import Client
-from potluck.core.job import Answer, Job
 from potluck.core.payload import Nothing
-from potluck.core.worker import Worker
+from potluck.loop.jobs import Answer, Job
+from potluck.loop.worker import Worker
 from potluck.methods.standalone import Standalone
 
 GOAL, SMALL_GOAL = 1.05, 1.15
@@ -38,9 +37,9 @@ class Pair:
 
     def __init__(self, name: str, batch: int, steps: int) -> None:
         federation = population(1, [name], batch * steps, batch)
-        self.worker = Worker(Standalone(), federation.client, encoded_size)
+        self.worker = Worker(Standalone(), federation.client)
         self.client: Client = self.worker.client(0)
-        self.model = federation.participants[0].build()
+        self.model = federation.members[0].build()
         self.x, self.y = self.client.train.take(slice(None))
         self.batch, self.jobs, self.epochs = batch, 0, 0
 

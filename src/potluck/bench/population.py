@@ -10,21 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from potluck.codec import encoded_size
-from potluck.core.evaluation import Evaluation
-from potluck.core.job import Engine
-from potluck.core.loop import Loop
 from potluck.core.method import Method
 from potluck.core.model import ClientModel
 from potluck.core.random import generator, seeded
 from potluck.core.samples import Samples
-from potluck.core.schedule import Schedule
 from potluck.core.training import Training
-from potluck.core.worker import Worker
 from potluck.data.transforms import Normalise
 from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
-from potluck.federation import Builder, Federation, Participant, assemble
+from potluck.federation.federation import Builder, Federation, Member, assemble
+from potluck.loop.evaluation import Evaluation
+from potluck.loop.jobs import Engine
+from potluck.loop.loop import Loop
+from potluck.loop.schedule import Schedule
+from potluck.loop.worker import Worker
 from potluck.models import build_model
 
 AnyMethod = Method[Any, Any, Any]
@@ -77,12 +76,12 @@ def population(
     images = random_images(shape)
     return assemble(
         [
-            Participant(
-                f"client-{index}",
-                name := models[index % len(models)],
-                functools.partial(_seeded_build, builder(name, shape), index),
+            Member(
+                functools.partial(_seeded_build, builder(models[index % len(models)], shape), index),
                 images.select(_rows(index, samples)),
                 images.select(_rows(index + clients, tests)),
+                f"client-{index}",
+                architecture=models[index % len(models)],
             )
             for index in range(clients)
         ],
@@ -106,16 +105,16 @@ def _rows(index: int, count: int) -> Tensor:
 
 def endless(method: AnyMethod, federation: Federation, engine: Engine, cohort: int) -> Loop:
     """A loop to be stepped as often as one likes."""
-    share = cohort / len(federation.participants)
+    share = cohort / len(federation.members)
     return Loop(method, federation.task, engine, Schedule(1_000_000, participation=share), Evaluation())
 
 
 def serial_engine(method: AnyMethod, federation: Federation) -> SerialEngine:
     """The reference."""
-    return SerialEngine(Worker(method, federation.client, encoded_size))
+    return SerialEngine(Worker(method, federation.client))
 
 
 def pool_engine(method: AnyMethod, federation: Federation, memory: int | None = None) -> PoolEngine:
     """Two workers."""
-    worker = Worker(method, federation.client, encoded_size)
+    worker = Worker(method, federation.client)
     return PoolEngine(lambda: worker, 2, memory, cost=federation.cost)

@@ -13,15 +13,15 @@ from typing import Any
 from potluck.bench.population import CNNS, AnyMethod, endless, population, serial_engine
 from potluck.bench.rows import Row
 from potluck.bench.trials import Spread
-from potluck.codec import decode, encode
-from potluck.core.callback import Callback
 from potluck.core.client import Client
-from potluck.core.loop import Loop
 from potluck.core.method import Update
 from potluck.core.payload import Payload
 from potluck.core.task import ClientInfo
-from potluck.core.worker import Worker
 from potluck.engines.memory import SpillFolder
+from potluck.loop.callbacks import Callback
+from potluck.loop.letter import decode, encode
+from potluck.loop.server import Server
+from potluck.loop.worker import Worker
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedgh import FedGH
 from potluck.runs.checkpointer import Checkpointer
@@ -62,8 +62,8 @@ PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {
     "evaluation": ((Worker, "_test"),),
     "class means": ((Client, "class_means"),),
     "storing clients": ((SpillFolder, "save"),),
-    "broadcast": ((Loop, "_broadcast"),),
-    "checks and server": ((Loop, "_learn"),),
+    "broadcast": ((Server, "message"),),
+    "checks and server": ((Server, "learn"),),
     "checkpoint": ((Checkpointer, "on_step"), (Generations, "write_state"), (Generations, "commit")),
     "payload codec": ((Postman, "there_and_back"),),
 }
@@ -73,7 +73,7 @@ PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {
 def _shares(method: AnyMethod, rounds: int, samples: int) -> list[dict[str, float]]:
     federation = population(10, CNNS, samples, 10, tests=samples // 4, epochs=5)
     engine, spills, spent = serial_engine(method, federation), SpillFolder(), defaultdict[str, float](float)
-    engine.worker.residents.limit(spills, None, at_once=True)
+    engine.worker.cache.limit(spills, None, at_once=True)
     loop = endless(method, federation, engine, 10)
     found = []
     with ExitStack() as stack:

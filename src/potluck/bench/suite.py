@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from potluck.bench import growth, layout, local, pool, shares, stacked
+from potluck.bench import data, growth, layout, local, measures, pool, shares, vectorized
 from potluck.bench.rows import Row, machine, markdown, to_json
 from potluck.core.errors import unknown
-from potluck.core.threads import one_thread
+from potluck.core.random import one_thread
 
 
 class Part(Protocol):
@@ -21,9 +21,11 @@ class Part(Protocol):
 
 PARTS: Mapping[str, Part] = {
     "local": local.measure,
+    "measures": measures.measure,
     "pool": pool.measure,
-    "stacked": stacked.measure,
+    "vectorized": vectorized.measure,
     "layout": layout.measure,
+    "data": data.measure,
     "shares": shares.measure,
     "growth": growth.measure,
 }

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from potluck.cli import bench, compare, lists, node, reproduce, results, resume, run, server
+from potluck.cli import bench, benchmark, compare, lists, node, reproduce, results, resume, run, server
 from potluck.cli import data as data_commands
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command("recipes")(reproduce.recipes)
 app.command("methods")(lists.methods)
 app.command("models")(lists.models)
 app.command("datasets")(lists.datasets)
+app.command("benchmark")(benchmark.benchmark)
 app.command("bench")(bench.bench)
 app.add_typer(data_commands.app, name="data")
 app.add_typer(node.app, name="node")

@@ -12,7 +12,8 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="under a minute; the figures mean little")] = False,
     out: Annotated[Path, typer.Option("--out", help="folder for bench.md and bench.json")] = Path("bench"),
     part: Annotated[
-        list[str] | None, typer.Option("--part", help="local | pool | stacked | layout | shares | growth")
+        list[str] | None,
+        typer.Option("--part", help="local | measures | pool | vectorized | layout | data | shares | growth"),
     ] = None,
 ) -> None:
     """Measure speed and memory as ratios inside one run; about a quarter of an hour on two free cores."""

@@ -18,6 +18,13 @@ Reference = Annotated[
     str | None, typer.Option("--reference", help="the method that others are tested against")
 ]
 
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns", help="comma list of columns, such as accuracy,best,f1,ece,nll; else the usual ones"
+    ),
+]
+
 
 def compare(
     what: Annotated[
@@ -40,6 +47,7 @@ def compare(
     seeds: Annotated[str, typer.Option("--seeds", help="comma list: each method runs once per seed")] = "0",
     target: Target = None,
     reference: Reference = None,
+    columns: Columns = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="folder for the runs, the tables and the report")
     ] = None,
@@ -54,12 +62,8 @@ def compare(
     flags = options.fields(locals())
     from potluck.cli.display import show_runs
 
-    runs = [Path(name) for name in what if (Path(name) / "rounds.jsonl").exists()]
-    if runs and len(runs) < len(what):
-        from potluck.core.errors import PotluckError
-
-        other = next(name for name in what if Path(name) not in runs)
-        raise PotluckError(f"{other!r} is no run folder; compare either methods or finished runs.")
+    shown = column_list(columns, target)
+    runs = _given_runs(what)
     if not runs:
         from potluck.runs.folder import chosen_folder
 
@@ -67,7 +71,27 @@ def compare(
             runs = _run_all(
                 what, flags, settings, seed_list(seeds), out, resume=resume, track=track, quiet=quiet
             )
-    show_runs(runs, report=out, tables=out, target=target, reference=reference)
+    show_runs(runs, report=out, tables=out, target=target, reference=reference, columns=shown)
+
+
+def _given_runs(what: list[str]) -> list[Path]:
+    """The run folders that were named; none where methods were."""
+    runs = [Path(name) for name in what if (Path(name) / "rounds.jsonl").exists()]
+    if runs and len(runs) < len(what):
+        from potluck.core.errors import PotluckError
+
+        other = next(name for name in what if Path(name) not in runs)
+        raise PotluckError(f"{other!r} is no run folder; compare either methods or finished runs.")
+    return runs
+
+
+def column_list(text: str | None, target: float | None) -> list[str]:
+    """Names of columns from a comma list, if there are such: looked at before anything is trained."""
+    from potluck.analysis.columns import check_columns
+
+    names = [name.strip() for name in text.split(",")] if text else []
+    check_columns(names, target)
+    return names
 
 
 def seed_list(text: str) -> list[int]:
@@ -91,9 +115,9 @@ def _run_all(
     track: list[str] | None,
     quiet: bool,
 ) -> list[Path]:
+    from potluck.api import execute
     from potluck.cli.display import progress
-    from potluck.session import execute
-    from potluck.settle import comparable
+    from potluck.experiment.comparable import comparable
 
     def values(name: str, seed: int) -> dict[str, Any]:
         return options.collect(options.base_values(name), {**flags, "seed": seed}, settings)

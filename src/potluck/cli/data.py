@@ -34,9 +34,9 @@ def show(
     """Print how many samples of each class each client gets, and draw the bubble plot."""
     from potluck.data import bubble_plot, load_data, parse_partition, sizes_table
     from potluck.data import partition as deal
-    from potluck.experiment import PartitionSection
+    from potluck.experiment.sections import PartitionSettings
 
-    usual = PartitionSection()
+    usual = PartitionSettings()
     data = load_data(name, data_root).merged()
     rule = parse_partition(partition or usual.rule)
     dealt = deal(data, rule, clients or usual.clients, seed)

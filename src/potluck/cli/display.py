@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from potluck.core.callback import Callback, Step
-from potluck.core.loop import Loop
+from potluck.loop.callbacks import Callback, Step
+from potluck.loop.loop import Loop
 
 PLAIN_LINES = 20
 
@@ -112,6 +112,7 @@ def show_runs(
     tables: Path | None = None,
     target: float | None = None,
     reference: str | None = None,
+    columns: Sequence[str] = (),
 ) -> None:
     """Print the table of finished runs; write the report and the tables where asked."""
     from potluck.analysis.comparison import compare
@@ -121,7 +122,7 @@ def show_runs(
     from potluck.runs.read import read_run
 
     runs = [read_run(path) for path in paths]
-    comparison = compare(runs, target=target, reference=reference)
+    comparison = compare(runs, target=target, reference=reference, columns=columns)
     console = Console()
     print_comparison(comparison, console)
     if tables is not None:

@@ -26,7 +26,8 @@ def methods(name: Name = None) -> None:
 def _show_method(name: str) -> None:
     from potluck.core.method import payload_types
     from potluck.core.payload import field_kinds
-    from potluck.experiment import make_method, method_options
+    from potluck.core.settings import settings_of
+    from potluck.experiment.method_settings import make_method
     from potluck.methods import method_class
 
     cls = method_class(name)
@@ -39,10 +40,10 @@ def _show_method(name: str) -> None:
     for arrow, payload in zip(("down", "up"), payload_types(method), strict=True):
         fields = ", ".join(field_kinds(payload)) or "nothing"
         typer.echo(f"  {arrow:4}  {payload.__name__} ({fields}): {_first_line(payload.__doc__)}")
-    typer.echo("\nOptions (--set method.NAME=VALUE):")
-    for option, kind, default in method_options(cls):
-        typer.echo(f"  {option:20} {default!r:12} {kind}")
-    if not method_options(cls):
+    typer.echo("\nSettings (--set method.NAME=VALUE):")
+    for each in settings_of(cls):
+        typer.echo(f"  {each.name:20} {each.default!r:12} {each.kind}\n      {each.meaning}")
+    if not list(settings_of(cls)):
         typer.echo("  none")
 
 
@@ -73,7 +74,7 @@ def models(
 
 
 def _show_model(name: str, shape: str | None, classes: int, vocabulary: int) -> None:
-    from potluck.core.threads import one_thread
+    from potluck.core.random import one_thread
     from potluck.models import describe, example_shape, measure_speed, resolve_models
 
     for each in resolve_models(name):

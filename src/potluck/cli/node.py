@@ -21,8 +21,8 @@ def init(
 ) -> None:
     """Write a commented node.toml, and the node's key pair beside it."""
     from potluck.core.errors import PotluckError
-    from potluck.deploy.keys import make_node_key
-    from potluck.nodes.file import TEMPLATE, read_node
+    from potluck.flower.deploy.keys import make_node_key
+    from potluck.flower.node.file import TEMPLATE, read_node
 
     if path.exists():
         raise PotluckError(f"{str(path)!r} exists already; edit it, or choose another name.")
@@ -49,7 +49,7 @@ def check(
     """Load the data, build the model, check the method's needs, train one step."""
     from potluck.cli.options import base_values
     from potluck.experiment import parse_experiment
-    from potluck.nodes.check import check_node
+    from potluck.flower.node.check import check_node
 
     for line in check_node(path, parse_experiment(base_values(experiment))):
         typer.echo(line)
@@ -66,8 +66,8 @@ def start(
 ) -> None:
     """Start the node; after a disconnect or a crash it comes back by itself."""
     from potluck.core.errors import PotluckError
-    from potluck.deploy.serve import keep_alive, node_command
-    from potluck.nodes.file import read_node
+    from potluck.flower.deploy.serve import keep_alive, node_command
+    from potluck.flower.node.file import read_node
 
     if ca is None and not insecure:
         raise PotluckError("--ca is missing; pass the server's ca.crt, or --insecure on a network you trust.")

@@ -57,6 +57,7 @@ Assign = Annotated[str | None, typer.Option("--assign", help="who gets which mod
 CheckpointEvery = Annotated[
     int | None, typer.Option("--checkpoint-every", help="rounds between checkpoints; 0: none")
 ]
+Seed = Annotated[int | None, typer.Option("--seed", help="a result depends on the experiment and this")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="any setting: --set training.lr=0.1 (repeat for more)")
 ]
@@ -67,35 +68,11 @@ Track = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, only the result")]
 
 
-FIELDS = {
-    "data": "data.name",
-    "data_root": "data.root",
-    "partition": "partition.rule",
-    "clients": "partition.clients",
-    "models": "models.names",
-    "rounds": "schedule.rounds",
-    "participation": "schedule.participation",
-    "engine": "engine.name",
-    "workers": "engine.workers",
-    "memory": "engine.memory",
-    "server": "engine.server",
-    "ca": "engine.ca",
-    "simulation": "engine.simulation",
-    "device": "engine.device",
-    "vectorize": "engine.vectorize",
-    "checkpoint_every": "engine.checkpoint_every",
-    "fleet": "devices.fleet",
-    "assign": "devices.assign",
-    "seed": "seed",
-}
-"""Which field of the experiment a flag sets."""
-
-
 def fields(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the experiment's fields, from a command's arguments by name; others are left out."""
-    given = {FIELDS[name]: value for name, value in flags.items() if name in FIELDS}
-    models = given.get("models.names")
-    return given if models is None else {**given, "models.names": [one.strip() for one in models.split(",")]}
+    """Values of the experiment's settings, from a command's arguments by name; others are left out."""
+    from potluck.experiment import SHORT_FORMS
+
+    return {SHORT_FORMS[name]: value for name, value in flags.items() if name in SHORT_FORMS}
 
 
 def collect(base: dict[str, Any], flags: dict[str, Any], settings: list[str] | None) -> dict[str, Any]:

@@ -48,11 +48,9 @@ def reproduce(
     memory: options.Memory = None,
     device: options.Device = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="folder for runs, tables and report (else one in runs/)")
+        Path | None, typer.Option("--out", help="folder for everything; else one in runs/")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="keep finished runs in --out, do the rest")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="keep finished runs in --out")] = False,
     settings: options.Settings = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -97,7 +95,7 @@ def _words(text: str | None) -> list[str]:
 def _check_folder(table: Reproduction, out: Path, settings: list[str], *, resume: bool) -> None:
     """A folder holds one recipe at one scale with one set of changes; going on with it is asked for."""
     from potluck.core.errors import PotluckError
-    from potluck.limits import parse_json, read_text
+    from potluck.core.files import parse_json, read_text
 
     file = out / f"{STEM}.json"
     if not file.exists():

@@ -31,7 +31,7 @@ def export(
     onnx: Annotated[bool, typer.Option("--onnx", help="also write model.onnx")] = False,
 ) -> None:
     """Write a client's trained model as it was tested: safetensors, a small JSON, and ONNX if asked."""
-    from potluck.export import export_client
+    from potluck.runs.export import export_client
 
     place = export_client(run, client, out or run / "export" / f"client-{client}", onnx=onnx)
     typer.echo(f"Model: {place}")

@@ -22,11 +22,11 @@ def resume(
 ) -> None:
     """Go on with a run from its last checkpoint; the result is that of a run that was never stopped."""
     flags = options.fields(locals())
+    from potluck.api import execute
     from potluck.cli.display import progress, show_runs
     from potluck.core.errors import PotluckError
     from potluck.experiment import parse_experiment, read_experiment
     from potluck.runs.folder import EXPERIMENT
-    from potluck.session import execute
 
     file = folder / EXPERIMENT
     if not file.exists():

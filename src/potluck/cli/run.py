@@ -33,12 +33,8 @@ def run(
     vectorize: options.Vectorize = None,
     fleet: options.Fleet = None,
     assign: options.Assign = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="a result depends on the experiment and this")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="the run's folder (else a new one in runs/)")
-    ] = None,
+    seed: options.Seed = None,
+    out: Annotated[Path | None, typer.Option("--out", help="the run's folder; else one in runs/")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     checkpoint_every: options.CheckpointEvery = None,
     settings: options.Settings = None,
@@ -47,9 +43,9 @@ def run(
 ) -> None:
     """Run a method or an experiment file; ends with a table, a run folder and a report."""
     flags = options.fields(locals())
+    from potluck.api import execute
     from potluck.cli.display import progress, show_runs
     from potluck.experiment import parse_experiment
-    from potluck.session import execute
 
     experiment = parse_experiment(options.collect(options.base_values(target), flags, settings))
     with progress(experiment.method.name, quiet=quiet, rounds=experiment.schedule.rounds) as callbacks:

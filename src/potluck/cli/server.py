@@ -24,13 +24,13 @@ def keys(
     server: Annotated[str, typer.Option("--server", help="the running server")] = "127.0.0.1:8000",
 ) -> None:
     """Make the server's certificates once; register nodes' public keys with the running server."""
-    from potluck.deploy.keys import CA, make_certificates
+    from potluck.flower.deploy.keys import CA, make_certificates
 
     if not (folder / CA).exists():
         make_certificates(folder, [*(host or []), "localhost", "127.0.0.1"])
         typer.echo(f"Wrote certificates to {folder}. Give {folder / CA} to every node.")
     if public_keys:
-        from potluck.deploy.submit import register
+        from potluck.flower.deploy.submit import register
 
         for path in public_keys:
             register(path, server, folder / CA)
@@ -47,8 +47,8 @@ def start(
     ] = False,
 ) -> None:
     """Start the server with TLS, node keys, state on disk, and runs that survive its restart."""
-    from potluck.deploy.keys import CA
-    from potluck.deploy.serve import keep_alive, server_commands
+    from potluck.flower.deploy.keys import CA
+    from potluck.flower.deploy.serve import keep_alive, server_commands
 
     commands = server_commands(folder, host, port, insecure=insecure)
     here = "127.0.0.1" if host == "0.0.0.0" else host

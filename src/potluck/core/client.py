@@ -4,50 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from potluck.core import toolkit, tree
+from potluck.core import tree
 from potluck.core.errors import PotluckError
-from potluck.core.model import ClientModel, has_batch_norm
-from potluck.core.norm import norms_at_rest
+from potluck.core.model import ClientModel, has_batch_norm, load_tensors, norms_at_rest
 from potluck.core.payload import Tensors
 from potluck.core.random import generator, seeded
-from potluck.core.samples import Samples
+from potluck.core.samples import ClassMean, Samples, outputs, prepare
 from potluck.core.task import ClientInfo, Task
-from potluck.core.training import Training
-
-Loss = Callable[..., Tensor]
-"""`loss(model, x, y, *given)`: pure, so that an engine may run many clients of one architecture at once."""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """What local training did: optimiser steps taken and the mean loss over them."""
-
-    steps: int
-    loss: float
-
-
-@dataclass(frozen=True)
-class FitRequest:
-    """A wish to train: what `Client.fit` was called with."""
-
-    loss: Loss
-    given: tuple[Any, ...]
-    model: nn.Module
-    epochs: int | None
-    samples: Samples | None
-    batch_size: int | None
-    name: str
-    adjust: Callable[[], None] | None
-
+from potluck.core.training import Fit, FitRequest, Loss, Training, cross_entropy_loss
 
 GATHERED = 1 << 20
 """How many input numbers of coming batches are made ready at once."""
@@ -65,6 +37,7 @@ class Client:
         task: Task,
         training: Training,
         *,
+        validation: Samples | None = None,
         shared_test: Samples | None = None,
         augment: Callable[[Tensor, torch.Generator], Tensor] | None = None,
     ) -> None:
@@ -72,9 +45,12 @@ class Client:
         self.model = model
         self.train = train
         self.test = test
+        self.validation = validation
         self.task = task
         self.training = training
         self.shared_test = shared_test
+        self.on_shared_test = False
+        """Whether what `predict` gives will be tested on the common test set."""
         self.augment = augment
         self.private: dict[str, Any] = {}
         self.trainer: Callable[[FitRequest], Fit] | None = None
@@ -84,6 +60,7 @@ class Client:
         self.rounds = 1
         self.trained_samples = 0
         self.train_loss: float | None = None
+        self.notes: dict[str, float] = {}
         self._phase = "train"
         self._streams: Counter[str] = Counter()
         self._modules: dict[str, nn.Module] = {}
@@ -99,6 +76,11 @@ class Client:
         self._streams.clear()
         self.trained_samples = 0
         self.train_loss = None
+        self.notes = {}
+
+    def note(self, name: str, value: float) -> None:
+        """Record a number of this job; `notes` in `rounds.jsonl` has its mean over the participants."""
+        self.notes[name] = float(value)
 
     def rng(self, purpose: str) -> torch.Generator:
         """A random stream of this client, job and purpose; a second call in one job gives a second stream."""
@@ -112,7 +94,7 @@ class Client:
 
     def fit(
         self,
-        loss: Loss = toolkit.cross_entropy_loss,
+        loss: Loss = cross_entropy_loss,
         *given: Any,
         model: nn.Module | None = None,
         epochs: int | None = None,
@@ -126,21 +108,62 @@ class Client:
         Whatever else the loss reads is handed over as `given`. Batching, optimiser, learning rate, clipping
         and the single-sample rule of BatchNorm are the experiment's; `batch_size` is for training on other
         data than the client's own. `adjust` may change the gradients before each step; a method that uses it
-        has steps of its own.
+        is not trained together with others.
         """
         model = self.model if model is None else model
         request = FitRequest(loss, given, model, epochs, samples, batch_size, name, adjust)
-        return (self.trainer or self.train_plainly)(request)
+        return (self.trainer or self.train_alone)(request)
 
-    def train_plainly(self, request: FitRequest) -> Fit:
-        """Fulfil a wish to train, batch by batch."""
-        model, samples, size = request.model, request.samples, request.batch_size
-        optimizer = self.optimizer(model, name=request.name)
+    def train_alone(self, request: FitRequest) -> Fit:
+        """Do what `fit` asks for with this client alone."""
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return request.loss(request.model, x, y, *request.given)
+
+        return self.fit_models(
+            {request.name: request.model},
+            loss,
+            epochs=request.epochs,
+            samples=request.samples,
+            batch_size=request.batch_size,
+            adjust=request.adjust,
+        )
+
+    def fit_models(
+        self,
+        models: Mapping[str, nn.Module],
+        loss: Callable[[Tensor, Tensor], Tensor],
+        *,
+        batches: Iterable[tuple[Tensor, Tensor]] | None = None,
+        epochs: int | None = None,
+        samples: Samples | None = None,
+        batch_size: int | None = None,
+        adjust: Callable[[], None] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> Fit:
+        """The one loop of local training: a backward pass of `loss(x, y)` and a step of every model per batch.
+
+        Each model has an optimiser and a gradient clip of its own, under its name. Losses of several models are summed
+        by the caller: where each stops the gradient at the other models, one backward pass gives every model the
+        gradient of its own loss. `batches` may be other ones than the usual epochs, `adjust` changes gradients
+        before each step, `after` follows it.
+        """
+        optimizers = [self.optimizer(model, name=name) for name, model in models.items()]
+        if batches is None:
+            batches = self.batches(epochs, samples, models=models.values(), batch_size=batch_size)
         total, steps = torch.zeros((), device=self.task.device, dtype=self.task.dtype), 0
-        with self.training_mode(model, samples=samples, batch_size=size):
-            for x, y in self.batches(request.epochs, samples, models=(model,), batch_size=size):
-                value = request.loss(model, x, y, *request.given)
-                self.step(optimizer, value, request.adjust)
+        with self.training_mode(*models.values(), samples=samples, batch_size=batch_size):
+            for x, y in batches:
+                value = loss(x, y)
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                torch.autograd.backward(value)
+                if adjust is not None:
+                    adjust()
+                for optimizer in optimizers:
+                    self.apply(optimizer)
+                if after is not None:
+                    after()
                 total += value.detach()
                 steps += 1
         return self.report(steps, float(total) / steps if steps else float("nan"))
@@ -192,7 +215,7 @@ class Client:
 
     def prepare(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """A batch on the task's device, its real numbers in the task's precision."""
-        return toolkit.prepare(x, y, self.task)
+        return prepare(x, y, self.task)
 
     @property
     def lr(self) -> float:
@@ -219,12 +242,10 @@ class Client:
             group["lr"] = rate
         return self._optimizers[name]
 
-    def step(self, optimizer: Optimizer, loss: Tensor, adjust: Callable[[], None] | None = None) -> None:
-        """One optimiser step on a loss; gradients are adjusted, then clipped as the experiment says."""
+    def step(self, optimizer: Optimizer, loss: Tensor) -> None:
+        """One optimiser step on a loss, its gradient clipped as the experiment says."""
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        if adjust is not None:
-            adjust()
         self.apply(optimizer)
 
     def apply(self, optimizer: Optimizer) -> None:
@@ -253,14 +274,14 @@ class Client:
         self, function: Callable[[Tensor], Tensor], samples: Samples | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """`function` over all samples in large batches, no gradient; yields (outputs, labels)."""
-        return toolkit.outputs(function, self.train if samples is None else samples, self.task)
+        return outputs(function, self.train if samples is None else samples, self.task)
 
     def class_means(
         self, function: Callable[[Tensor], Tensor], samples: Samples | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Mean output per class present in the training data: (means, labels, counts), eval mode."""
         self.model.eval()
-        means = toolkit.ClassMean(self.task.num_classes)
+        means = ClassMean(self.task.num_classes)
         for output, y in self.outputs(function, samples):
             means.add(output, y)
         return means.result()
@@ -268,7 +289,7 @@ class Client:
     def predictor(self, tensors: Tensors) -> nn.Module:
         """This client's model as it would predict with some of its tensors replaced; nothing is changed."""
         model = copy.deepcopy(self.model).eval()
-        toolkit.load_tensors(model, tensors)
+        load_tensors(model, tensors)
         return model
 
     # -- private state --------------------------------------------------------------------------------

@@ -46,15 +46,21 @@ class Need(StrEnum):
 
 @dataclass(frozen=True)
 class Update(Generic[Up]):
-    """One client's answer as the server sees it; `staleness` counts server steps since it was asked.
+    """One client's answer as the server sees it.
 
-    `weight` is 1 unless the schedule discounts stale answers.
+    `staleness` counts server steps since the client was asked; `weight` is 1 unless the schedule discounts stale
+    answers. `sent` is the message it answers, `job` the client's own number of that job. Where answers do not come as a
+    whole cohort, a method that asks for it (`Method.sees_latest`) is also given the latest answers of the other
+    clients, which are not `fresh`: the server has had them before.
     """
 
     client: ClientInfo
     payload: Up
     staleness: int = 0
     weight: float = 1.0
+    sent: Any = None
+    job: int = 0
+    fresh: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class PaperAccounting:
 
 
 class Method(ABC, Generic[State, Down, Up]):
-    """A federated algorithm. Hyper-parameters are dataclass fields of the subclass.
+    """A federated algorithm. Its settings are dataclass fields of the subclass: `lr: float = setting(0.1, "meaning")`.
 
     A method sees no disk, socket, clock or global random state: randomness comes from `me.rng(purpose)` on a
     client and `ctx.rng(purpose)` on the server, so a result depends on experiment and seed alone.
@@ -78,12 +84,27 @@ class Method(ABC, Generic[State, Down, Up]):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS})
     asynchronous: ClassVar[bool] = False
     """Whether the method's own mode is one server step per answer."""
-    own_steps: ClassVar[bool] = False
-    """Whether local training is more than `me.fit(loss)`, so that clients cannot be trained stacked."""
+    sees_latest: ClassVar[bool] = False
+    """Whether `server` wants, beside a few answers that just came, the latest ones of the rest of a cohort."""
+    averages: ClassVar[str] = ""
+    """What the server takes averages of by the kit's functions, which `schedule.robust` acts on; empty: of nothing."""
+    no_average: ClassVar[str] = "does not say that its server takes averages (Method.averages)"
+    """Why there is nothing to average, where there is not: words that follow the method's name."""
 
     def requires(self) -> frozenset[Need]:
         """The needs under the present options; override where an option changes them."""
         return self.needs
+
+    def averaged(self) -> str:
+        """What a robust rule acts on under the present settings; empty where on nothing."""
+        return self.averages
+
+    def whole_rounds(self) -> str:
+        """Why the method makes no sense asynchronously under the present settings: words that follow its name."""
+        return ""
+
+    def check_training(self, training: Training) -> None:
+        """Raise `PotluckError` for local training that the method cannot do justice to."""
 
     def workload(self, samples: int, training: Training) -> int:
         """How many training samples one job passes through the model, for the virtual clock."""

@@ -1,8 +1,9 @@
-"""Random streams that depend on names and numbers, never on who ran first."""
+"""What a result may depend on: random streams named by words and numbers, sums on a single thread, rounding."""
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,19 +29,53 @@ def generator(*parts: object) -> torch.Generator:
 def seeded(*parts: object) -> Iterator[None]:
     """Run a block whose torch defaults (layer initialisation, dropout) draw from the named stream.
 
-    Layers take their first weights, and dropout its masks, from torch's default generator. Inside the
-    block that generator is ours; afterwards the caller's own state is back, untouched.
+    Layers take their first weights, and dropout its masks, from torch's default generator and in its default precision.
+    Inside the block the generator is ours and the precision single; afterwards the caller's own are back, untouched.
     """
-    seed = derive_seed(*parts)
-    if torch.cuda.is_available() or torch.backends.mps.is_available():
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            torch.manual_seed(seed)
+    seed, precision = derive_seed(*parts), torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        if torch.cuda.is_available() or torch.backends.mps.is_available():
+            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+                torch.manual_seed(seed)
+                yield
+            return
+        # The same without accelerators, a hundred times cheaper: `manual_seed` notes a stack trace for each kind.
+        before = torch.default_generator.get_state()
+        torch.default_generator.manual_seed(seed)
+        try:
             yield
-        return
-    # The same without accelerators, a hundred times cheaper: `manual_seed` notes a stack trace for each kind.
-    before = torch.default_generator.get_state()
-    torch.default_generator.manual_seed(seed)
+        finally:
+            torch.default_generator.set_state(before)
+    finally:
+        torch.set_default_dtype(precision)
+
+
+@contextmanager
+def without_denormals() -> Iterator[None]:
+    """A block in which numbers too small for full precision count as 0, whatever the process is set to; then as before.
+
+    Optimiser states of clients that have learned their few classes fill with such numbers, and many processors
+    take a hundred times as long for each. The setting belongs to the thread that makes it.
+    """
+    before = _SMALLEST / _TWO == 0
+    torch.set_flush_denormal(True)
     try:
         yield
     finally:
-        torch.default_generator.set_state(before)
+        torch.set_flush_denormal(before)
+
+
+_SMALLEST, _TWO = sys.float_info.min, 2.0
+"""Half of the smallest normal number is 0 exactly where denormals are flushed."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A block in which torch computes on a single thread, so that sums come in one order, then as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

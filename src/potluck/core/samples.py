@@ -1,12 +1,16 @@
-"""Labelled tensors: a view of some rows of arrays that may be shared by many clients."""
+"""Labelled tensors: a view of some rows of arrays that may be shared by many clients, and means over them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from potluck.core.task import Task
 
 Transform = Callable[[Tensor], Tensor]
 
@@ -55,3 +59,55 @@ class Samples:
         """The distinct labels present, ascending."""
         classes: Tensor = torch.unique(self.labels)
         return classes
+
+
+EVALUATION_BATCH = 256
+
+
+def prepare(x: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
+    """A batch on the task's device, its real numbers in the task's precision."""
+    dtype = task.dtype if x.is_floating_point() else x.dtype
+    return x.to(device=task.device, dtype=dtype), y.to(task.device)
+
+
+def outputs(
+    function: Callable[[Tensor], Tensor], samples: Samples, task: Task
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """`function` over all samples in large batches, no gradient; yields (outputs, labels)."""
+    batches = list(torch.split(torch.arange(len(samples)), EVALUATION_BATCH))
+    if len(batches) > 1 and len(batches[-1]) == 1:  # a norm without statistics cannot take one sample alone
+        batches[-2:] = [torch.cat(batches[-2:])]
+    with torch.no_grad():
+        for rows in batches:
+            x, y = prepare(*samples.take(rows), task)
+            yield function(x), y
+
+
+class ClassMean:
+    """Accumulates vectors per class and gives the exact mean of each class seen."""
+
+    def __init__(self, num_classes: int) -> None:
+        self.num_classes = num_classes
+        self.total: Tensor | None = None
+        self.count: Tensor | None = None
+
+    def clear(self) -> None:
+        """Forget what was added."""
+        self.total = self.count = None
+
+    def add(self, vectors: Tensor, labels: Tensor) -> None:
+        """Add a batch of vectors with their labels."""
+        vectors = vectors.detach()
+        if self.total is None or self.count is None:
+            self.total = vectors.new_zeros(self.num_classes, vectors.shape[1])
+            self.count = labels.new_zeros(self.num_classes)
+        self.total.index_add_(0, labels, vectors)
+        self.count += torch.bincount(labels, minlength=self.num_classes)
+
+    def result(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(means [k, d], labels [k], counts [k]) of the classes seen, ascending."""
+        if self.total is None or self.count is None:
+            raise ValueError("no vectors were added")
+        labels = torch.nonzero(self.count).flatten()
+        counts = self.count[labels]
+        return self.total[labels] / counts[:, None].to(self.total.dtype), labels, counts

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
 import torch
 from torch import nn
 
-from potluck.core.model import ClientModel
+from potluck.core.model import ClientModel, travels
 from potluck.core.payload import Tensors
 from potluck.core.random import generator, seeded
 from potluck.core.samples import Samples
+from potluck.core.training import Training
 
 CPU = torch.device("cpu")
 
@@ -29,6 +30,7 @@ class ClientInfo:
     samples: int
     architecture: str
     device: str = "default"
+    validation: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,6 @@ class Architecture:
         return {name: tuple(tensor.shape) for name, tensor in self.initial.items() if travels(name)}
 
 
-def travels(name: str) -> bool:
-    """Whether a state entry may be sent and averaged; a count of batches seen has no mean."""
-    return not name.endswith("num_batches_tracked")
-
-
 @dataclass(frozen=True)
 class Task:
     """The agreed facts: classes, sizes, who takes part with what, and what is shared from the start."""
@@ -77,6 +74,7 @@ class Task:
     public: Samples | None = None
     dtype: torch.dtype = torch.float32
     device: torch.device = CPU
+    training: Training = field(default_factory=Training)
 
     @property
     def feature_dim(self) -> int | None:
@@ -101,15 +99,53 @@ class Task:
         return id(self)
 
 
+Rule = Literal["mean", "median", "trimmed-mean", "norm-clip"]
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """How a server step takes averages.
+
+    `median` and `trimmed-mean` go scalar by scalar and count every answer alike, whatever its samples.
+    `trimmed-mean` leaves out the share `trim` at either end (at least one answer where there are three).
+    `norm-clip` shortens changes that are longer than the median one and then takes the usual mean.
+    """
+
+    rule: Rule = "mean"
+    trim: float = 0.1
+
+    @property
+    def ranks(self) -> bool:
+        """Whether scalars are ordered instead of summed."""
+        return self.rule in ("median", "trimmed-mean")
+
+    @property
+    def clips(self) -> bool:
+        """Whether long changes are shortened first."""
+        return self.rule == "norm-clip"
+
+
 @dataclass(frozen=True)
 class Context:
-    """What a server function may know beyond its own state. `round` counts from 1."""
+    """What a server function may know beyond its own state. `round` counts from 1.
+
+    `cohort` is how many answers make a round where the server steps at fewer; 0 where it waits for whole rounds.
+    `testing` says that a message is for a test, not for training.
+    """
 
     task: Task
     round: int
     rounds: int
     seed: int
     step: int = 0
+    averaging: Averaging = Averaging()
+    cohort: int = 0
+    testing: bool = False
+    notes: dict[str, float] = field(default_factory=dict, compare=False)
+
+    def note(self, name: str, value: float) -> None:
+        """Record a number of this server step, in `notes` of its line of `rounds.jsonl`."""
+        self.notes[name] = float(value)
 
     def rng(self, purpose: str) -> torch.Generator:
         """A random stream for one purpose of this server step."""
@@ -125,8 +161,8 @@ class Context:
         with seeded(self.seed, "server", self.step, "linear", inputs, outputs):
             return nn.Linear(inputs, outputs, bias, device=self.task.device, dtype=self.task.dtype)
 
-    def header(self) -> nn.Linear:
-        """A fresh linear header from the common feature size to the classes, shaped as the clients' own."""
+    def head(self) -> nn.Linear:
+        """A fresh linear head from the common feature size to the classes, shaped as the clients' own."""
         architecture = next(iter(self.task.architectures.values()))
         bias = "bias" in architecture.head
         return self.linear(architecture.feature_dim, self.task.num_classes, bias=bias)

@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, Optimizer
+
+from potluck.core.optimizers import FusedAdam, FusedAdamW, FusedSGD
+from potluck.core.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from potluck.core.samples import Samples
+
+Loss = Callable[..., Tensor]
+"""`loss(model, x, y, *given)`: pure, so that an engine may run many clients of one architecture at once."""
 
 
 @dataclass(frozen=True)
-class Training:
-    """Optimiser and batching. `batch_size=0` means the whole training set in one batch."""
+class Training(Settings):
+    """Local training, the same for every method of a comparison."""
 
-    epochs: int = 5
-    batch_size: int = 16
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    clip_norm: float | None = None
-    lr_decay: float = 1.0
-    drop_last: bool = False
-    keep_optimizer: bool = False
+    epochs: int = setting(5, "passes over a client's training samples in one job", ge=0)
+    batch_size: int = setting(16, "samples per optimiser step; 0: all in one batch", ge=0)
+    optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "what takes the steps")
+    lr: float = setting(0.1, "learning rate of the first round", gt=0, le=1e6)
+    momentum: float = setting(0.0, "of sgd", ge=0, lt=1)
+    weight_decay: float = setting(0.0, "pull of the weights towards 0 in every step", ge=0, le=1e6)
+    betas: tuple[float, float] = setting((0.9, 0.999), "decay of adam's and adamw's two moments, in [0, 1)")
+    clip_norm: float | None = setting(None, "longest gradient of a step; unset: any", gt=0)
+    lr_decay: float = setting(1.0, "factor on the learning rate per round", gt=0, le=10)
+    drop_last: bool = setting(False, "leave out a last batch that is not full")
+    keep_optimizer: bool = setting(False, "optimiser state survives from round to round")
+
+    def __post_init__(self) -> None:
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas = {tuple(self.betas)} must both lie in [0, 1)")
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter | torch.Tensor], lr: float) -> Optimizer:
-        """A fresh optimiser over these parameters."""
+        """A fresh optimiser over these parameters. On the CPU one pass over memory takes a step with moments."""
+        tensors = list(parameters)
+        if self.optimizer == "sgd" and not self.momentum:
+            return SGD(tensors, lr, weight_decay=self.weight_decay)
+        fused = all(tensor.device.type == "cpu" for tensor in tensors) or None
         if self.optimizer == "sgd":
-            return SGD(parameters, lr, momentum=self.momentum, weight_decay=self.weight_decay)
-        kind = Adam if self.optimizer == "adam" else AdamW
-        return kind(parameters, lr, betas=self.betas, weight_decay=self.weight_decay)
+            return FusedSGD(tensors, lr, self.momentum, weight_decay=self.weight_decay, fused=fused)
+        kind = FusedAdam if self.optimizer == "adam" else FusedAdamW
+        return kind(tensors, lr, self.betas, weight_decay=self.weight_decay, fused=fused)
 
     def rate(self, round_number: int) -> float:
         """The learning rate of a round (counted from 1), after the decay per round."""
@@ -47,3 +65,30 @@ class Training:
         if momentum == 0:
             return float(steps)
         return float((steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum))
+
+
+def cross_entropy_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The plain local objective."""
+    return F.cross_entropy(model(x), y)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What local training did: optimiser steps taken and the mean loss over them."""
+
+    steps: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """What `Client.fit` was called with."""
+
+    loss: Loss
+    given: tuple[Any, ...]
+    model: nn.Module
+    epochs: int | None
+    samples: Samples | None
+    batch_size: int | None
+    name: str
+    adjust: Callable[[], None] | None

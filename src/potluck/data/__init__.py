@@ -10,6 +10,7 @@ from potluck.data.partitions import (
     contiguous,
     dirichlet,
     from_file,
+    has_short_form,
     iid,
     match_shares,
     natural,
@@ -20,7 +21,7 @@ from potluck.data.partitions import (
 )
 from potluck.data.public import public_samples
 from potluck.data.show import bubble_plot, counts, sizes_table
-from potluck.data.split import parse_split, split_client
+from potluck.data.split import parse_split, split_client, split_in_three
 
 __all__ = [
     "Data",
@@ -33,6 +34,7 @@ __all__ = [
     "counts",
     "dirichlet",
     "from_file",
+    "has_short_form",
     "iid",
     "list_data",
     "load_data",
@@ -47,4 +49,5 @@ __all__ = [
     "public_samples",
     "sizes_table",
     "split_client",
+    "split_in_three",
 ]

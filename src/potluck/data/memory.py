@@ -70,7 +70,7 @@ def as_data(
 
 
 def _table(source: Any, name: str, test: Any) -> Data:
-    from potluck.data.sources import hf  # which uses this module
+    from potluck.data.sources import hf
     from potluck.data.sources.base import Request
 
     request = Request(Path(), name)

@@ -29,6 +29,25 @@ def split_client(
     return tuple(np.sort(part) for part in np.split(order, ends))
 
 
+def split_in_three(
+    index: Rows, split: str, *, seed: int, client: object, test_apart: bool = False
+) -> tuple[Rows, Rows, Rows]:
+    """A client's training, validation and test rows by a text such as `"8:1:1"`; a part may be empty.
+
+    With `test_apart` the test rows come from elsewhere, and these are cut into training and validation alone.
+    """
+    parts = parse_split(split)
+    nothing = index[:0]
+    validation = parts[1] if len(parts) == 3 else 0.0
+    if test_apart and not validation:
+        return index, nothing, nothing
+    if test_apart:
+        train, middle = split_client(index, parts[:2], seed=seed, client=client)
+        return train, middle, nothing
+    pieces = split_client(index, parts, seed=seed, client=client)
+    return pieces[0], (pieces[1] if validation else nothing), (pieces[-1] if len(pieces) > 1 else nothing)
+
+
 def _sizes(n: int, parts: Sequence[float]) -> list[int]:
     total = sum(parts)
     edges = np.rint(np.cumsum(parts) / total * n).astype(int)

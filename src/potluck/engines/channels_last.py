@@ -1,31 +1,46 @@
-"""For which architectures is it faster to keep the channels last in memory? One short measurement."""
+"""Which architectures keep the channels last in memory: as they were built, as asked, or as a trial finds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from potluck.core.errors import unknown
+from potluck.core.model import are_channels_last
 from potluck.core.random import seeded
 from potluck.engines.trial import TRIALS, time_training
-from potluck.federation import Federation
+from potluck.federation.federation import BUILT, Federation
+from potluck.models.registry import parse_name
 
 GAIN = 1.05
 """How many times faster it has to be: rounding changes, so a gain within noise is not worth it."""
 
 
 def chosen(words: Sequence[str], federation: Federation) -> tuple[str, ...]:
-    """The architectures that a setting means: names, `all`, or those that a measurement finds (`auto`)."""
+    """The architectures that a setting means: names, `all`, those that are so already (`built`), or `auto`.
+
+    `auto` measures networks that the zoo does not know; of its own it knows the answer.
+    """
     known = list(federation.task.architectures)
     if tuple(words) == ("all",):
         return tuple(known)
+    if tuple(words) == BUILT:
+        return tuple(name for name in known if _is_so(name, federation))
     if tuple(words) == ("auto",):
         with seeded("channels last"):
-            return tuple(name for name in known if _is_faster(name, federation))
+            return tuple(
+                name
+                for name in known
+                if (_is_so(name, federation) if parse_name(name) else _is_faster(name, federation))
+            )
     for word in words:
         if word not in known:
-            raise unknown("architecture in engine.channels_last", word, [*known, "all", "auto"])
+            raise unknown("architecture in engine.channels_last", word, [*known, "built", "all", "auto"])
     return tuple(words)
+
+
+def _is_so(architecture: str, federation: Federation) -> bool:
+    """Whether the network was built with its channels last."""
+    return are_channels_last(federation.task.architectures[architecture].initial.values())
 
 
 def _is_faster(architecture: str, federation: Federation) -> bool:
@@ -35,7 +50,7 @@ def _is_faster(architecture: str, federation: Federation) -> bool:
     weights = federation.task.architectures[architecture].initial.values()
     if largest is None or largest.samples < 2 or not any(weight.dim() == 4 for weight in weights):
         return False
-    either = federation, replace(federation, channels_last=frozenset({architecture}))
+    either = federation.laid_out(()), federation.laid_out((architecture,))
     seconds: tuple[list[float], list[float]] = [], []
     for _ in range(TRIALS + 1):
         for place, one in zip(seconds, either, strict=True):

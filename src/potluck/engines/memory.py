@@ -7,9 +7,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from potluck.codec import load_state, save_state
 from potluck.core.errors import PotluckError
 from potluck.core.tree import Flat
+from potluck.loop.letter import load_state, save_state
 
 
 def available_memory() -> int:
@@ -37,7 +37,7 @@ def default_budget() -> int:
 
 
 class SpillFolder:
-    """A `Store` on disk: one safetensors file per client and version, in a folder of its own.
+    """A `StateStore` on disk: one safetensors file per client and version, in a folder of its own.
 
     The folder is made on first need; only `remove` ends it.
     """

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from potluck.core.job import Answer, Failure, Job
-from potluck.core.worker import Worker
 from potluck.engines.memory import SpillFolder, default_budget
+from potluck.loop.jobs import Answer, Failure, Job
+from potluck.loop.worker import Worker
 
 
 class SerialEngine:
@@ -28,7 +28,7 @@ class SerialEngine:
         self.worker = worker
         self._jobs: deque[Job] = deque()
         self._spill = SpillFolder(spill_dir)
-        worker.residents.limit(self._spill, default_budget() if memory is None else memory)
+        worker.cache.limit(self._spill, default_budget() if memory is None else memory)
 
     def submit(self, job: Job) -> None:
         """Queue a job."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from potluck.core import toolkit
-from potluck.core.client import Client, FitRequest
+from potluck.core.client import Client
+from potluck.core.training import FitRequest, cross_entropy_loss
 
 BATCHES, TRIALS = 4, 3
 
@@ -29,9 +29,9 @@ def time_training(clients: Sequence[Client], fit: Callable[[list[Pair]], object]
 
 def plain_request(me: Client) -> FitRequest:
     """An epoch of cross-entropy on the client's own model."""
-    return FitRequest(toolkit.cross_entropy_loss, (), me.model, 1, None, None, "model", None)
+    return FitRequest(cross_entropy_loss, (), me.model, 1, None, None, "model", None)
 
 
 def _one_by_one(pairs: list[Pair]) -> None:
     for me, request in pairs:
-        me.train_plainly(request)
+        me.train_alone(request)

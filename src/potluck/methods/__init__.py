@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from potluck.core.errors import PotluckError, unknown
-from potluck.core.method import Method
+from potluck.core import Method, PotluckError, unknown
 
 METHODS: dict[str, tuple[str, str]] = {
     "standalone": ("standalone", "Standalone"),
@@ -35,6 +34,17 @@ METHODS: dict[str, tuple[str, str]] = {
     "fedapen": ("fedapen", "FedAPEN"),
     "fedmrl": ("fedmrl", "FedMRL"),
 }
+
+
+_CLASSES = {cls: module for module, cls in METHODS.values()}
+__all__ = ["METHODS", "method_class", *_CLASSES]
+
+
+def __getattr__(name: str) -> Any:
+    """`from potluck.methods import FedGH`: a class is loaded when it is asked for."""
+    if name not in _CLASSES:
+        raise AttributeError(f"module 'potluck.methods' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"potluck.methods.{_CLASSES[name]}"), name)
 
 
 def method_class(name: str) -> type[Method[Any, Any, Any]]:

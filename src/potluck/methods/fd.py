@@ -10,13 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from potluck.core.classwise import ClassRows, ClassTable, fit_collecting
-from potluck.core.client import Client
-from potluck.core.method import Method, PaperAccounting, Update
-from potluck.core.payload import Payload, Tensors
-from potluck.core.schema import Labels, Shape
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import ClassMean, mean_rows, scatter_rows
+from potluck.core import (
+    ClassMean,
+    Client,
+    ClientInfo,
+    Context,
+    Labels,
+    Method,
+    PaperAccounting,
+    Payload,
+    Shape,
+    Tensors,
+    Update,
+    setting,
+)
+from potluck.kit import ClassRows, ClassTable, collecting, fold_rows, scatter_rows
 
 Target = Literal["kl", "softmax_excl_own", "raw_ce", "mse"]
 
@@ -40,20 +48,33 @@ class Outputs:
 
 @dataclass
 class FD(Method[Outputs, ClassRows, MeanOutputs]):
-    """Local training on cross-entropy plus `distillation_weight` times a pull towards the class's mean output.
-
-    `target`: `kl` to the softmax of mean logits; `softmax_excl_own`, cross-entropy with mean softmax vectors
-    of the other clients only (the original); `raw_ce`, cross-entropy with raw mean logits (a peer's code,
-    unbounded below); `mse` on logits. `keep_old` keeps the q_c of a class that nobody sent this time.
-    """
+    """Local training on cross-entropy plus a pull towards the class's mean output over clients."""
 
     name: ClassVar[str] = "fd"
     summary: ClassVar[str] = "distillation from the mean logits of each class"
-    own_steps: ClassVar[bool] = True
+    averages: ClassVar[str] = "the mean outputs of each class"
 
-    distillation_weight: float = 1.0  # λ
-    target: Target = "kl"
-    keep_old: bool = True
+    sees_latest: ClassVar[bool] = True
+
+    distillation_weight: float = setting(1.0, "weight λ of the pull", ge=0)
+    target: Target = setting(
+        "kl",
+        "what pulls: KL to the softmax of mean logits; softmax_excl_own: cross-entropy with the other clients' mean "
+        "softmax (the original); raw_ce: with raw mean logits (HtFLlib, unbounded below); mse: distance of logits",
+    )
+    keep_old: bool = setting(True, "keep the mean of a class that nobody sent this time")
+
+    def averaged(self) -> str:
+        """Leaving a client's own part out again needs a plain sum."""
+        return "" if self.target == "softmax_excl_own" else self.averages
+
+    no_average: ClassVar[str] = (
+        "with target 'softmax_excl_own' takes each client's own part out of a plain sum"
+    )
+
+    def whole_rounds(self) -> str:
+        """A client's own part can be taken out of a round's sum only."""
+        return self.no_average if self.target == "softmax_excl_own" else ""
 
     def init_server(self, ctx: Context) -> Outputs:
         """No class has a mean yet."""
@@ -80,7 +101,7 @@ class FD(Method[Outputs, ClassRows, MeanOutputs]):
             shared = scores.softmax(dim=1) if self.target == "softmax_excl_own" else scores
             return F.cross_entropy(scores, y) + self.distillation_weight * pull.mean(), shared
 
-        fit_collecting(me, loss, me.batches(), means)
+        me.fit_models({"model": me.model}, collecting(loss, means))
         rows, labels, _ = means.result()
         return MeanOutputs(rows, labels)
 
@@ -88,7 +109,7 @@ class FD(Method[Outputs, ClassRows, MeanOutputs]):
         """q_c ← unweighted mean over the senders of class c."""
         old = state if self.keep_old else self.init_server(ctx)
         sent = [(update.payload.rows, update.payload.labels) for update in updates]
-        rows, senders = mean_rows(sent, ctx.task.num_classes)
+        table, senders = fold_rows(ctx, old.table, updates, sent)
         fresh = senders > 0
         own: dict[str, Tensors] = {}
         if self.target == "softmax_excl_own":
@@ -97,7 +118,7 @@ class FD(Method[Outputs, ClassRows, MeanOutputs]):
                 mine, held = scatter_rows(mine, labels, ctx.task.num_classes)
                 before = own.get(update.client.name, {"rows": torch.zeros_like(mine), "held": ~fresh & fresh})
                 own[update.client.name] = {"rows": before["rows"] + mine, "held": before["held"] | held}
-        return Outputs(old.table.replaced(rows, fresh), torch.where(fresh, senders, old.senders), own)
+        return Outputs(table, torch.where(fresh, senders, old.senders), own)
 
     def paper_accounting(self, down: ClassRows, up: MeanOutputs) -> PaperAccounting:
         """The count of FedGH's Table 3: own classes only, both ways, without ids."""

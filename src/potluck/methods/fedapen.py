@@ -4,47 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from potluck.core.client import Client
-from potluck.core.composite import Composite
-from potluck.core.method import Method, Need, Predictor, Update
-from potluck.core.model import ClientModel
-from potluck.core.payload import Tensors
-from potluck.core.random import generator
-from potluck.core.samples import Samples
-from potluck.core.shared_model import SharedWeights, as_received, average, fit_together, own_copy
-from potluck.core.sharing import Weighting
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import distillation, tensors_of
+from potluck.core import (
+    Client,
+    ClientInfo,
+    ClientModel,
+    Context,
+    Method,
+    Need,
+    Predictor,
+    Samples,
+    Tensors,
+    Update,
+    generator,
+    setting,
+    tensors_of,
+)
+from potluck.kit import (
+    Composed,
+    SharedWeights,
+    Weighting,
+    as_received,
+    average,
+    distillation,
+    own_copy,
+)
 
 
 @dataclass
 class FedAPEN(Method[Tensors, SharedWeights, SharedWeights]):
     """Each client weighs the scores of its private and of the shared model by a λ of its own.
 
-    λ is learned on a part of the training data that the models do not see (`adaptability`), by `lambda_passes`
-    over it with the step `lambda_lr`. `train_with`: the `learned` λ in the ensemble term of the losses, an
-    `equal` one of 0.5, or `plain` mutual learning without that term. `weight`: the mean over clients, plain or
-    by samples. `buffers` averages BatchNorm statistics as well. `predict_with`: what is tested.
+    λ is learned on a part of the training data that the models do not see.
     """
 
     name: ClassVar[str] = "fedapen"
     summary: ClassVar[str] = "mutual learning with a shared model, and a learned ensemble of both"
+    averages: ClassVar[str] = "the shared model's weights"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.SHARED_MODEL})
-    own_steps: ClassVar[bool] = True
 
-    adaptability: float = 0.05
-    lambda_lr: float = 0.001
-    lambda_passes: int = 10
-    train_with: Literal["learned", "equal", "plain"] = "learned"
-    weight: Weighting = "uniform"
-    buffers: bool = True
-    predict_with: Literal["ensemble", "private", "shared"] = "ensemble"
+    sees_latest: ClassVar[bool] = True
+
+    adaptability: float = setting(0.05, "share of the training data that λ learns from", ge=0, lt=1)
+    solve: Literal["exact", "sgd"] = setting(
+        "exact", "how λ is found: the best one (a convex problem), or SGD (the paper)"
+    )
+    lambda_lr: float = setting(0.001, "step of λ with sgd", gt=0)
+    lambda_passes: int = setting(10, "passes of sgd", ge=0)
+    train_with: Literal["learned", "equal", "plain"] = setting(
+        "learned", "λ in the ensemble term of the losses: learned, 0.5, or no such term"
+    )
+    weight: Weighting = setting("uniform", "how clients count in the mean: all alike, or by training samples")
+    buffers: bool = setting(True, "average BatchNorm statistics as well")
+    predict_with: Literal["ensemble", "private", "shared"] = setting("ensemble", "what is tested")
 
     def init_server(self, ctx: Context) -> Tensors:
         """One random shared model for all."""
@@ -64,7 +82,7 @@ class FedAPEN(Method[Tensors, SharedWeights, SharedWeights]):
             private_loss, shared_loss = self.losses(me.model(x), shared(x), y, share)
             return private_loss + shared_loss
 
-        fit_together(me, {"model": me.model, "shared": shared}, loss, self.split(me)[0])
+        me.fit_models({"model": me.model, "shared": shared}, loss, samples=self.split(me)[0])
         return SharedWeights(tensors_of(shared, buffers=self.buffers))
 
     def losses(self, private: Tensor, shared: Tensor, y: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -95,12 +113,14 @@ class FedAPEN(Method[Tensors, SharedWeights, SharedWeights]):
             torch.cat([scores for scores, _ in me.outputs(model, samples)]) for model in (me.model, shared)
         )
         size, y = me.batch_size(samples), samples.labels.to(me.task.device)
+        if self.solve == "exact":
+            return best_share(private_scores, shared_scores, y)
         batches = zip(*(torch.split(part, size) for part in (private_scores, shared_scores, y)), strict=True)
         return learn_share(share, list(batches), self.lambda_lr, self.lambda_passes)
 
     def server(self, state: Tensors, updates: Sequence[Update[SharedWeights]], ctx: Context) -> Tensors:
         """The mean of the participants' shared models."""
-        return average(state, updates, [update.payload.tensors for update in updates], self.weight)
+        return average(ctx, state, updates, attrgetter("tensors"), self.weight)
 
     def predict(self, me: Client, message: SharedWeights | None) -> Predictor:
         """The ensemble as training left it, or with the shared model just received and a λ learned for it."""
@@ -111,12 +131,38 @@ class FedAPEN(Method[Tensors, SharedWeights, SharedWeights]):
             return shared
         share = me.private.get("lambda", 0.5) if message is None else self._learned_share(me, shared)
         weight = torch.as_tensor(share, dtype=me.task.dtype, device=me.task.device)
-        return Composite("ensemble", {"private": me.model, "shared": shared}, {"share": weight})
+        return Ensemble({"private": me.model, "shared": shared}, {"share": weight})
+
+
+class Ensemble(Composed):
+    """A weighted sum of two models' scores."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores."""
+        return ensemble(self.tensor("share"), self.models["private"](x), self.models["shared"](x))
 
 
 def ensemble(share: float | Tensor, private: Tensor, shared: Tensor) -> Tensor:
     """λ·o_private + (1-λ)·o_shared."""
     return share * private + (1 - share) * shared
+
+
+def best_share(private: Tensor, shared: Tensor, y: Tensor) -> float:
+    """The λ in [0, 1] with the smallest cross-entropy of the ensemble, by halving on the sign of its slope.
+
+    Scores are linear in λ and cross-entropy is convex in them, so the slope rises with λ.
+    """
+    apart = (private - shared).double()
+    wanted = apart.gather(1, y[:, None]).mean()
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        shares = (shared.double() + middle * apart).softmax(dim=1)
+        if (shares * apart).sum(dim=1).mean() > wanted:
+            high = middle
+        else:
+            low = middle
+    return (low + high) / 2
 
 
 Batch = tuple[Tensor, Tensor, Tensor]

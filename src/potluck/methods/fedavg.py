@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar
 
 from torch.func import functional_call
 
-from potluck.core.client import Client
-from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
-from potluck.core.sharing import (
+from potluck.core import (
+    Client,
+    ClientInfo,
+    Context,
+    Method,
+    Need,
+    PaperAccounting,
+    Predictor,
+    Update,
+    load_tensors,
+    setting,
+    tensors_of,
+)
+from potluck.kit import (
     ALL,
     SHARING_NEEDS,
     Groups,
@@ -22,24 +34,24 @@ from potluck.core.sharing import (
     learned_numbers,
     slice_for,
 )
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import load_tensors, tensors_of
 
 
 @dataclass
 class FedAvg(Method[Groups, Weights, Weights]):
-    """Clients train copies of the server's weights; the server takes their mean.
-
-    `aggregate`: `full` (one architecture for all), `same_arch` (a mean inside each architecture group) or
-    `layerwise` (per tensor name, over whoever owns it). `buffers` averages BatchNorm statistics as well.
-    """
+    """Clients train copies of the server's weights; the server takes their mean."""
 
     name: ClassVar[str] = "fedavg"
     summary: ClassVar[str] = "average of the weights: full, inside architecture groups, or layer by layer"
+    averages: ClassVar[str] = "the weights"
+    sees_latest: ClassVar[bool] = True
 
-    aggregate: Sharing = "same_arch"
-    weight: Weighting = "samples"
-    buffers: bool = True
+    aggregate: Sharing = setting(
+        "same_arch",
+        "whose weights are averaged: all (full, one architecture), each architecture's own (same_arch), or tensor by "
+        "tensor over whoever has one of that name (layerwise)",
+    )
+    weight: Weighting = setting("samples", "how clients count in the mean: by training samples, or all alike")
+    buffers: bool = setting(True, "average BatchNorm statistics as well")
 
     def requires(self) -> frozenset[Need]:
         """What has to be alike depends on the way of sharing."""
@@ -61,7 +73,7 @@ class FedAvg(Method[Groups, Weights, Weights]):
 
     def server(self, state: Groups, updates: Sequence[Update[Weights]], ctx: Context) -> Groups:
         """w ← Σ n_k/n · w_k over the participants that own each tensor."""
-        return average_groups(state, updates, [update.payload.tensors for update in updates], self.weight)
+        return average_groups(ctx, state, updates, attrgetter("tensors"), self.weight)
 
     def predict(self, me: Client, message: Weights | None) -> Predictor:
         """The trained copy, or the model as just received."""

@@ -1,9 +1,11 @@
-"""FedGen (Zhu et al., ICML 2021), header form: a generator of features carries what the headers know."""
+"""FedGen (Zhu et al., ICML 2021), head form: a generator of features carries what the heads know."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -11,32 +13,44 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from potluck.core.client import Client
-from potluck.core.header import average_headers, initial_header, with_header
-from potluck.core.method import Method, Need, Predictor, Update
-from potluck.core.model import ClientModel
-from potluck.core.payload import Payload, Tensors
-from potluck.core.schema import Counts, Like, Range, Shape, Whole
-from potluck.core.sharing import Weighting
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import distillation, load_tensors, tensors_of
+from potluck.core import (
+    Client,
+    ClientInfo,
+    ClientModel,
+    Context,
+    Counts,
+    Like,
+    Method,
+    Need,
+    Payload,
+    Predictor,
+    Range,
+    Shape,
+    Tensors,
+    Update,
+    Whole,
+    load_tensors,
+    setting,
+    tensors_of,
+)
+from potluck.kit import Weighting, average, distillation, initial_head, portion, with_head
 
 
 @dataclass(frozen=True)
-class HeaderAndGenerator(Payload):
-    """Server to client: the averaged header; once it has learned, the generator and how to draw labels."""
+class HeadAndGenerator(Payload):
+    """Server to client: the averaged head; once it has learned, the generator and how to draw labels."""
 
-    header: Annotated[Tensors, Like("head")]
+    head: Annotated[Tensors, Like("head")]
     generator: Tensors | None = None
     draw: Annotated[Tensor, Shape("classes"), Whole(), Range(0)] | None = None
     counts_wanted: int | None = None
 
 
 @dataclass(frozen=True)
-class HeaderAndCounts(Payload):
-    """Client to server: its header and, once, its samples per class (a disclosure: see the docs)."""
+class HeadAndCounts(Payload):
+    """Client to server: its head and, once, its samples per class (a disclosure: see the docs)."""
 
-    header: Annotated[Tensors, Like("head")]
+    head: Annotated[Tensors, Like("head")]
     counts: Annotated[Tensor, Shape("classes"), Counts()] | None = None
 
 
@@ -58,41 +72,57 @@ class Generator(nn.Module):
 
 @dataclass
 class Server:
-    """Server: the averaged header, the generator and whether it ever learned, label counts per client."""
+    """Server: the averaged head, the generator and whether it ever learned, label counts per client."""
 
-    header: Tensors
+    head: Tensors
     generator: Generator
     trained: bool
     counts: dict[str, Tensor]
 
 
 @dataclass
-class FedGen(Method[Server, HeaderAndGenerator, HeaderAndCounts]):
-    """Headers are averaged; clients also train theirs on features that a server-side generator makes.
-
-    `variant`: `htfllib`, the generator serves the mean of the headers' logits, or `original`, the authors'
-    losses: each header by its share of the class, a `diversity` term, and on clients a distillation besides.
-    `generator_weight`, `server_steps` and `server_lr` default to the variant's (1, 100, 0.1 or 10, 50, 3e-4);
-    weight 0 is LG-FedAvg. `wait` holds an untrained generator back. `weight` is that of the header's mean.
-    """
+class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
+    """Heads are averaged; clients also train theirs on features that a server-side generator makes."""
 
     name: ClassVar[str] = "fedgen"
-    summary: ClassVar[str] = "an averaged header, and a generator of features trained on the server"
+    summary: ClassVar[str] = "an averaged head, and a generator of features trained on the server"
+    averages: ClassVar[str] = "the heads"
     needs: ClassVar[frozenset[Need]] = frozenset(
         {Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS, Need.LINEAR_HEADS}
     )
-    own_steps: ClassVar[bool] = True  # the loss draws labels and noise anew in every step
 
-    variant: Literal["htfllib", "original"] = "htfllib"
-    generator_weight: float | None = None
-    noise_dim: int = 32
-    hidden_dim: int = 512
-    server_steps: int | None = None
-    server_lr: float | None = None
-    server_batch: int = 32
-    diversity: float = 1.0
-    wait: bool = True
-    weight: Weighting = "samples"
+    sees_latest: ClassVar[bool] = True
+
+    variant: Literal["htfllib", "original"] = setting(
+        "htfllib",
+        "losses: the generator serves the averaged head (HtFLlib), or the authors': each head by its share of a class, "
+        "a diversity term, and distillation on clients",
+    )
+    generator_weight: float | None = setting(
+        None,
+        "weight of generated features in local training; unset: 1 (htfllib) or 10 (original); 0 is lg-fedavg",
+        ge=0,
+    )
+    noise_dim: int = setting(32, "numbers of noise that a feature vector is made from", ge=1)
+    hidden_dim: int = setting(512, "width of the generator", ge=1)
+    server_steps: int | None = setting(
+        None, "steps of the generator per round; unset: 100 (htfllib) or 50", ge=0
+    )
+    server_lr: float | None = setting(
+        None, "step of the generator (Adam); unset: 0.001 (htfllib) or 0.0003", gt=0
+    )
+    server_batch: int = setting(32, "generated features per step", ge=1)
+    diversity: float = setting(1.0, "weight of the authors' diversity term", ge=0)
+    wait: bool = setting(True, "hold a generator back that has not learned yet")
+    weight: Weighting = setting(
+        "samples", "how clients count in the mean of heads: by training samples, or all alike"
+    )
+
+    no_average: ClassVar[str] = "in its original form trains the generator under every single head"
+
+    def averaged(self) -> str:
+        """The averaged head is all that the other variant uses."""
+        return "" if self.original else self.averages
 
     @property
     def original(self) -> bool:
@@ -105,23 +135,23 @@ class FedGen(Method[Server, HeaderAndGenerator, HeaderAndCounts]):
         return (10.0 if self.original else 1.0) if self.generator_weight is None else self.generator_weight
 
     def init_server(self, ctx: Context) -> Server:
-        """One header for all and a random generator."""
+        """One head for all and a random generator."""
         generator = ctx.module(
             "generator", lambda: self._generator(ctx.task.num_classes, ctx.task.feature_dim)
         )
-        return Server(initial_header(ctx.task), generator.eval(), False, {})
+        return Server(initial_head(ctx.task), generator.eval(), False, {})
 
     def _generator(self, classes: int, features: int | None) -> Generator:
         return Generator(classes, self.noise_dim, self.hidden_dim, features or 0)
 
-    def broadcast(self, state: Server, client: ClientInfo, ctx: Context) -> HeaderAndGenerator:
+    def broadcast(self, state: Server, client: ClientInfo, ctx: Context) -> HeadAndGenerator:
         """θ; the generator with the label distribution; and a request for counts not yet received."""
         if self.strength == 0:
-            return HeaderAndGenerator(state.header)
+            return HeadAndGenerator(state.head)
         wanted = None if client.name in state.counts else 1
         if self.wait and not state.trained:
-            return HeaderAndGenerator(state.header, counts_wanted=wanted)
-        return HeaderAndGenerator(state.header, tensors_of(state.generator), self.draw(state, ctx), wanted)
+            return HeadAndGenerator(state.head, counts_wanted=wanted)
+        return HeadAndGenerator(state.head, tensors_of(state.generator), self.draw(state, ctx), wanted)
 
     def draw(self, state: Server, ctx: Context) -> Tensor:
         """How often each label is generated: as often as clients hold it, or all that somebody has twice."""
@@ -130,9 +160,9 @@ class FedGen(Method[Server, HeaderAndGenerator, HeaderAndCounts]):
         counts = torch.stack(list(state.counts.values()))
         return (counts.amax(dim=0) > 1).to(torch.int64) if self.original else counts.sum(dim=0)
 
-    def client(self, me: Client, message: HeaderAndGenerator) -> HeaderAndCounts:
-        """Replace the header, train on own data and on generated features, send the header."""
-        load_tensors(me.model.head, message.header)
+    def client(self, me: Client, message: HeadAndGenerator) -> HeadAndCounts:
+        """Replace the head, train on own data and on generated features, send the head."""
+        load_tensors(me.model.head, message.head)
         if message.generator is None or message.draw is None or not bool(message.draw.any()):
             me.fit()
         else:
@@ -140,7 +170,7 @@ class FedGen(Method[Server, HeaderAndGenerator, HeaderAndCounts]):
         counts = None
         if message.counts_wanted is not None:
             counts = torch.bincount(me.train.labels, minlength=me.task.num_classes).to(me.task.device)
-        return HeaderAndCounts(tensors_of(me.model.head), counts)
+        return HeadAndCounts(tensors_of(me.model.head), counts)
 
     def _fit(self, me: Client, generator: Tensors, draw: Tensor) -> None:
         with torch.device("meta"):  # only its form is needed: the weights were received
@@ -163,50 +193,49 @@ class FedGen(Method[Server, HeaderAndGenerator, HeaderAndCounts]):
 
         me.fit(loss)
 
-    def server(self, state: Server, updates: Sequence[Update[HeaderAndCounts]], ctx: Context) -> Server:
-        """Train the generator under the received headers, then average them."""
+    def server(self, state: Server, updates: Sequence[Update[HeadAndCounts]], ctx: Context) -> Server:
+        """Train the generator under the received heads, then average them."""
         new = {u.client.name: u.payload.counts for u in updates if u.payload.counts is not None}
-        headers = [update.payload.header for update in updates]
-        header = average_headers(state.header, updates, headers, self.weight)
-        state = Server(header, state.generator, state.trained, {**state.counts, **new})
+        head = average(ctx, state.head, updates, attrgetter("head"), self.weight)
+        state = Server(head, state.generator, state.trained, {**state.counts, **new})
         if self.strength and state.counts and bool(self.draw(state, ctx).any()):
             self._train(state, updates, ctx)
             state.trained = True
         return state
 
-    def _train(self, state: Server, updates: Sequence[Update[HeaderAndCounts]], ctx: Context) -> None:
+    def _train(self, state: Server, updates: Sequence[Update[HeadAndCounts]], ctx: Context) -> None:
         steps = (50 if self.original else 100) if self.server_steps is None else self.server_steps
-        rate = (3e-4 if self.original else 0.1) if self.server_lr is None else self.server_lr
+        rate = (3e-4 if self.original else 1e-3) if self.server_lr is None else self.server_lr
         optimizer = torch.optim.Adam(state.generator.parameters(), rate, fused=True)
         draw, labels_rng, noise_rng = self.draw(state, ctx), ctx.rng("labels"), ctx.rng("noise")
         shares = label_shares(state, updates)
         state.generator.train(self.server_batch > 1)
-        for _ in range(steps):
+        for _ in range(math.ceil(steps * portion(ctx, updates).share)):
             labels = _labels(draw, self.server_batch, labels_rng)
             noise = _noise(labels, self.noise_dim, ctx.task.dtype, noise_rng)
             made = state.generator(labels, noise)
             if self.original:
                 loss = self.diversity * diversity(made, noise)
                 for update, share in zip(updates, shares, strict=True):
-                    each = F.cross_entropy(apply(update.payload.header, made), labels, reduction="none")
+                    each = F.cross_entropy(apply(update.payload.head, made), labels, reduction="none")
                     loss = loss + (share[labels] * each).mean()
             else:  # linear heads: Σ ω_k head_k(z) is the averaged head of z
-                loss = F.cross_entropy(apply(state.header, made), labels)
+                loss = F.cross_entropy(apply(state.head, made), labels)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         state.generator.eval()
 
-    def predict(self, me: Client, message: HeaderAndGenerator | None) -> Predictor:
-        """The own extractor with the trained header, or with the averaged one just received."""
-        return me.model if message is None else with_header(me, message.header)
+    def predict(self, me: Client, message: HeadAndGenerator | None) -> Predictor:
+        """The own extractor with the trained head, or with the averaged one just received."""
+        return me.model if message is None else with_head(me, message.head)
 
 
-def label_shares(state: Server, updates: Sequence[Update[HeaderAndCounts]]) -> Tensor:
+def label_shares(state: Server, updates: Sequence[Update[HeadAndCounts]]) -> Tensor:
     """w_{k,c}: which part of the participants' samples of class c client k holds, `[m, C]`."""
     none = torch.zeros_like(next(iter(state.counts.values())))
     counts = torch.stack([state.counts.get(update.client.name, none) for update in updates])
-    dtype = next(iter(state.header.values())).dtype
+    dtype = next(iter(state.head.values())).dtype
     return counts.to(dtype) / counts.sum(dim=0).clamp(min=1)
 
 
@@ -216,9 +245,9 @@ def diversity(made: Tensor, noise: Tensor) -> Tensor:
     return torch.exp(-(apart * (noise[:, None] - noise[None]).square().mean(dim=2)).mean())
 
 
-def apply(header: Tensors, features: Tensor) -> Tensor:
-    """Class scores of features under a linear header."""
-    return F.linear(features, header["weight"], header.get("bias"))
+def apply(head: Tensors, features: Tensor) -> Tensor:
+    """Class scores of features under a linear head."""
+    return F.linear(features, head["weight"], head.get("bias"))
 
 
 def _labels(draw: Tensor, size: int, rng: torch.Generator) -> Tensor:

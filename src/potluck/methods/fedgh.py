@@ -1,4 +1,4 @@
-"""FedGH (Yi et al., ACM Multimedia 2023): a global header trained on the clients' class-mean features."""
+"""FedGH (Yi et al., ACM Multimedia 2023): a global head (its "header") trained on the clients' class-mean features."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from potluck.core.client import Client
-from potluck.core.header import Header, with_header
-from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
-from potluck.core.payload import Payload
-from potluck.core.schema import Labels, Shape
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import sgd_step, tensors_of
+from potluck.core import (
+    Client,
+    ClientInfo,
+    Context,
+    Labels,
+    Method,
+    Need,
+    PaperAccounting,
+    Payload,
+    Predictor,
+    Shape,
+    Update,
+    setting,
+    tensors_of,
+)
+from potluck.kit import Head, sgd_step, with_head
 
 
 @dataclass(frozen=True)
@@ -28,67 +37,75 @@ class ClassMeans(Payload):
 
 
 @dataclass
-class FedGH(Method[nn.Linear, Header, ClassMeans]):
-    """Extractors stay private; the header is trained on the server and replaces everyone's each round.
-
-    `server_mode`: `per_mean`, one step per class mean (the paper); `per_client`, one step on the mean loss of a
-    client's class means; `pooled`, minibatches of all class means. `server_passes=0` freezes the first header.
-    """
+class FedGH(Method[nn.Linear, Head, ClassMeans]):
+    """Extractors stay private; the head is trained on the server and replaces everyone's each round."""
 
     name: ClassVar[str] = "fedgh"
-    summary: ClassVar[str] = "a global header, trained on the server from class-mean features"
+    summary: ClassVar[str] = "a global head, trained on the server from class-mean features"
+    no_average: ClassVar[str] = "trains its head on every class mean by itself and averages none"
     needs: ClassVar[frozenset[Need]] = frozenset(
         {Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS, Need.LINEAR_HEADS}
     )
 
-    server_lr: float = 0.01
-    server_mode: Literal["per_mean", "per_client", "pooled"] = "per_mean"
-    server_passes: int = 1
-    server_batch: int = 10
+    server_lr: float = setting(0.01, "step η_θ of the head on a class mean", gt=0)
+    server_mode: Literal["per_mean", "per_client", "pooled"] = setting(
+        "per_mean",
+        "what makes a step: one class mean (the paper), all of a client's, or minibatches of everybody's (HtFLlib)",
+    )
+    server_passes: int = setting(
+        1, "passes over the class means; 0 freezes the first head (the released code)", ge=0
+    )
+    server_batch: int = setting(10, "class means per step when pooled", ge=1)
 
     def init_server(self, ctx: Context) -> nn.Linear:
-        """θ⁰: one random header, so that all clients start from the same."""
-        return ctx.header()
+        """θ⁰: one random head, so that all clients start from the same."""
+        return ctx.head()
 
-    def broadcast(self, state: nn.Linear, client: ClientInfo, ctx: Context) -> Header:
+    def broadcast(self, state: nn.Linear, client: ClientInfo, ctx: Context) -> Head:
         """θ^{t-1}."""
-        return Header(tensors_of(state))
+        return Head(tensors_of(state))
 
-    def client(self, me: Client, message: Header) -> ClassMeans:
-        """Replace the header (eq. 5), train everything (eq. 6), send class means of the new features (eq. 3)."""
+    def client(self, me: Client, message: Head) -> ClassMeans:
+        """Replace the head (eq. 5), train everything (eq. 6), send class means of the new features (eq. 3)."""
         me.model.head.load_state_dict(message.weights)
         me.fit()
         means, labels, _ = me.class_means(me.model.features)
         return ClassMeans(means, labels)
 
     def server(self, state: nn.Linear, updates: Sequence[Update[ClassMeans]], ctx: Context) -> nn.Linear:
-        """Gradient steps on the header (eq. 4), clients in ascending order, every class mean alike."""
+        """Gradient steps on the head (eq. 4), clients in ascending order, every class mean alike; less far if stale."""
         for number in range(self.server_passes):
-            for means, labels in self._batches(updates, ctx, number):
-                sgd_step(state, cross_entropy(state(means), labels), self.server_lr)
+            for means, labels, weights in self._batches(updates, ctx, number):
+                loss = cross_entropy(state(means), labels, reduction="none")
+                sgd_step(state, (loss * weights).mean(), self.server_lr)
         return state
 
     def _batches(
         self, updates: Sequence[Update[ClassMeans]], ctx: Context, number: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        payloads = [update.payload for update in updates]
+    ) -> Iterator[tuple[Tensor, ...]]:
+        sent = [
+            (
+                one.payload.means,
+                one.payload.labels,
+                one.payload.means.new_full((len(one.payload.labels),), one.weight),
+            )
+            for one in updates
+        ]
         if self.server_mode == "per_client":
-            yield from ((payload.means, payload.labels) for payload in payloads)
+            yield from sent
             return
-        means = torch.cat([payload.means for payload in payloads])
-        labels = torch.cat([payload.labels for payload in payloads])
-        size = 1
+        columns, size = [torch.cat(column) for column in zip(*sent, strict=True)], 1
         if self.server_mode == "pooled":
-            order = torch.randperm(len(labels), generator=ctx.rng(f"pooled {number}"))
-            means, labels, size = means[order], labels[order], self.server_batch
-        yield from zip(torch.split(means, size), torch.split(labels, size), strict=True)
+            order = torch.randperm(len(columns[0]), generator=ctx.rng(f"pooled {number}"))
+            columns, size = [column[order] for column in columns], self.server_batch
+        yield from zip(*(torch.split(column, size) for column in columns), strict=True)
 
-    def predict(self, me: Client, message: Header | None) -> Predictor:
-        """The client's own extractor with its trained header, or with the global one just received."""
-        return me.model if message is None else with_header(me, message.weights)
+    def predict(self, me: Client, message: Head | None) -> Predictor:
+        """The client's own extractor with its trained head, or with the global one just received."""
+        return me.model if message is None else with_head(me, message.weights)
 
-    def paper_accounting(self, down: Header, up: ClassMeans) -> PaperAccounting:
-        """Table 3 leaves the header's bias out of the downlink."""
+    def paper_accounting(self, down: Head, up: ClassMeans) -> PaperAccounting:
+        """Table 3 leaves the head's bias out of the downlink."""
         bias = down.weights.get("bias")
         left_out = 0 if bias is None else bias.numel()
-        return PaperAccounting(up.numbers(), down.numbers() - left_out, "header bias not counted (Table 3)")
+        return PaperAccounting(up.numbers(), down.numbers() - left_out, "head bias not counted (Table 3)")

@@ -11,14 +11,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from potluck.core.classwise import ClassRows, ClassTable, fit_collecting, row_loss
-from potluck.core.client import Client
-from potluck.core.method import Method, PaperAccounting, Update
-from potluck.core.payload import Payload, Tensors
-from potluck.core.schema import Labels, Shape
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import ClassMean, mean_rows, scatter_rows
-from potluck.core.training import Training
+from potluck.core import (
+    ClassMean,
+    Client,
+    ClientInfo,
+    Context,
+    Labels,
+    Method,
+    PaperAccounting,
+    Payload,
+    Shape,
+    Tensors,
+    Training,
+    Update,
+    setting,
+)
+from potluck.kit import ClassRows, ClassTable, collecting, mean_rows, row_loss, scatter_rows
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,7 @@ class MeanLogits(Payload):
 
 
 @dataclass
-class Store:
+class Averages:
     """Server: what was received per class, as a sum and a count, and how many answers came in all."""
 
     total: Tensor
@@ -40,28 +48,36 @@ class Store:
 
 
 @dataclass
-class FedHe(Method[Store, ClassRows, MeanLogits]):
-    """A client takes a few batches towards labels and the store's mean logits, and adds its own to the store.
-
-    `distillation_weight` is the paper's α. `inner_batches` is how many batches make a job (0: the experiment's local
-    epochs). `denominator`: V+1 (eq. 8) or `v`, the plain mean. `store`: `all` ever received (eq. 9);
-    `collapse`, history becomes one vote every `collapse_every` answers (0: ten per client); or the
-    `latest_per_client`. `absent`: a class not seen is left out (`omit`) or sent as `zeros`.
-    `cold_start_events` holds distillation back until so many answers came; a class never received always is.
-    """
+class FedHe(Method[Averages, ClassRows, MeanLogits]):
+    """A client trains towards labels and the store's mean logits, and adds its own to the store."""
 
     name: ClassVar[str] = "fedhe"
     summary: ClassVar[str] = "asynchronous distillation from class-mean logits"
+    no_average: ClassVar[str] = "keeps a running sum of all that it ever received"
     asynchronous: ClassVar[bool] = True
-    own_steps: ClassVar[bool] = True
 
-    distillation_weight: float = 1.0
-    inner_batches: int = 3
-    denominator: Literal["v_plus_1", "v"] = "v_plus_1"
-    store: Literal["all", "collapse", "latest_per_client"] = "all"
-    collapse_every: int = 0
-    absent: Literal["omit", "zeros"] = "omit"
-    cold_start_events: int = 0
+    distillation_weight: float = setting(1.0, "weight α of the distance to the store's mean logits", ge=0)
+    inner_batches: int = setting(
+        0, "batches that make a job (the paper: 3); 0: the experiment's local epochs", ge=0
+    )
+    denominator: Literal["v_plus_1", "v"] = setting(
+        "v_plus_1", "what a sum of V logits is divided by: V+1 (eq. 8), or V, the plain mean"
+    )
+    store: Literal["all", "collapse", "latest_per_client"] = setting(
+        "all",
+        "what the mean is over: all ever received (eq. 9), history as one vote, or each client's latest",
+    )
+    collapse_every: int = setting(0, "answers after which history becomes one vote; 0: ten per client", ge=0)
+    absent: Literal["omit", "zeros"] = setting(
+        "omit", "a class that a client did not see: left out, or sent as zeros"
+    )
+    cold_start_events: int = setting(
+        0, "answers before distillation begins; an unknown class never distils", ge=0
+    )
+
+    def averaged(self) -> str:
+        """Only one row per client and class can be told from the others'."""
+        return "the latest rows of each class" if self.store == "latest_per_client" else ""
 
     def workload(self, samples: int, training: Training) -> int:
         """A few batches, not epochs."""
@@ -69,16 +85,16 @@ class FedHe(Method[Store, ClassRows, MeanLogits]):
             return super().workload(samples, training)
         return self.inner_batches * min(training.batch_size or samples, samples)
 
-    def init_server(self, ctx: Context) -> Store:
+    def init_server(self, ctx: Context) -> Averages:
         """An empty store."""
         classes, device = ctx.task.num_classes, ctx.task.device
         total = torch.zeros(classes, classes, dtype=ctx.task.dtype, device=device)
-        return Store(total, torch.zeros(classes, dtype=torch.int64, device=device), 0, {})
+        return Averages(total, torch.zeros(classes, dtype=ctx.task.dtype, device=device), 0, {})
 
-    def broadcast(self, state: Store, client: ClientInfo, ctx: Context) -> ClassRows:
+    def broadcast(self, state: Averages, client: ClientInfo, ctx: Context) -> ClassRows:
         """(p_{s,c}, c) of every class in the store (eq. 10)."""
         known = (state.count > 0) & (state.events >= self.cold_start_events)
-        return ClassTable(state.total / state.count.clamp(min=1)[:, None], known).message(ids=True)
+        return ClassTable(_mean(state.total, state.count), known).message(ids=True)
 
     def client(self, me: Client, message: ClassRows) -> MeanLogits:
         """A few random batches on eq. 13; the logits of the same passes, added up, are what it shares."""
@@ -89,46 +105,56 @@ class FedHe(Method[Store, ClassRows, MeanLogits]):
             pull = row_loss(logits, y, received.rows, received.known)
             return cross_entropy(logits, y) + self.distillation_weight * pull, logits
 
-        batches = me.batches()
+        batches = None
         if self.inner_batches:  # a small client goes through its data again
             batches = itertools.islice(me.batches(epochs=self.inner_batches), self.inner_batches)
-        fit_collecting(me, loss, batches, means)
+        me.fit_models({"model": me.model}, collecting(loss, means), batches=batches)
         return self._share(*means.result(), classes=me.task.num_classes)
 
     def _share(self, means: Tensor, labels: Tensor, counts: Tensor, *, classes: int) -> MeanLogits:
         if self.denominator == "v_plus_1":  # eq. 8: s_c / (V_c + 1)
-            means = means * (counts / (counts + 1)).to(means.dtype)[:, None]
+            seen = counts.to(means.dtype)
+            means = means * (seen / (seen + 1))[:, None]
         if self.absent == "zeros":
             means, _ = scatter_rows(means, labels, classes)
             labels = torch.arange(classes, device=labels.device)
         return MeanLogits(means, labels)
 
-    def server(self, state: Store, updates: Sequence[Update[MeanLogits]], ctx: Context) -> Store:
-        """D_c ← D_c ∪ {p_{k,c}} (eq. 9), in the order of client ids where several came at once."""
+    def server(self, state: Averages, updates: Sequence[Update[MeanLogits]], ctx: Context) -> Averages:
+        """D_c ← D_c ∪ {p_{k,c}} (eq. 9), in the order of client ids where several came; a stale one counts less."""
         events = state.events
         if self.store == "latest_per_client":
-            return self._replace(state, updates, ctx.task.num_classes)
+            return self._replace(state, updates, ctx)
         total, count = state.total.clone(), state.count.clone()
-        for payload in (update.payload for update in updates):
-            total.index_add_(0, payload.labels, payload.rows)
-            count[payload.labels] += 1
+        for update in updates:
+            rows, labels = update.payload.rows, update.payload.labels
+            total.index_add_(0, labels, update.weight * rows)
+            count[labels] += update.weight
             events += 1
             if self.store == "collapse" and events % (self.collapse_every or 10 * len(ctx.task.clients)) == 0:
-                total, count = total / count.clamp(min=1)[:, None], count.clamp(max=1)
-        return Store(total, count, events, {})
+                total, count = _mean(total, count), count.clamp(max=1)
+        return Averages(total, count, events, {})
 
-    def _replace(self, state: Store, updates: Sequence[Update[MeanLogits]], classes: int) -> Store:
+    def _replace(self, state: Averages, updates: Sequence[Update[MeanLogits]], ctx: Context) -> Averages:
         """A client's newer row of a class takes the place of its older one."""
-        latest = dict(state.latest)
-        for client, payload in ((update.client, update.payload) for update in updates):
-            rows, present = scatter_rows(payload.rows, payload.labels, classes)
-            old = latest.get(client.name, {"rows": rows, "held": present})
+        latest, classes = dict(state.latest), ctx.task.num_classes
+        for update in updates:
+            rows, present = scatter_rows(update.payload.rows, update.payload.labels, classes)
+            old = latest.get(update.client.name, {"rows": rows, "held": present})
+            known = old["held"] & present  # a stale row takes the place of an earlier one by its weight
+            rows = torch.where(known[:, None], torch.lerp(old["rows"], rows, update.weight), rows)
             rows = torch.where(present[:, None], rows, old["rows"])
-            latest[client.name] = {"rows": rows, "held": present | old["held"]}
+            latest[update.client.name] = {"rows": rows, "held": present | old["held"]}
         entries = [(entry["rows"][entry["held"]], entry["held"].nonzero()[:, 0]) for entry in latest.values()]
-        rows, count = mean_rows(entries, classes)
-        return Store(rows * count[:, None], count, state.events + len(updates), latest)
+        rows, senders = mean_rows(ctx.averaging, entries, classes)
+        count = senders.to(rows.dtype)
+        return Averages(rows * count[:, None], count, state.events + len(updates), latest)
 
     def paper_accounting(self, down: ClassRows, up: MeanLogits) -> PaperAccounting:
         """Tables III and IV count one direction."""
         return PaperAccounting(up.numbers(), 0, "one direction only (Tables III and IV)")
+
+
+def _mean(total: Tensor, count: Tensor) -> Tensor:
+    """Sum over count, where there is any."""
+    return total / torch.where(count > 0, count, 1)[:, None]

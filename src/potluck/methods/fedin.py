@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -11,25 +12,39 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from potluck.core.client import Client
-from potluck.core.errors import PotluckError
-from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
-from potluck.core.model import ClientModel
-from potluck.core.norm import norms_at_rest
-from potluck.core.payload import Payload, Tensors
-from potluck.core.schema import Like, Shape
-from potluck.core.sharing import (
+from potluck.core import (
+    Client,
+    ClientInfo,
+    ClientModel,
+    Context,
+    Like,
+    Method,
+    Need,
+    PaperAccounting,
+    Payload,
+    PotluckError,
+    Predictor,
+    Shape,
+    Tensors,
+    Update,
+    load_tensors,
+    norms_at_rest,
+    setting,
+    tensors_of,
+)
+from potluck.kit import (
     SHARING_NEEDS,
     Groups,
     Sharing,
     Weighting,
     average_groups,
+    by_group,
+    group_of,
     initial_groups,
     learned_numbers,
+    proximal_term,
     slice_for,
 )
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import load_tensors, proximal_term, tensors_of
 from potluck.methods.fedavg import global_predictor
 
 Alleviation = Literal["eq14", "eq13", "sum", "none"]
@@ -46,44 +61,52 @@ class Knowledge(Payload):
 
 
 @dataclass
-class Store:
-    """Server state: the weights, all pairs kept so far, and which client each came from."""
+class Exchange:
+    """Server state: the weights and which of them clients have sent, all pairs so far and whose each was."""
 
     weights: Groups
+    known: dict[str, list[str]]
     entering: Tensor
     leaving: Tensor
     owners: Tensor
 
 
 @dataclass
-class FedIN(Method[Store, Knowledge, Knowledge]):
-    """Local training near the received weights, joined at every step by a step towards others' features.
-
-    `alleviation` joins the gradients: `eq14` (all the paper's results), `eq13` (the exact solution, per
-    `granularity`), `sum` (no weighing), or `none`: the paper's "without Opt", where `in_steps` steps on the
-    features (one per local epoch unless told) follow the local training. `outer_scale` multiplies the local
-    gradient outside of the intermediate layers. `intermediate=False` is "without IN" (FedProx), `mu=0` "without
-    Prox". `in_batch` pairs go to each client, `exclude_own` keeps a client's own from it, `max_pairs` bounds the
-    store, oldest out first. `extractor_end` says where the intermediate layers begin.
-    """
+class FedIN(Method[Exchange, Knowledge, Knowledge]):
+    """Local training near the received weights, joined at every step by a step towards others' features."""
 
     name: ClassVar[str] = "fedin"
     summary: ClassVar[str] = "FedProx whose intermediate layers also learn from other clients' features"
-    own_steps: ClassVar[bool] = True
+    averages: ClassVar[str] = "the weights"
 
-    mu: float = 0.1
-    alleviation: Alleviation = "eq14"
-    granularity: Granularity = "tensor"
-    outer_scale: float = 0.5
-    intermediate: bool = True
-    in_batch: int = 16
-    in_steps: int | None = None
-    extractor_end: Literal["stem", "layer1"] = "stem"
-    exclude_own: bool = False
-    max_pairs: int | None = None
-    aggregate: Sharing = "layerwise"
-    weight: Weighting = "uniform"
-    buffers: bool = True
+    sees_latest: ClassVar[bool] = True
+
+    mu: float = setting(0.1, "strength μ of the pull towards the received weights; 0 is 'without Prox'", ge=0)
+    alleviation: Alleviation = setting(
+        "eq14",
+        "how both gradients join: eq. 14 (the paper's results), eq. 13 (the exact solution), their sum, or none: steps "
+        "on features after the local training ('without Opt')",
+    )
+    granularity: Granularity = setting(
+        "tensor", "what eq. 13 is solved for: each tensor, or the middle as a whole"
+    )
+    outer_scale: float | None = setting(
+        None, "factor on local gradients outside of the middle; unset: 0.5 with eq. 14, else 1", ge=0
+    )
+    intermediate: bool = setting(True, "exchange features at all; false is 'without IN' (fedprox)")
+    in_batch: int = setting(16, "pairs of features sent to a client", ge=1)
+    in_steps: int | None = setting(
+        None, "steps on features where they follow; unset: one per local epoch", ge=0
+    )
+    extractor_end: Literal["stem", "layer1"] = setting(
+        "stem", "where the middle begins: after the stem, or a stage on"
+    )
+    exclude_own: bool = setting(False, "send no client its own pairs")
+    max_pairs: int | None = setting(None, "pairs that the server keeps, oldest out first; unset: all", ge=1)
+    common_start: bool = setting(False, "clients begin with common weights instead of their own")
+    aggregate: Sharing = setting("layerwise", "whose weights are averaged, as for fedavg")
+    weight: Weighting = setting("uniform", "how clients count in the mean: all alike, or by training samples")
+    buffers: bool = setting(True, "average BatchNorm statistics as well")
 
     @property
     def cut(self) -> int:
@@ -94,11 +117,13 @@ class FedIN(Method[Store, Knowledge, Knowledge]):
         """Stages to cut at, and whatever the way of sharing asks."""
         return SHARING_NEEDS[self.aggregate] | {Need.STAGES}
 
-    def init_server(self, ctx: Context) -> Store:
-        """One common initialisation, no features."""
+    def init_server(self, ctx: Context) -> Exchange:
+        """Weights that nobody is sent before clients have sent theirs, unless all begin in common; no features."""
         entering, leaving = self._shapes(ctx)
-        return Store(
-            initial_groups(ctx.task, self.aggregate, buffers=self.buffers),
+        weights = initial_groups(ctx.task, self.aggregate, buffers=self.buffers)
+        return Exchange(
+            weights,
+            {key: list(group) if self.common_start else [] for key, group in weights.items()},
             torch.empty(0, *entering, dtype=ctx.task.dtype, device=ctx.task.device),
             torch.empty(0, *leaving, dtype=ctx.task.dtype, device=ctx.task.device),
             torch.empty(0, dtype=torch.int64),
@@ -115,9 +140,11 @@ class FedIN(Method[Store, Knowledge, Knowledge]):
                 )
         return usual[self.cut - 1], usual[-1]
 
-    def broadcast(self, state: Store, client: ClientInfo, ctx: Context) -> Knowledge:
+    def broadcast(self, state: Exchange, client: ClientInfo, ctx: Context) -> Knowledge:
         """w̄ and one batch of pairs; the same batch for everybody in a round (Alg. 1, line 5)."""
-        weights = slice_for(state.weights, client, ctx.task)
+        known = state.known[group_of(state.weights, client)]
+        everything = slice_for(state.weights, client, ctx.task)
+        weights = {name: tensor for name, tensor in everything.items() if name in known}
         rows = torch.arange(len(state.owners))
         if self.exclude_own:
             rows = rows[state.owners != client.index]
@@ -137,11 +164,13 @@ class FedIN(Method[Store, Knowledge, Knowledge]):
         if alignment and self.alleviation != "none":
             adjust = self._joint_gradient(me.model, middle, alignment)
         seen: list[Tensor] = []
+        full = me.batch_size()
 
         def local_loss(model: ClientModel, x: Tensor, y: Tensor, reference: Tensors) -> Tensor:  # eq. 4
             entering = extractor(x)
             leaving = middle(entering)
-            seen[:] = entering.detach(), leaving.detach()
+            if len(x) >= full or not seen:  # what is sent comes from the last full batch
+                seen[:] = entering.detach(), leaving.detach()
             scores = model.head(model.pool(leaving))
             return F.cross_entropy(scores, y) + proximal_term(model, reference, self.mu)
 
@@ -160,6 +189,7 @@ class FedIN(Method[Store, Knowledge, Knowledge]):
         """What replaces the local gradient at each step: Z of eq. 13 or 14."""
         inner = list(middle.parameters())
         outer = [tensor for tensor in model.parameters() if all(tensor is not one for one in inner)]
+        scale = (0.5 if self.alleviation == "eq14" else 1.0) if self.outer_scale is None else self.outer_scale
 
         def adjust() -> None:
             found = torch.autograd.grad(alignment(), inner, allow_unused=True)
@@ -170,28 +200,31 @@ class FedIN(Method[Store, Knowledge, Knowledge]):
                 parameter.grad = gradient
             for parameter in outer:
                 if parameter.grad is not None and self.alleviation != "sum":
-                    parameter.grad *= self.outer_scale
+                    parameter.grad *= scale
 
         return adjust
 
-    def server(self, state: Store, updates: Sequence[Update[Knowledge]], ctx: Context) -> Store:
+    def server(self, state: Exchange, updates: Sequence[Update[Knowledge]], ctx: Context) -> Exchange:
         """Q ← Q ∪ pairs, and the mean of the weights over their owners (sec. 4.3)."""
         pairs = [(state.entering, state.leaving, state.owners)]
-        for update in updates:
+        for update in (one for one in updates if one.fresh):
             entering, leaving = update.payload.entering, update.payload.leaving
             if entering is not None and leaving is not None and _fits(state, entering, leaving):
                 pairs.append((entering, leaving, torch.full((len(entering),), update.client.index)))
         entering, leaving, owners = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         oldest = 0 if self.max_pairs is None else max(0, len(owners) - self.max_pairs)
-        weights = [update.payload.weights for update in updates]
-        averaged = average_groups(state.weights, updates, weights, self.weight)
-        return Store(averaged, entering[oldest:], leaving[oldest:], owners[oldest:])
+        averaged = average_groups(ctx, state.weights, updates, attrgetter("weights"), self.weight)
+        known = {
+            key: sorted({*state.known[key], *(name for one in mine for name in one.payload.weights)})
+            for key, (mine, _) in by_group(ctx, state.weights, updates).items()
+        }
+        return Exchange(averaged, known, entering[oldest:], leaving[oldest:], owners[oldest:])
 
     def predict(self, me: Client, message: Knowledge | None) -> Predictor:
         """The trained copy, or the model as just received."""
         return me.model if message is None else me.predictor(message.weights)
 
-    def predict_server(self, state: Store, ctx: Context) -> Predictor | None:
+    def predict_server(self, state: Exchange, ctx: Context) -> Predictor | None:
         """The largest architecture with the shared weights, where one set serves everybody."""
         return global_predictor(state.weights, ctx)
 
@@ -204,7 +237,7 @@ class FedIN(Method[Store, Knowledge, Knowledge]):
         return PaperAccounting(sent, got, "BatchNorm statistics not counted (Table 6)")
 
 
-def _fits(state: Store, entering: Tensor, leaving: Tensor) -> bool:
+def _fits(state: Exchange, entering: Tensor, leaving: Tensor) -> bool:
     """Whether pairs can be stacked; the weights of a sender of others were checked by themselves and count."""
     return entering.shape[1:] == state.entering.shape[1:] and leaving.shape[1:] == state.leaving.shape[1:]
 

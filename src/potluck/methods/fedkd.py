@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from potluck.core.client import Client
-from potluck.core.method import Method, Need, Predictor, Update
-from potluck.core.payload import Payload, PayloadError, Tensors
-from potluck.core.schema import Like
-from potluck.core.shared_model import as_received, average, fit_together, own_copy
-from potluck.core.sharing import Weighting
-from potluck.core.task import ClientInfo, Context, Task
-from potluck.core.toolkit import distillation, tensors_of
+from potluck.core import (
+    Client,
+    ClientInfo,
+    Context,
+    Like,
+    Method,
+    Need,
+    Payload,
+    PayloadError,
+    Predictor,
+    Task,
+    Tensors,
+    Update,
+    setting,
+    tensors_of,
+)
+from potluck.kit import SharedWeights, Weighting, as_received, average, distillation, own_copy
 
 
 @dataclass(frozen=True)
@@ -58,30 +68,33 @@ class Server:
 class FedKD(Method[Server, Compressed, Compressed]):
     """A private teacher and a shared student distil into each other, more strongly the better both are.
 
-    Matrices travel by their leading singular vectors; the share of energy kept rises from `energy_start` to
-    `energy_end`. `uplink`: the student's change over the round, or its parameters. Switches: `compress` (low rank
-    at all), `hidden` (the loss between features), `adaptive` (distillation divided by the sum of both
-    cross-entropies, which `floor` keeps away from zero). `weight`: the mean over clients by samples or plain.
-    `buffers` averages BatchNorm statistics as well. `predict_with`: what is tested. `htfllib_compat` weakens the
-    distillation by the number of classes and stops no gradient, as HtFLlib does.
+    Matrices travel by their leading singular vectors.
     """
 
     name: ClassVar[str] = "fedkd"
     summary: ClassVar[str] = "mutual distillation with a shared student that travels at low rank"
+    averages: ClassVar[str] = "the student's weights"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.SHARED_MODEL})
-    own_steps: ClassVar[bool] = True
 
-    energy_start: float = 0.95
-    energy_end: float = 0.98
-    uplink: Literal["delta", "params"] = "delta"
-    compress: bool = True
-    hidden: bool = True
-    adaptive: bool = True
-    floor: float = 0.1
-    weight: Weighting = "samples"
-    buffers: bool = True
-    predict_with: Literal["teacher", "student"] = "teacher"
-    htfllib_compat: bool = False
+    sees_latest: ClassVar[bool] = True
+
+    energy_start: float = setting(
+        0.95, "share of a matrix's energy that is sent in the first round", gt=0, le=1
+    )
+    energy_end: float = setting(0.98, "and in the last", gt=0, le=1)
+    uplink: Literal["delta", "params"] = setting(
+        "delta", "what goes up: the student's change, or its parameters"
+    )
+    compress: bool = setting(True, "send matrices at low rank")
+    hidden: bool = setting(True, "the loss between features")
+    adaptive: bool = setting(True, "divide distillation by the sum of both cross-entropies")
+    floor: float = setting(0.1, "that sum is at least this, or clients of one class diverge", ge=0)
+    weight: Weighting = setting("samples", "how clients count in the mean: by training samples, or all alike")
+    buffers: bool = setting(True, "average BatchNorm statistics as well")
+    predict_with: Literal["teacher", "student"] = setting("teacher", "the model that is tested")
+    htfllib_compat: bool = setting(
+        False, "as HtFLlib: distillation divided by the classes, and no gradient stopped"
+    )
 
     def init_server(self, ctx: Context) -> Server:
         """One random student for all."""
@@ -105,7 +118,7 @@ class FedKD(Method[Server, Compressed, Compressed]):
             scores = me.model.head(teacher_features), student.head(student_features)
             return self.loss(teacher_features, student_features, *scores, hidden_map, y)
 
-        fit_together(me, {"model": me.model, "shared": student, "hidden map": hidden_map}, loss)
+        me.fit_models({"model": me.model, "shared": student, "hidden map": hidden_map}, loss)
         after = tensors_of(student, buffers=self.buffers)
         if self.uplink == "delta":
             after.update({name: after[name] - before[name] for name, _ in student.named_parameters()})
@@ -134,13 +147,22 @@ class FedKD(Method[Server, Compressed, Compressed]):
 
     def server(self, state: Server, updates: Sequence[Update[Compressed]], ctx: Context) -> Server:
         """Rebuild, average, apply to the full student, compress again for the next round."""
-        parts = [expand(update.payload, ctx.task) for update in updates]
-        if self.uplink == "delta":
-            learned = {name for name, _ in ctx.task.shared_model().named_parameters()}
-            for part in parts:
-                part.update({name: state.student[name] + part[name] for name in part if name in learned})
-        student = average(state.student, updates, parts, self.weight)
+        opened = [self._opened(update, state, ctx) for update in updates]
+        student = average(ctx, state.student, opened, attrgetter("tensors"), self.weight)
         return Server(student, self._pack(student, done=ctx.round / ctx.rounds))
+
+    def _opened(self, update: Update[Compressed], state: Server, ctx: Context) -> Update[SharedWeights]:
+        """The answer as the student that the client ended with, and the message as the one it began with.
+
+        A change is added to what the server has. Where answers come a few at a time, it is added to what was sent.
+        """
+        tensors = expand(update.payload, ctx.task)
+        sent = state.student if update.sent is None else expand(update.sent, ctx.task)
+        if self.uplink == "delta":
+            base = sent if ctx.cohort else state.student
+            learned = {name for name, _ in ctx.task.shared_model().named_parameters()}
+            tensors.update({name: base[name] + tensors[name] for name in tensors if name in learned})
+        return replace(cast(Update[Any], update), payload=SharedWeights(tensors), sent=SharedWeights(sent))
 
     def _pack(self, tensors: Tensors, *, done: float) -> Compressed:
         """Compress at the energy for this share of the training done."""

@@ -8,22 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp
 from torch.nn.functional import cross_entropy
 
-from potluck.core.client import Client
-from potluck.core.method import Method, Need, Update
-from potluck.core.model import ClientModel
-from potluck.core.norm import norms_at_rest
-from potluck.core.payload import Payload, Tensors
-from potluck.core.samples import Samples
-from potluck.core.schema import Labels, Shape
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import call_with, mean_rows
+from potluck.core import (
+    Client,
+    ClientInfo,
+    ClientModel,
+    Context,
+    Labels,
+    Method,
+    Need,
+    Payload,
+    Samples,
+    Shape,
+    Tensors,
+    Update,
+    generator,
+    norms_at_rest,
+    setting,
+)
+from potluck.kit import call_with, mean_rows, portion
 
 Batch = tuple[Tensor, Tensor]
 Outputs = Callable[[ClientModel, Tensor], tuple[Tensor, Tensor]]
@@ -55,13 +64,20 @@ class FeatureGradients(Payload):
 
 @dataclass
 class Guiding:
-    """The options of both methods and the work they share."""
+    """The settings of both methods and the work they share."""
 
-    server_lr: float = 0.1
-    warm_up: int | None = None
-    divide_by: Literal["senders", "participants"] = "senders"
-    server_clip: float | None = 100.0
-    small_clients: Literal["half", "skip"] = "half"
+    server_lr: float = setting(
+        1.0, "step η_s of the guiding vectors (the paper, with 100 classes: 0.1)", gt=0
+    )
+    warm_up: int | None = setting(None, "rounds in which only the vectors learn; unset: a tenth of all", ge=0)
+    quiz_size: int = setting(0, "samples that only the vectors learn from; 0: one batch", ge=0)
+    divide_by: Literal["senders", "participants"] = setting(
+        "senders", "a class's gradients are averaged over who sent that class (Alg. 1), or over all (eq. 6)"
+    )
+    server_clip: float | None = setting(100.0, "longest averaged gradient; unset: any", gt=0)
+    small_clients: Literal["half", "skip"] = setting(
+        "half", "a client with less than two batches: half of it is the quiz, or (the authors) it sits out"
+    )
 
     def first_guides(self, ctx: Context, width: int) -> Tensor:
         """v^c ~ N(0, 1)."""
@@ -85,42 +101,52 @@ class Guiding:
         return pi[labels], labels
 
     def split(self, me: Client) -> tuple[Samples, Samples]:
-        """The first samples, one batch of them, are the quiz set; the rest is the study set."""
-        count = len(me.train)
-        size = me.batch_size() if self.small_clients == "skip" else min(me.batch_size(), count // 2)
-        rows = torch.arange(count)
-        return me.train.select(rows[:size]), me.train.select(rows[size:])
+        """Some samples, one batch unless told, are the quiz set; the rest is the study set. The same in every job.
 
-    def move(self, guides: Tensor, sent: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """v^c ← v^c − η_s · mean of the gradients sent for c; a class that nobody sent stays put."""
-        mean, senders = mean_rows(sent, len(guides))
+        They are drawn at random: rows often lie by class, and the first ones would be of the lowest classes alone.
+        """
+        count, wanted = len(me.train), self.quiz_size or me.batch_size()
+        size = wanted if self.small_clients == "skip" else min(wanted, count // 2)
+        rows = torch.randperm(count, generator=generator(me.task.seed, "quiz", me.info.name))
+        return me.train.select(rows[:size].sort().values), me.train.select(rows[size:].sort().values)
+
+    def move(self, guides: Tensor, updates: Sequence[Update[Any]], ctx: Context) -> Tensor:
+        """v^c ← v^c − η_s · mean of the gradients sent for c; a class that nobody sent stays put.
+
+        Where answers come a few at a time, each is a term of the mean over a cohort's senders of its class.
+        """
+        fresh = [update for update in updates if update.fresh]
+        sent = [(one.weight * one.payload.rows, one.payload.labels) for one in fresh]
+        mean, terms = mean_rows(ctx.averaging, sent, len(guides))
+        present = torch.zeros_like(terms)
+        for update in updates:
+            present += torch.bincount(update.payload.labels, minlength=len(guides))
+        part = terms.to(mean.dtype) / (present.to(mean.dtype) + portion(ctx, updates).missing).clamp(min=1)
         if self.divide_by == "participants":
-            mean = mean * (senders / len(sent)).to(mean.dtype)[:, None]
+            part = terms.to(mean.dtype) / max(len(updates), ctx.cohort)
+        mean = mean * part[:, None]
         if self.server_clip is not None:
             mean = mean * (self.server_clip / mean.norm().clamp(min=self.server_clip))
-        return guides - self.server_lr * mean
+        moved = guides - self.server_lr * mean
+        ctx.note("movement", float((moved - guides).norm() / guides.norm()))
+        return moved
 
 
 @dataclass
 class FedL2GLogits(Guiding, Method[Tensor, Guides, LogitGradients]):
-    """Guiding vectors in the space of logits.
-
-    `warm_up` rounds learn vectors only (None: a tenth of the rounds). `divide_by`: a class's gradient is
-    averaged over the `senders` of that class (Algorithm 1) or over all `participants` (eq. 6).
-    `server_clip` bounds the norm of the averaged gradient. `small_clients`: one with fewer than two batches
-    gives `half` of its samples to the quiz set, or (the authors' code) a whole batch and sits out (`skip`).
-    """
+    """Guiding vectors in the space of logits."""
 
     name: ClassVar[str] = "fedl2g-l"
     summary: ClassVar[str] = "learned guiding vectors for the logits"
-    own_steps: ClassVar[bool] = True
+    averages: ClassVar[str] = "the gradients of each guiding vector"
+    sees_latest: ClassVar[bool] = True
 
     def init_server(self, ctx: Context) -> Tensor:
         """Random vectors of one entry per class."""
         return self.first_guides(ctx, ctx.task.num_classes)
 
     def broadcast(self, state: Tensor, client: ClientInfo, ctx: Context) -> Guides:
-        """G."""
+        """All guiding vectors."""
         return Guides(state)
 
     def client(self, me: Client, message: Guides) -> LogitGradients:
@@ -129,26 +155,29 @@ class FedL2GLogits(Guiding, Method[Tensor, Guides, LogitGradients]):
 
     def server(self, state: Tensor, updates: Sequence[Update[LogitGradients]], ctx: Context) -> Tensor:
         """One gradient step on the vectors."""
-        return self.move(state, [(update.payload.rows, update.payload.labels) for update in updates])
+        return self.move(state, updates, ctx)
 
 
 @dataclass
 class FedL2GFeatures(Guiding, Method[Tensor, Guides, FeatureGradients]):
-    """Guiding vectors in the space of features, of a common size. Options as those of `fedl2g-l`."""
+    """Guiding vectors in the space of features, of a common size."""
 
     name: ClassVar[str] = "fedl2g-f"
     summary: ClassVar[str] = "learned guiding vectors for the features"
+    averages: ClassVar[str] = "the gradients of each guiding vector"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
-    own_steps: ClassVar[bool] = True
+    sees_latest: ClassVar[bool] = True
 
-    server_lr: float = 100.0
+    server_lr: float = setting(
+        10.0, "step η_s of the guiding vectors (the paper, with 512 features: 100)", gt=0
+    )
 
     def init_server(self, ctx: Context) -> Tensor:
         """Random vectors of the common feature size."""
         return self.first_guides(ctx, ctx.task.feature_dim or 0)
 
     def broadcast(self, state: Tensor, client: ClientInfo, ctx: Context) -> Guides:
-        """G."""
+        """All guiding vectors."""
         return Guides(state)
 
     def client(self, me: Client, message: Guides) -> FeatureGradients:
@@ -157,7 +186,7 @@ class FedL2GFeatures(Guiding, Method[Tensor, Guides, FeatureGradients]):
 
     def server(self, state: Tensor, updates: Sequence[Update[FeatureGradients]], ctx: Context) -> Tensor:
         """One gradient step on the vectors."""
-        return self.move(state, [(update.payload.rows, update.payload.labels) for update in updates])
+        return self.move(state, updates, ctx)
 
 
 def guide_logits(model: ClientModel, x: Tensor) -> tuple[Tensor, Tensor]:

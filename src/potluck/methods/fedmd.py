@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -10,14 +10,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from potluck.core.client import Client
-from potluck.core.errors import PotluckError
-from potluck.core.method import Method, Need, PaperAccounting, Update
-from potluck.core.payload import Payload, PayloadError, Tensors
-from potluck.core.samples import Samples
-from potluck.core.schema import Shape, Whole
-from potluck.core.task import ClientInfo, Context, Task
-from potluck.core.toolkit import mean_rows
+from potluck.core import (
+    Client,
+    ClientInfo,
+    Context,
+    Method,
+    Need,
+    PaperAccounting,
+    Payload,
+    PayloadError,
+    Samples,
+    Shape,
+    Task,
+    Tensors,
+    Update,
+    Whole,
+    setting,
+)
+from potluck.kit import ClassTable, fold_rows, scatter_rows
 
 
 @dataclass(frozen=True)
@@ -39,28 +49,29 @@ class Logits(Payload):
 
 @dataclass
 class FedMD(Method[Tensors, Consensus, Logits]):
-    """A round of a client: digest the last consensus, revisit its own data, answer for the next public samples.
-
-    `public_samples` are drawn anew each round (all, where the public set is smaller). Digesting minimises the
-    `digest_loss` to the consensus for `digest_epochs` in batches of `digest_batch`. `pretrain_epochs` train each
-    client once on the labelled public data before its first round. `send_images` ships the samples asked for
-    instead of reading them from the public set that all hold.
-    """
+    """A round of a client: digest the last consensus, revisit its own data, answer for the next public samples."""
 
     name: ClassVar[str] = "fedmd"
     summary: ClassVar[str] = "a consensus of logits on public data"
+    averages: ClassVar[str] = "the logits of each public sample"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.PUBLIC_DATA})
 
-    public_samples: int = 5000
-    digest_loss: Literal["mae", "mse"] = "mae"
-    digest_epochs: int = 1
-    digest_batch: int = 256
-    pretrain_epochs: int = 0
-    send_images: bool = False
+    sees_latest: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if self.public_samples < 1:
-            raise PotluckError(f"public_samples is {self.public_samples}; FedMD needs at least 1 per round.")
+    public_samples: int = setting(
+        5000, "public samples drawn for each round; all, where there are fewer", ge=1
+    )
+    digest_loss: Literal["mae", "mse"] = setting(
+        "mae", "distance of logits to the consensus: absolute, or squared"
+    )
+    digest_epochs: int = setting(5, "passes over the consensus", ge=0)
+    digest_batch: int = setting(0, "public samples per step; 0: the experiment's batch size", ge=0)
+    pretrain_epochs: int = setting(
+        0, "passes over the labelled public data before a client's first round", ge=0
+    )
+    send_images: bool = setting(
+        False, "ship the samples asked for, instead of their numbers in a set that all hold"
+    )
 
     def init_server(self, ctx: Context) -> Tensors:
         """No consensus yet."""
@@ -86,9 +97,10 @@ class FedMD(Method[Tensors, Consensus, Logits]):
         if message.rows is not None and message.logits is not None:
             digest = public.select(message.rows.cpu()).with_targets(message.logits.cpu())
             loss = mae if self.digest_loss == "mae" else mse
-            me.fit(
-                loss, samples=digest, epochs=self.digest_epochs, batch_size=self.digest_batch, name="digest"
-            )
+            me.note("digest_before", _distance(me, digest, loss))
+            size = self.digest_batch or None
+            me.fit(loss, samples=digest, epochs=self.digest_epochs, batch_size=size, name="digest")
+            me.note("digest_after", _distance(me, digest, loss))
         me.fit()
         return Logits(_answers(me, message))
 
@@ -107,9 +119,16 @@ class FedMD(Method[Tensors, Consensus, Logits]):
         for update in updates:
             asked = self._draw(replace(ctx, step=ctx.step - update.staleness)).to(ctx.task.device)
             answers.append((update.payload.logits, asked))
-        means, senders = mean_rows(answers, len(_public(ctx.task)))
+        last = ClassTable(*scatter_rows(*self._last(state, ctx), len(_public(ctx.task))))
+        table, senders = fold_rows(ctx, last, updates, answers)
         rows = torch.nonzero(senders).flatten()
-        return {"rows": rows, "logits": means[rows]}
+        return {"rows": rows, "logits": table.rows[rows]}
+
+    def _last(self, state: Tensors, ctx: Context) -> tuple[Tensor, Tensor]:
+        """The last consensus, and the public samples that it is about."""
+        nothing = torch.zeros(0, ctx.task.num_classes, dtype=ctx.task.dtype, device=ctx.task.device)
+        rows = torch.zeros(0, dtype=torch.int64, device=ctx.task.device)
+        return state.get("logits", nothing), state.get("rows", rows)
 
     def paper_accounting(self, down: Consensus, up: Logits) -> PaperAccounting:
         """FedHe's tables count each sample with its image and one set of logits: n·(C + |x|)."""
@@ -132,6 +151,13 @@ def mae(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
 def mse(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
     """Mean squared difference of the logits."""
     return F.mse_loss(model(x), target)
+
+
+def _distance(me: Client, digest: Samples, loss: Callable[..., Tensor]) -> float:
+    """The digest's loss of the model as it stands."""
+    me.model.eval()
+    pieces = [(float(loss(nn.Identity(), logits, y)), len(y)) for logits, y in me.outputs(me.model, digest)]
+    return sum(value * size for value, size in pieces) / max(1, sum(size for _, size in pieces))
 
 
 def _answers(me: Client, message: Consensus) -> Tensor:

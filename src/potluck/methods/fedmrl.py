@@ -4,40 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from potluck.core.client import Client
-from potluck.core.composite import Composite
-from potluck.core.method import Method, Need, Predictor, Update
-from potluck.core.model import ClientModel
-from potluck.core.payload import Tensors
-from potluck.core.shared_model import SharedWeights, as_received, average, fit_together, own_copy
-from potluck.core.sharing import Weighting
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import tensors_of
+from potluck.core import (
+    Client,
+    ClientInfo,
+    ClientModel,
+    Context,
+    Method,
+    Need,
+    Predictor,
+    Tensors,
+    Update,
+    setting,
+    tensors_of,
+)
+from potluck.kit import Composed, SharedWeights, Weighting, as_received, average, own_copy
 
 
 @dataclass
 class FedMRL(Method[Tensors, SharedWeights, SharedWeights]):
-    """A private projector fuses both models' features; the small head reads the first of the fused features.
-
-    `weight`: the mean over clients by samples or plain. `buffers` averages BatchNorm statistics as well.
-    `predict_with`: the large head on the fused features (the paper), the small head on its part of them,
-    or either model alone.
-    """
+    """A private projector fuses both models' features; the small head reads the first of the fused features."""
 
     name: ClassVar[str] = "fedmrl"
     summary: ClassVar[str] = "nested features of a private large and a shared small model"
+    averages: ClassVar[str] = "the small model's weights"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.SHARED_MODEL, Need.SMALLER_FEATURES})
-    own_steps: ClassVar[bool] = True
 
-    weight: Weighting = "samples"
-    buffers: bool = True
-    predict_with: Literal["fused-large", "fused-small", "large", "small"] = "fused-large"
+    sees_latest: ClassVar[bool] = True
+
+    weight: Weighting = setting("samples", "how clients count in the mean: by training samples, or all alike")
+    buffers: bool = setting(True, "average BatchNorm statistics as well")
+    predict_with: Literal["fused-large", "fused-small", "large", "small"] = setting(
+        "fused-large",
+        "what is tested: a head on the fused features (the paper: the large one), or one model",
+    )
 
     def init_server(self, ctx: Context) -> Tensors:
         """One random small model for all."""
@@ -57,12 +63,12 @@ class FedMRL(Method[Tensors, SharedWeights, SharedWeights]):
             large_scores, small_scores = both_heads(me.model.head, small, fused)
             return cross_entropy(large_scores, y) + cross_entropy(small_scores, y)
 
-        fit_together(me, {"model": me.model, "shared": small, "projector": projector}, loss)
+        me.fit_models({"model": me.model, "shared": small, "projector": projector}, loss)
         return SharedWeights(tensors_of(small, buffers=self.buffers))
 
     def server(self, state: Tensors, updates: Sequence[Update[SharedWeights]], ctx: Context) -> Tensors:
         """θ ← Σ n_k/n · θ_k over the participants."""
-        return average(state, updates, [update.payload.tensors for update in updates], self.weight)
+        return average(ctx, state, updates, attrgetter("tensors"), self.weight)
 
     def predict(self, me: Client, message: SharedWeights | None) -> Predictor:
         """The large head on the fused features, with the small model as trained or as just received."""
@@ -74,7 +80,28 @@ class FedMRL(Method[Tensors, SharedWeights, SharedWeights]):
         projector = me.module("projector", _projector(me, small), keep=False)
 
         parts = {"large": me.model, "small": small, "projector": projector}
-        return Composite(self.predict_with, parts, {})
+        return FusedLarge(parts) if self.predict_with == "fused-large" else FusedSmall(parts)
+
+
+class FusedLarge(Composed):
+    """The large head on both extractors' features, projected."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores."""
+        return both_heads(self.network("large").head, self.network("small"), self.fused(x))[0]
+
+    def fused(self, x: Tensor) -> Tensor:
+        """The projected features."""
+        features = self.network("small").features(x), self.network("large").features(x)
+        return fuse(self.models["projector"], *features)
+
+
+class FusedSmall(FusedLarge):
+    """The small head on the first of the fused features."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores."""
+        return both_heads(self.network("large").head, self.network("small"), self.fused(x))[1]
 
 
 def _projector(me: Client, small: ClientModel) -> Callable[[], nn.Module]:

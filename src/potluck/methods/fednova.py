@@ -6,24 +6,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from potluck.core.client import Client
-from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
-from potluck.core.payload import Payload, Tensors
-from potluck.core.schema import Like, Range
-from potluck.core.sharing import (
+from potluck.core import (
+    Client,
+    ClientInfo,
+    Context,
+    Like,
+    Method,
+    Need,
+    PaperAccounting,
+    Payload,
+    PotluckError,
+    Predictor,
+    Range,
+    Tensors,
+    Training,
+    Update,
+    load_tensors,
+    setting,
+    tensors_of,
+)
+from potluck.kit import (
     SHARING_NEEDS,
     Groups,
+    Portion,
     Sharing,
     Weighting,
     Weights,
-    average_groups,
+    average,
+    by_group,
     initial_groups,
+    is_statistic,
     learned_numbers,
+    mean_change,
     slice_for,
-    zero_groups,
 )
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import load_tensors, tensors_of
 from potluck.methods.fedavg import global_predictor
 
 
@@ -40,20 +56,30 @@ class Direction(Payload):
 class FedNova(Method[Groups, Weights, Direction]):
     """Clients send the mean direction of their steps; the server goes the mean distance along the mean of them.
 
-    a_k is the number of local steps, or with momentum the number of times that a steady gradient enters the
-    weights. `weight` gives p_k: by samples (the paper) or uniform. Statistics are averaged if `buffers`.
+    a_k is the number of local steps, or with momentum the number of times that a steady gradient enters the weights.
     """
 
     name: ClassVar[str] = "fednova"
     summary: ClassVar[str] = "FedAvg of directions, normalised by each client's number of steps"
+    averages: ClassVar[str] = "the normalised directions"
 
-    aggregate: Sharing = "same_arch"
-    weight: Weighting = "samples"
-    buffers: bool = True
+    sees_latest: ClassVar[bool] = True
+
+    aggregate: Sharing = setting("same_arch", "whose weights are averaged, as for fedavg")
+    weight: Weighting = setting("samples", "how clients count: by training samples (p_k), or all alike")
+    buffers: bool = setting(True, "average BatchNorm statistics as well")
 
     def requires(self) -> frozenset[Need]:
         """What has to be alike depends on the way of sharing."""
         return SHARING_NEEDS[self.aggregate]
+
+    def check_training(self, training: Training) -> None:
+        """a_k counts from a momentum of zero, which a kept optimiser does not start from."""
+        if training.keep_optimizer and training.optimizer == "sgd" and training.momentum:
+            raise PotluckError(
+                f"training.keep_optimizer = true with training.momentum = {training.momentum} makes FedNova's steps "
+                "uncountable; leave one of them out."
+            )
 
     def init_server(self, ctx: Context) -> Groups:
         """One common initialisation per group."""
@@ -76,22 +102,16 @@ class FedNova(Method[Groups, Weights, Direction]):
     def server(self, state: Groups, updates: Sequence[Update[Direction]], ctx: Context) -> Groups:
         """w ← w - (Σ p_k a_k) · (Σ p_k d_k), with p_k over the owners of each tensor; τ_k = 0 is ignored."""
         moved = [update for update in updates if update.payload.steps > 0]
-        directions = [update.payload.direction for update in moved]
-        steps = [
-            {
-                name: tensor.new_tensor(update.payload.steps)
-                for name, tensor in update.payload.direction.items()
-            }
-            for update in moved
-        ]
-        # Statistics have no direction: they are averaged in place, and what was learned is moved below.
-        result = average_groups(state, moved, [update.payload.statistics for update in moved], self.weight)
-        mean = average_groups(zero_groups(state), moved, directions, self.weight)
-        distance = average_groups(zero_groups(state), moved, steps, self.weight)
-        return {
-            key: {name: tensor - distance[key][name] * mean[key][name] for name, tensor in group.items()}
-            for key, group in result.items()
-        }
+        if not moved:
+            return state
+        result: Groups = {}
+        for key, (mine, of) in by_group(ctx, state, moved).items():
+            # Statistics have no direction: they are averaged in place, and what was learned is moved along the mean.
+            kept = average(ctx, state[key], mine, _statistics, self.weight, of)
+            mean = mean_change(ctx, state[key], mine, [u.payload.direction for u in mine], self.weight, of)
+            distance = mean_change(ctx, state[key], mine, [_steps(u) for u in mine], self.weight, Portion())
+            result[key] = {name: tensor - distance[name] * mean[name] for name, tensor in kept.items()}
+        return result
 
     def predict(self, me: Client, message: Weights | None) -> Predictor:
         """The trained copy, or the model as just received."""
@@ -105,3 +125,14 @@ class FedNova(Method[Groups, Weights, Direction]):
         """The learned parameters and a_k."""
         note = "BatchNorm statistics not counted (FedIN, Table 6)"
         return PaperAccounting(learned_numbers(up.direction) + 1, learned_numbers(down.tensors), note)
+
+
+def _statistics(payload: Weights | Direction) -> Tensors:
+    tensors = payload.statistics if isinstance(payload, Direction) else payload.tensors
+    return {name: tensor for name, tensor in tensors.items() if is_statistic(name)}
+
+
+def _steps(update: Update[Direction]) -> Tensors:
+    """a_k under every name that the client has."""
+    steps = update.payload.steps
+    return {name: tensor.new_tensor(steps) for name, tensor in update.payload.direction.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -10,20 +10,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from potluck.core.classwise import (
-    ClassRows,
-    ClassTable,
-    fit_collecting,
-    prototype_loss,
-    row_loss,
+from potluck.core import (
+    ClassMean,
+    Client,
+    ClientInfo,
+    Context,
+    Counts,
+    Labels,
+    Method,
+    Need,
+    PaperAccounting,
+    Payload,
+    PayloadError,
+    Predictor,
+    Shape,
+    Update,
+    setting,
 )
-from potluck.core.client import Client
-from potluck.core.composite import Composite
-from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
-from potluck.core.payload import Payload, PayloadError
-from potluck.core.schema import Counts, Labels, Shape
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import ClassMean, mean_rows
+from potluck.kit import ClassRows, ClassTable, collecting, fold_rows, nearest, prototype_loss, row_loss
 
 
 @dataclass(frozen=True)
@@ -37,30 +41,36 @@ class Prototypes(Payload):
 
 @dataclass
 class FedProto(Method[ClassTable, ClassRows, Prototypes]):
-    """Local training on cross-entropy plus `prototype_weight` times the squared distance of features to prototypes.
-
-    `prediction`: `head`, or the nearest prototype among all classes (`proto_all`) or the client's own
-    (`proto_own`). `aggregate`: `mean` over senders, `weighted` by sample counts, or the published equation
-    taken literally (`literal`, normalised twice). `collect`: class means `after` training, or of the passes
-    of all epochs (`training`) or of the `last_epoch`. `keep_old` keeps the prototype of a class nobody sent.
-    """
+    """Local training on cross-entropy plus the squared distance of features to the prototypes of their class."""
 
     name: ClassVar[str] = "fedproto"
     summary: ClassVar[str] = "features drawn to the class means of all clients"
+    averages: ClassVar[str] = "the class means"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
 
-    prototype_weight: float = 1.0  # λ
-    prediction: Literal["head", "proto_all", "proto_own"] = "head"
-    aggregate: Literal["mean", "weighted", "literal"] = "mean"
-    collect: Literal["after", "training", "last_epoch"] = "after"
-    keep_old: bool = True
+    sees_latest: ClassVar[bool] = True
+
+    prototype_weight: float = setting(
+        1.0, "weight λ of the distance, which is a mean over the features", ge=0
+    )
+    prediction: Literal["head", "proto_all", "proto_own"] = setting(
+        "head", "what is tested: the head, or the nearest prototype of all classes or of the client's own"
+    )
+    aggregate: Literal["mean", "weighted", "literal"] = setting(
+        "mean",
+        "a prototype over its senders: the mean, by sample counts, or the equation as printed (divided twice)",
+    )
+    collect: Literal["after", "training", "last_epoch"] = setting(
+        "after", "features of the class means: after training, or as they passed in all epochs or in the last"
+    )
+    keep_old: bool = setting(True, "keep the prototype of a class that nobody sent this time")
 
     def init_server(self, ctx: Context) -> ClassTable:
         """No class has a prototype yet."""
         return ClassTable.empty(ctx.task, ctx.task.feature_dim or 0)
 
     def broadcast(self, state: ClassTable, client: ClientInfo, ctx: Context) -> ClassRows:
-        """p."""
+        """The prototypes of all known classes."""
         return state.message()
 
     def client(self, me: Client, message: ClassRows) -> Prototypes:
@@ -72,20 +82,24 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
             me.fit(prototype_loss, table.rows, table.known, self.prototype_weight)
             means, labels, counts = me.class_means(me.model.features)
         else:
-            means, labels, counts = self._fit_collecting(me, table).result()
+            means, labels, counts = self._collecting(me, table).result()
         return Prototypes(means, labels, None if self.aggregate == "mean" else counts)
 
-    def _fit_collecting(self, me: Client, table: ClassTable) -> ClassMean:
+    def _collecting(self, me: Client, table: ClassTable) -> ClassMean:
         def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             features = me.model.features(x)
             pull = row_loss(features, y, table.rows, table.known)
             return cross_entropy(me.model.head(features), y) + self.prototype_weight * pull, features
 
-        optimizer, means = me.optimizer(me.model), ClassMean(me.task.num_classes)
-        for _ in range(me.training.epochs):
-            if self.collect == "last_epoch":
-                means = ClassMean(me.task.num_classes)
-            fit_collecting(me, loss, me.batches(1), means, optimizer)
+        means = ClassMean(me.task.num_classes)
+
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            for _ in range(me.training.epochs):
+                if self.collect == "last_epoch":
+                    means.clear()
+                yield from me.batches(1)
+
+        me.fit_models({"model": me.model}, collecting(loss, means), batches=batches())
         return means
 
     def check_answer(self, payload: Prototypes, client: ClientInfo, ctx: Context) -> None:
@@ -96,19 +110,15 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
     def server(self, state: ClassTable, updates: Sequence[Update[Prototypes]], ctx: Context) -> ClassTable:
         """p_c ← the mean over the senders of class c."""
         old = state if self.keep_old else self.init_server(ctx)
-        classes = ctx.task.num_classes
-        rows, senders = mean_rows([(u.payload.means, u.payload.labels) for u in updates], classes)
-        if self.aggregate != "mean":
-            rows, total = torch.zeros_like(rows), rows.new_zeros(classes)
-            for payload in (update.payload for update in updates):
-                assert payload.counts is not None  # refused by check_answer
-                counts = payload.counts.to(rows.dtype)
-                rows.index_add_(0, payload.labels, payload.means * counts[:, None])
-                total.index_add_(0, payload.labels, counts)
-            rows = rows / total.clamp(min=1)[:, None]  # Σ n_{k,c}/N_c · C_{k,c}
-            if self.aggregate == "literal":
-                rows = rows / senders.clamp(min=1)[:, None]  # and once more 1/|N_c|
-        return old.replaced(rows, senders > 0)
+        sent = [(update.payload.means, update.payload.labels) for update in updates]
+        if self.aggregate == "literal":  # once more 1/|N_c|
+            senders = torch.bincount(
+                torch.cat([labels for _, labels in sent]), minlength=ctx.task.num_classes
+            )
+            sent = [(means / senders[labels][:, None].to(means.dtype), labels) for means, labels in sent]
+        sizes = [update.payload.counts for update in updates if update.payload.counts is not None]
+        counts = None if self.aggregate == "mean" else sizes
+        return fold_rows(ctx, old, updates, sent, counts)[0]  # Σ n_{k,c}/N_c · C_{k,c}
 
     def predict(self, me: Client, message: ClassRows | None) -> Predictor:
         """The head, or the nearest prototype of those last received; the head while there are none."""
@@ -123,7 +133,7 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
             table = ClassTable(table.rows, table.known & own)
         if table is None or not bool(table.known.any()):
             return me.model
-        return Composite("nearest", {"model": me.model}, {"rows": table.rows, "known": table.known})
+        return nearest(me.model, table)
 
     def paper_accounting(self, down: ClassRows, up: Prototypes) -> PaperAccounting:
         """The count of FedGH's Table 3: own classes only, both ways, without ids."""

@@ -7,24 +7,19 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from potluck.core.client import Client
-from potluck.core.payload import Tensors
-from potluck.core.sharing import Weights
-from potluck.core.toolkit import cross_entropy_loss, load_tensors, proximal_term, tensors_of
+from potluck.core import Client, Tensors, cross_entropy_loss, load_tensors, setting, tensors_of
+from potluck.kit import Weights, proximal_term
 from potluck.methods.fedavg import FedAvg
 
 
 @dataclass
 class FedProx(FedAvg):
-    """FedAvg with the local objective CE + μ/2 · ‖w - w₀‖², where w₀ are the received weights.
-
-    `mu` is FedIN's setting (μ/2 = 0.05). The other options are FedAvg's.
-    """
+    """FedAvg with the local objective CE + μ/2 · ‖w - w₀‖², where w₀ are the received weights."""
 
     name: ClassVar[str] = "fedprox"
     summary: ClassVar[str] = "FedAvg with a pull towards the received weights"
 
-    mu: float = 0.1
+    mu: float = setting(0.1, "strength μ of the pull towards the received weights (FedIN: μ/2 = 0.05)", ge=0)
 
     def client(self, me: Client, message: Weights) -> Weights:
         """Train near w₀; the pull is part of the loss, so that it reaches an adaptive optimiser's moments."""

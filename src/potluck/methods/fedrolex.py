@@ -8,27 +8,26 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from potluck.core import slicing
-from potluck.core.random import generator
-from potluck.core.task import Context
+from potluck.core import Context, generator, setting
+from potluck.kit import slicing
 from potluck.methods.heterofl import HeteroFL
 
 
 @dataclass
 class FedRolex(HeteroFL):
-    """In step t (from 0) a layer of width n keeps the indices t, t+1, … modulo n, so all are trained in turn.
-
-    `order`: `roll`, `random` (indices drawn anew each step, the same for all clients) or `static` (HeteroFL).
-    `direction`: `ascending` as in the paper, or `descending` as its code rolls. `shift` is how far the window
-    moves per step: with a larger one, windows of successive steps overlap less. The rest is HeteroFL's.
-    """
+    """In step t (from 0) a layer of width n keeps the indices t, t+1, … modulo n, so all are trained in turn."""
 
     name: ClassVar[str] = "fedrolex"
     summary: ClassVar[str] = "width-nested models: the trained slice rolls over the widest"
 
-    order: Literal["roll", "random", "static"] = "roll"
-    direction: Literal["ascending", "descending"] = "ascending"
-    shift: int = 1
+    order: Literal["roll", "random", "static"] = setting(
+        "roll",
+        "which indices a step trains: a rolling window, some drawn for all clients, or the first (heterofl)",
+    )
+    direction: Literal["ascending", "descending"] = setting(
+        "ascending", "where the window rolls: up as in the paper, or down as in its code"
+    )
+    shift: int = setting(1, "how far the window moves per step; further ones overlap less", ge=0)
 
     def window(self, ctx: Context, staleness: int = 0) -> slicing.Window:
         """A function of the step in which the slice was sent, so the window itself need not travel."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -10,14 +11,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from potluck.core.classwise import ClassTable, prototype_loss
-from potluck.core.client import Client
-from potluck.core.composite import Composite
-from potluck.core.method import Method, Need, Predictor, Update
-from potluck.core.payload import Payload
-from potluck.core.schema import Labels, Shape
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import mean_rows, sgd_step
+from potluck.core import (
+    Averaging,
+    Client,
+    ClientInfo,
+    Context,
+    Labels,
+    Method,
+    Need,
+    Payload,
+    Predictor,
+    Shape,
+    Update,
+    setting,
+)
+from potluck.kit import ClassTable, mean_rows, nearest, portion, prototype_loss, sgd_step
 
 
 @dataclass(frozen=True)
@@ -59,24 +67,29 @@ class Prototypes:
 
 @dataclass
 class FedTGP(Method[Prototypes, GlobalPrototypes, ClassMeans]):
-    """Local training as in FedProto, towards prototypes that the server trained to be far apart.
-
-    `threshold` caps the margin (τ). `margin`: `adaptive` (the largest nearest-neighbour distance of the
-    class means), `fixed` (τ itself) or `none`. `prediction`: the nearest prototype
-    of all classes (`proto_all`), or the client's `head`.
-    """
+    """Local training as in FedProto, towards prototypes that the server trained to be far apart."""
 
     name: ClassVar[str] = "fedtgp"
     summary: ClassVar[str] = "features drawn to prototypes that the server trains apart"
+    no_average: ClassVar[str] = "trains its prototypes on every class mean by itself and averages none"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
 
-    prototype_weight: float = 10.0  # λ
-    threshold: float = 100.0
-    margin: Literal["adaptive", "fixed", "none"] = "adaptive"
-    server_epochs: int = 100
-    server_batch: int = 10
-    server_lr: float = 0.01
-    prediction: Literal["proto_all", "head"] = "proto_all"
+    sees_latest: ClassVar[bool] = True
+
+    prototype_weight: float = setting(
+        0.1, "weight λ of the distance, which is a mean over the features (its authors: 10)", ge=0
+    )
+    threshold: float = setting(100.0, "largest margin τ", ge=0)
+    margin: Literal["adaptive", "fixed", "none"] = setting(
+        "adaptive",
+        "the margin: the largest distance of a class mean to its nearest neighbour, τ itself, or none",
+    )
+    server_epochs: int = setting(100, "passes over the class means in which the prototypes learn", ge=0)
+    server_batch: int = setting(10, "class means per step", ge=1)
+    server_lr: float | None = setting(None, "step of the prototypes; unset: the clients' learning rate", gt=0)
+    prediction: Literal["head", "proto_all"] = setting(
+        "head", "what is tested: the head, or the nearest prototype of all classes (its authors)"
+    )
 
     def init_server(self, ctx: Context) -> Prototypes:
         """Random prototypes, not sent before they have learned."""
@@ -100,20 +113,28 @@ class FedTGP(Method[Prototypes, GlobalPrototypes, ClassMeans]):
         return ClassMeans(means, labels)
 
     def server(self, state: Prototypes, updates: Sequence[Update[ClassMeans]], ctx: Context) -> Prototypes:
-        """Epochs of gradient steps on all uploaded class means, each drawn to its p_c across the margin."""
+        """Epochs of gradient steps on all class means, each drawn to its p_c across the margin; less if stale.
+
+        Where the answers are a part of a round, so are the epochs.
+        """
         means = torch.cat([update.payload.means for update in updates])
         labels = torch.cat([update.payload.labels for update in updates])
-        margin = self._margin(means, labels, ctx.task.num_classes)
-        for number in range(self.server_epochs):
+        weights = torch.cat(
+            [one.payload.means.new_full((len(one.payload.labels),), one.weight) for one in updates]
+        )
+        margin = self._margin(means, labels, ctx)
+        rate = ctx.task.training.lr if self.server_lr is None else self.server_lr
+        for number in range(math.ceil(self.server_epochs * portion(ctx, updates).share)):
             order = torch.randperm(len(labels), generator=ctx.rng(f"epoch {number}"))
             for rows in torch.split(order, self.server_batch):
                 loss = margin_loss(means[rows], state.module(), labels[rows], margin)
-                sgd_step(state.module, loss, self.server_lr)
+                sgd_step(state.module, (loss * weights[rows]).mean(), rate)
         return Prototypes(state.module, True)
 
-    def _margin(self, means: Tensor, labels: Tensor, classes: int) -> float:
+    def _margin(self, means: Tensor, labels: Tensor, ctx: Context) -> float:
         if self.margin == "adaptive":
-            return min(class_margin(*mean_rows([(means, labels)], classes)), self.threshold)
+            centres = mean_rows(Averaging(), [(means, labels)], ctx.task.num_classes)
+            return min(class_margin(*centres), self.threshold)
         return self.threshold if self.margin == "fixed" else 0.0
 
     def predict(self, me: Client, message: GlobalPrototypes | None) -> Predictor:
@@ -121,8 +142,7 @@ class FedTGP(Method[Prototypes, GlobalPrototypes, ClassMeans]):
         rows = me.private.get("prototypes") if message is None else message.prototypes
         if rows is None or self.prediction == "head":
             return me.model
-        table = _table(rows)
-        return Composite("nearest", {"model": me.model}, {"rows": table.rows, "known": table.known})
+        return nearest(me.model, _table(rows))
 
 
 def class_margin(means: Tensor, senders: Tensor) -> float:
@@ -136,10 +156,10 @@ def class_margin(means: Tensor, senders: Tensor) -> float:
 
 
 def margin_loss(means: Tensor, prototypes: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """Cross-entropy of scores −(‖P − p_c‖₂ + δ·1[c = y])."""
+    """Cross-entropy of scores −(‖P − p_c‖₂ + δ·1[c = y]), one number per class mean."""
     squared = (means[:, None] - prototypes[None]).square().sum(dim=2)
     distances = squared.clamp(min=1e-12).sqrt()  # the root has no slope at zero
-    return cross_entropy(-(distances + margin * one_hot(labels, len(prototypes))), labels)
+    return cross_entropy(-(distances + margin * one_hot(labels, len(prototypes))), labels, reduction="none")
 
 
 def _table(rows: Tensor) -> ClassTable:

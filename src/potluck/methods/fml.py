@@ -4,41 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar, Literal
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from potluck.core.client import Client
-from potluck.core.method import Method, Need, Predictor, Update
-from potluck.core.payload import Tensors
-from potluck.core.shared_model import SharedWeights, as_received, average, fit_together, own_copy
-from potluck.core.sharing import Weighting
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import distillation, tensors_of
+from potluck.core import (
+    Client,
+    ClientInfo,
+    Context,
+    Method,
+    Need,
+    Predictor,
+    Tensors,
+    Update,
+    setting,
+    tensors_of,
+)
+from potluck.kit import SharedWeights, Weighting, as_received, average, distillation, own_copy
 
 
 @dataclass
 class FML(Method[Tensors, SharedWeights, SharedWeights]):
-    """The private model stays at home; only the meme model, its partner in mutual learning, is averaged.
-
-    `alpha` and `beta` are the shares of the labels in the private and the meme model's loss, the rest is
-    imitation. `weight`: the mean over clients by samples or plain. `buffers` averages BatchNorm statistics as
-    well. `predict_with`: the model that is tested. `htfllib_compat` weakens the imitation by the number of
-    classes and lets both losses train both models, as HtFLlib does.
-    """
+    """The private model stays at home; only the meme model, its partner in mutual learning, is averaged."""
 
     name: ClassVar[str] = "fml"
     summary: ClassVar[str] = "mutual learning of a private model and a small model that is averaged"
+    averages: ClassVar[str] = "the meme model's weights"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.SHARED_MODEL})
-    own_steps: ClassVar[bool] = True
 
-    alpha: float = 0.5
-    beta: float = 0.5
-    weight: Weighting = "samples"
-    buffers: bool = True
-    predict_with: Literal["private", "meme"] = "private"
-    htfllib_compat: bool = False
+    sees_latest: ClassVar[bool] = True
+
+    alpha: float = setting(
+        0.5, "share of the labels in the private model's loss, the rest is imitation", ge=0, le=1
+    )
+    beta: float = setting(0.5, "share of the labels in the meme model's loss", ge=0, le=1)
+    weight: Weighting = setting("samples", "how clients count in the mean: by training samples, or all alike")
+    buffers: bool = setting(True, "average BatchNorm statistics as well")
+    predict_with: Literal["private", "meme"] = setting("private", "the model that is tested")
+    htfllib_compat: bool = setting(
+        False, "as HtFLlib: imitation divided by the classes, and both losses train both models"
+    )
 
     def init_server(self, ctx: Context) -> Tensors:
         """One random meme model for all."""
@@ -56,7 +63,7 @@ class FML(Method[Tensors, SharedWeights, SharedWeights]):
             private_loss, meme_loss = self.losses(me.model(x), meme(x), y)
             return private_loss + meme_loss
 
-        fit_together(me, {"model": me.model, "shared": meme}, loss)
+        me.fit_models({"model": me.model, "shared": meme}, loss)
         return SharedWeights(tensors_of(meme, buffers=self.buffers))
 
     def losses(self, private: Tensor, meme: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,7 +78,7 @@ class FML(Method[Tensors, SharedWeights, SharedWeights]):
 
     def server(self, state: Tensors, updates: Sequence[Update[SharedWeights]], ctx: Context) -> Tensors:
         """The mean of the participants' meme models."""
-        return average(state, updates, [update.payload.tensors for update in updates], self.weight)
+        return average(ctx, state, updates, attrgetter("tensors"), self.weight)
 
     def predict(self, me: Client, message: SharedWeights | None) -> Predictor:
         """The private model, or the meme: as trained, or as just received."""

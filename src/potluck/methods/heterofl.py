@@ -3,58 +3,100 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from potluck.core import slicing
-from potluck.core.client import Client
-from potluck.core.composite import Composite
-from potluck.core.errors import PotluckError
-from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
-from potluck.core.norm import norms_at_rest, with_statistics
-from potluck.core.payload import Payload, Tensors
-from potluck.core.schema import Labels, Like
-from potluck.core.sharing import learned_numbers
-from potluck.core.task import Architecture, ClientInfo, Context
-from potluck.core.toolkit import cross_entropy_loss, load_tensors, outputs, tensors_of
+from potluck.core import (
+    Architecture,
+    Client,
+    ClientInfo,
+    Context,
+    Labels,
+    Like,
+    Method,
+    Need,
+    PaperAccounting,
+    Payload,
+    PayloadError,
+    PotluckError,
+    Predictor,
+    Task,
+    Tensors,
+    Update,
+    cross_entropy_loss,
+    load_tensors,
+    norms_at_rest,
+    outputs,
+    setting,
+    tensors_of,
+    with_statistics,
+)
+from potluck.kit import Composed, is_statistic, learned_numbers, slicing
 
 
 @dataclass(frozen=True)
 class Slice(Payload):
-    """Either way: a slice of the wide model; upwards also the classes whose output rows were trained."""
+    """Either way: a slice of the wide model; upwards also the classes whose output rows were trained.
+
+    `statistics` are means and variances for norms that keep none: of the client's data, or of all for a test.
+    """
 
     tensors: Annotated[Tensors, Like("any model")]
     classes: Annotated[Tensor, Labels()] | None = None
+    statistics: Tensors | None = None
+
+    def check(self, task: Task, client: ClientInfo) -> None:
+        """Statistics belong to layers of the slice, one number per channel, variances not below 0."""
+        for name, tensor in (self.statistics or {}).items():
+            layer = self.tensors.get(f"{name.rpartition('.')[0]}.weight")
+            if layer is None or not is_statistic(name) or tensor.shape != layer.shape:
+                raise PayloadError(f"Slice.statistics.{name} belongs to no norm of the slice.")
+            if name.endswith("running_var") and bool((tensor < 0).any()):
+                raise PayloadError(f"Slice.statistics.{name} is a variance below 0.")
 
 
 @dataclass
-class HeteroFL(Method[Tensors, Slice, Slice]):
+class Widest:
+    """Server state: the widest model, and statistics of its norms gathered over clients."""
+
+    weights: Tensors
+    statistics: Tensors
+
+
+@dataclass
+class HeteroFL(Method[Widest, Slice, Slice]):
     """The server holds the widest model; each client gets, trains and returns a slice of it.
 
-    `rates`: `fix`, a client's own model says how wide its slice is; `dynamic`, every client's width is drawn
-    anew each round, evenly among the widths of the federation. `mask` sets the scores of classes that a client
-    does not have to 0 in its loss and averages output rows over clients that have the class; `mask_tests` does
-    the former in its tests as well (the paper's "Local" score).
+    Tests are of the client's own width. Norms that keep no statistics take those of the client's training data; on a
+    shared test set, and for the server's model, they take the mean of what the clients sent of theirs.
     """
 
     name: ClassVar[str] = "heterofl"
     summary: ClassVar[str] = "width-nested models: each client trains the leading corner of the widest"
+    averages: ClassVar[str] = "every scalar of the wide model"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.NESTED_WIDTH, Need.LINEAR_HEADS})
 
-    rates: Literal["fix", "dynamic"] = "fix"
-    mask: bool = True
-    mask_tests: bool = False
+    sees_latest: ClassVar[bool] = True
+
+    rates: Literal["fix", "dynamic"] = setting(
+        "fix", "how wide a client's slice is: as its own model, or drawn anew each round among all widths"
+    )
+    mask: bool = setting(
+        True, "leave classes that a client lacks out of its loss and of the mean of output rows"
+    )
+    mask_tests: bool = setting(False, "leave them out of its tests as well (the paper's local score)")
+    gather: bool = setting(True, "clients send statistics of norms that keep none, for tests on a shared set")
 
     def window(self, ctx: Context, staleness: int = 0) -> slicing.Window:
         """Which indices a slice sent `staleness` server steps ago keeps: the first ones."""
         return slicing.corner
 
-    def init_server(self, ctx: Context) -> Tensors:
+    def init_server(self, ctx: Context) -> Widest:
         """The widest model's first weights."""
         widths = ctx.task.architectures.values()
         if self.rates == "dynamic" and (fixed := [a.name for a in widths if a.build is None]):
@@ -63,16 +105,20 @@ class HeteroFL(Method[Tensors, Slice, Slice]):
                 f"but {fixed[0]!r} has no builder; use 'fix'."
             )
         wide = slicing.widest(ctx.task)
-        return {name: wide.initial[name].clone() for name in wide.shapes}
+        return Widest({name: wide.initial[name].clone() for name in wide.shapes}, {})
 
-    def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> Slice:
-        """The slice of the client's width, or of one drawn for it."""
+    def broadcast(self, state: Widest, client: ClientInfo, ctx: Context) -> Slice:
+        """The slice of the client's width, or to train on one drawn for it; to a test go statistics as well."""
         architecture = ctx.task.architectures[client.architecture]
-        if self.rates == "dynamic":
+        if self.rates == "dynamic" and not ctx.testing:
             widths = [ctx.task.architectures[name] for name in sorted(ctx.task.architectures)]
             draw = torch.randint(len(widths), (), generator=ctx.rng(f"width of {client.index}"))
             architecture = widths[int(draw)]
-        return Slice(slicing.take(state, architecture.shapes, self.window(ctx)))
+        tensors = slicing.take(state.weights, architecture.shapes, self.window(ctx))
+        if not ctx.testing or not state.statistics:
+            return Slice(tensors)
+        shapes = {name: architecture.shapes[_norm_of(name)] for name in state.statistics}
+        return Slice(tensors, statistics=slicing.take(state.statistics, shapes, self.window(ctx)))
 
     def client(self, me: Client, message: Slice) -> Slice:
         """Train the slice on the masked cross-entropy."""
@@ -86,19 +132,33 @@ class HeteroFL(Method[Tensors, Slice, Slice]):
         else:
             me.fit(cross_entropy_loss, model=network, name=architecture.name)
         me.private["width"] = architecture.name
-        return Slice(tensors_of(network), classes if self.mask else None)
+        statistics = _statistics(with_statistics(network, _batches(me)), network) if self.gather else None
+        return Slice(tensors_of(network), classes if self.mask else None, statistics or None)
 
-    def server(self, state: Tensors, updates: Sequence[Update[Slice]], ctx: Context) -> Tensors:
+    def server(self, state: Widest, updates: Sequence[Update[Slice]], ctx: Context) -> Widest:
         """Every scalar: the mean over the clients that hold it; output rows: over those that have the class."""
-        mean = slicing.SliceMean(state)
+        blank = {
+            name: torch.zeros_like(state.weights[_norm_of(name)])
+            for update in updates
+            for name in update.payload.statistics or {}
+        }
+        gathered = {**blank, **state.statistics}
+        mean = slicing.SliceMean(ctx, state.weights, updates)
+        known = slicing.SliceMean(replace(ctx, cohort=0), gathered, updates)  # the mean of the latest
         for update in updates:
             window, classes = self.window(ctx, update.staleness), update.payload.classes
+            sent = {} if update.sent is None else update.sent.tensors
             for name, tensor in update.payload.tensors.items():
-                rows = slicing.indices(tuple(tensor.shape), tuple(state[name].shape), window)
+                rows = slicing.indices(tuple(tensor.shape), tuple(state.weights[name].shape), window)
+                base = sent.get(name)
                 if classes is not None and name.startswith("head."):
                     rows[0], tensor = classes.cpu(), tensor[classes]
-                mean.add(name, tensor, rows)
-        return mean.result()
+                    base = None if base is None else base[classes]
+                mean.add(name, tensor, rows, base, update.weight)
+            for name, tensor in (update.payload.statistics or {}).items():
+                rows = slicing.indices(tuple(tensor.shape), tuple(gathered[name].shape), window)
+                known.add(name, tensor, rows, None, update.weight)
+        return Widest(mean.result(), known.result())
 
     def predict(self, me: Client, message: Slice | None) -> Predictor:
         """The slice as trained, or as just received, with statistics of the client's own training data."""
@@ -108,20 +168,24 @@ class HeteroFL(Method[Tensors, Slice, Slice]):
         else:
             network = _spare(me, _architecture(me, message.tensors))
             load_tensors(network, message.tensors)
-        batches = (x for x, _ in me.outputs(lambda x: x) if len(x) > 1)
-        measured = with_statistics(network, batches)
+        if me.on_shared_test and message is not None and message.statistics:
+            measured = _carrying(network, message.statistics)
+        else:
+            measured = with_statistics(network, _batches(me))
         if not self.mask_tests:
             return measured
         present = _present(me.train.classes().to(me.task.device), me.task.num_classes)
-        return Composite("masked", {"model": measured}, {"present": present})
+        return Masked({"model": measured}, {"present": present})
 
-    def predict_server(self, state: Tensors, ctx: Context) -> Predictor | None:
-        """The widest model. Its norms take statistics from public data, or else from each test batch."""
+    def predict_server(self, state: Widest, ctx: Context) -> Predictor | None:
+        """The widest model, its norms with gathered statistics, or those of public data or of each test batch."""
         build = slicing.widest(ctx.task).build
         if build is None:
             return None
         model = build().to(device=ctx.task.device, dtype=ctx.task.dtype).eval()
-        load_tensors(model, state)
+        load_tensors(model, state.weights)
+        if state.statistics:
+            return _carrying(model, state.statistics)
         if ctx.task.public is not None:
             pieces = outputs(lambda x: x, ctx.task.public, ctx.task)
             return with_statistics(model, (x for x, _ in pieces if len(x) > 1))
@@ -137,6 +201,42 @@ class HeteroFL(Method[Tensors, Slice, Slice]):
         """Papers count the slice alone."""
         note = "class ids and BatchNorm statistics not counted"
         return PaperAccounting(learned_numbers(up.tensors), learned_numbers(down.tensors), note)
+
+
+class Masked(Composed):
+    """The paper's "Local" score: classes that the client does not have score 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores."""
+        scores: Tensor = self.models["model"](x).masked_fill(~self.tensor("present"), 0.0)
+        return scores
+
+
+def _norm_of(statistic: str) -> str:
+    """The layer's weight that a statistic belongs to."""
+    return f"{statistic.rpartition('.')[0]}.weight"
+
+
+def _batches(me: Client) -> Iterator[Tensor]:
+    """The client's training inputs in batches that norms can measure."""
+    return (x for x, _ in me.outputs(lambda x: x) if len(x) > 1)
+
+
+def _statistics(measured: nn.Module, plain: nn.Module) -> Tensors:
+    """The statistics that a network has only since they were measured."""
+    known = plain.state_dict()
+    return {
+        name: t.clone()
+        for name, t in measured.state_dict().items()
+        if is_statistic(name) and name not in known
+    }
+
+
+def _carrying(network: nn.Module, statistics: Tensors) -> nn.Module:
+    """The network with these statistics in its norms, in eval mode."""
+    model = with_statistics(network, ())
+    load_tensors(model, statistics)
+    return model
 
 
 def masked_loss(model: nn.Module, x: Tensor, y: Tensor, present: Tensor) -> Tensor:

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import ClassVar, Literal
 
-from potluck.core.client import Client
-from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
-from potluck.core.payload import Tensors
-from potluck.core.sharing import (
+from potluck.core import (
+    Client,
+    ClientInfo,
+    Context,
+    Method,
+    Need,
+    PaperAccounting,
+    Predictor,
+    Task,
+    Tensors,
+    Update,
+    load_tensors,
+    setting,
+    tensors_of,
+)
+from potluck.kit import (
     ALL,
     Groups,
     Weighting,
     Weights,
+    average,
     initial_groups,
     learned_numbers,
     slice_for,
+    sum_tensors,
 )
-from potluck.core.task import ClientInfo, Context, Task
-from potluck.core.toolkit import layerwise_average, load_tensors, sample_weights, sum_tensors, tensors_of
 from potluck.methods.fedavg import global_predictor
 
 BLOCK = re.compile(r"(?P<stage>.+?)\.(?P<number>\d+)\.(?P<rest>.+)")
@@ -32,22 +45,27 @@ BLOCK = re.compile(r"(?P<stage>.+?)\.(?P<number>\d+)\.(?P<rest>.+)")
 class InclusiveFL(Method[Groups, Weights, Weights]):
     """One model per depth; equal names are averaged over the depths, and each depth's top blocks get momentum.
 
-    The last block of a stage in a shallower model takes `beta` of its change from the mean change of the blocks
-    from that number on in the next deeper model. `tops`: `shared`, all names are averaged over all depths (layer-wise
-    FedAvg, as FedIN compares it); `own`, the head and each depth's last blocks are averaged within the depth only (as
-    the paper does). `weight` and `buffers` as for FedAvg.
+    The last block of a stage in a shallower model takes a part of its change from the mean change of the blocks from
+    that number on in the next deeper model.
     """
 
     name: ClassVar[str] = "inclusivefl"
     summary: ClassVar[str] = (
         "depth-nested models: layer-wise averaging, and momentum from deeper to shallower"
     )
+    averages: ClassVar[str] = "the weights, name by name"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.NESTED_DEPTH})
 
-    beta: float = 0.2
-    tops: Literal["shared", "own"] = "shared"
-    weight: Weighting = "samples"
-    buffers: bool = True
+    sees_latest: ClassVar[bool] = True
+
+    beta: float = setting(0.2, "part β of a top block's change that comes from the deeper model", ge=0, le=1)
+    tops: Literal["shared", "own"] = setting(
+        "own",
+        "head and last blocks of a depth: averaged within it (own, the paper) or over all depths by name (shared, as "
+        "FedIN compares it)",
+    )
+    weight: Weighting = setting("samples", "how clients count in the mean: by training samples, or all alike")
+    buffers: bool = setting(True, "average BatchNorm statistics as well")
 
     def init_server(self, ctx: Context) -> Groups:
         """A model per depth, equal names with equal values."""
@@ -69,24 +87,24 @@ class InclusiveFL(Method[Groups, Weights, Weights]):
 
     def server(self, state: Groups, updates: Sequence[Update[Weights]], ctx: Context) -> Groups:
         """Average by name over the depths, then pass momentum down between the depths that took part."""
-        weights = sample_weights(updates) if self.weight == "samples" else None
         averaged = {}
         for depth, old in state.items():
-            parts = [self._shared(update, depth, ctx.task) for update in updates]
-            averaged[depth] = layerwise_average(parts, old, weights)
+            counting = [self._shared(update, depth, ctx.task) for update in updates]
+            averaged[depth] = average(ctx, old, counting, attrgetter("tensors"), self.weight)
         present = {update.client.architecture for update in updates}
         result = dict(averaged)
         for small, large in pairwise(depth for depth in _by_size(ctx.task) if depth in present):
             result[small] = {**averaged[small], **self._momentum(state, averaged, small, large, ctx.task)}
         return result
 
-    def _shared(self, update: Update[Weights], depth: str, task: Task) -> Tensors:
-        """What of an answer counts for a depth."""
-        sender, tensors = update.client.architecture, update.payload.tensors
+    def _shared(self, update: Update[Weights], depth: str, task: Task) -> Update[Weights]:
+        """The answer with what of it counts for a depth."""
+        sender = update.client.architecture
         if self.tops == "shared" or sender == depth:
-            return tensors
+            return update
         kept = _own_names(task, sender) | _own_names(task, depth)
-        return {name: tensor for name, tensor in tensors.items() if name not in kept}
+        counts = {name: tensor for name, tensor in update.payload.tensors.items() if name not in kept}
+        return replace(update, payload=Weights(counts))
 
     def _momentum(self, state: Groups, averaged: Groups, small: str, large: str, task: Task) -> Tensors:
         """g ← (1-β)·g + β · mean of g_j over the deeper model's blocks from this one on, for the top blocks."""

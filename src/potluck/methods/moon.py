@@ -9,11 +9,8 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from potluck.core.client import Client
-from potluck.core.method import Need
-from potluck.core.model import ClientModel
-from potluck.core.sharing import Weights
-from potluck.core.toolkit import load_tensors, tensors_of
+from potluck.core import Client, ClientModel, Need, load_tensors, setting, tensors_of
+from potluck.kit import Weights
 from potluck.methods.fedavg import FedAvg
 
 
@@ -21,17 +18,15 @@ from potluck.methods.fedavg import FedAvg
 class Moon(FedAvg):
     """FedAvg with the local objective CE + μ · contrast of features between three models.
 
-    `mu` and `temperature` are the authors' settings. The term is off until a client has trained once, since
-    there is no earlier model to keep away from. The authors' projection head is a matter of the models: set
-    `models.feature_dim=256` and `models.projection="mlp"`. The other options are FedAvg's.
+    The term is off until a client has trained once, since there is no earlier model to keep away from. The authors'
+    projection head is a matter of the models: set `models.feature_dim=256` and `models.projection="mlp"`.
     """
 
     name: ClassVar[str] = "moon"
     summary: ClassVar[str] = "FedAvg with a contrast between local, global and previous features"
-    own_steps: ClassVar[bool] = True  # the two frozen models cannot be stacked
 
-    mu: float = 1.0
-    temperature: float = 0.5
+    mu: float = setting(1.0, "weight μ of the contrast", ge=0)
+    temperature: float = setting(0.5, "temperature τ of the contrast", gt=0)
 
     def requires(self) -> frozenset[Need]:
         """Features to compare, and whatever the way of sharing asks."""

@@ -5,56 +5,70 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from potluck.core.client import Client, Fit
-from potluck.core.composite import Composite
-from potluck.core.method import Method, Need, Predictor, Update
-from potluck.core.model import ClientModel
-from potluck.core.payload import Tensors
-from potluck.core.shared_model import (
+from potluck.core import (
+    Client,
+    ClientInfo,
+    ClientModel,
+    Context,
+    Fit,
+    Method,
+    Need,
+    Predictor,
+    Tensors,
+    Update,
+    setting,
+    tensors_of,
+)
+from potluck.kit import (
+    Composed,
     SharedWeights,
+    Weighting,
     as_received,
     average,
-    fit_together,
     own_copy,
     without_head,
 )
-from potluck.core.sharing import Weighting
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import tensors_of
 
 
 @dataclass
 class PFedAFM(Method[Tensors, SharedWeights, SharedWeights]):
-    """One small extractor for all, mixed feature by feature with each client's own; the header is the client's.
-
-    `alpha_lr` is η_α, the step of the mixing weights; `clamp` keeps them in [0, 1]. `train`: `iterative` (large
-    model and weights first, then the small extractor) or `end_to_end` (all at once through the mixture).
-    `weight`: the mean over clients by samples or plain. `buffers` averages BatchNorm statistics as well.
-    `predict_with`: the mixed model, or one extractor alone before the client's header.
-    """
+    """One small extractor for all, mixed feature by feature with each client's own; the head is the client's."""
 
     name: ClassVar[str] = "pfedafm"
     summary: ClassVar[str] = "a shared small extractor, mixed with the private one by learned weights"
+    averages: ClassVar[str] = "the small extractor's weights"
     needs: ClassVar[frozenset[Need]] = frozenset(
         {Need.FEATURES, Need.EQUAL_FEATURES, Need.SHARED_MODEL, Need.SHARED_FEATURES}
     )
-    own_steps: ClassVar[bool] = True
 
-    alpha_lr: float = 0.01
-    clamp: bool = True
-    train: Literal["iterative", "end_to_end"] = "iterative"
-    weight: Weighting = "samples"
-    buffers: bool = True
-    predict_with: Literal["mixed", "small", "large"] = "mixed"
+    sees_latest: ClassVar[bool] = True
+
+    alpha_lr: float = setting(0.01, "step η_α of the mixing weights", gt=0)
+    alpha_decay: float = setting(
+        0.0,
+        "weight decay of the mixing weights (the released code: 0.001), which pulls them to the small extractor",
+        ge=0,
+    )
+    clamp: bool = setting(True, "keep the mixing weights in [0, 1]")
+    train: Literal["iterative", "end_to_end"] = setting(
+        "iterative",
+        "large model and weights first, then the small extractor; or all at once through the mixture",
+    )
+    weight: Weighting = setting("samples", "how clients count in the mean: by training samples, or all alike")
+    buffers: bool = setting(True, "average BatchNorm statistics as well")
+    predict_with: Literal["mixed", "small", "large"] = setting(
+        "mixed", "what is tested: the mixed model, or one extractor alone before the client's head"
+    )
 
     def init_server(self, ctx: Context) -> Tensors:
-        """θ⁰: the extractor of the shared small model, without its header."""
+        """θ⁰: the extractor of the shared small model, without its head."""
         return without_head(tensors_of(ctx.task.shared_model(), buffers=self.buffers))
 
     def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> SharedWeights:
@@ -85,8 +99,9 @@ class PFedAFM(Method[Tensors, SharedWeights, SharedWeights]):
             return cross_entropy(me.model.head(mix(alpha, small_features, me.model.features(x))), y)
 
         models = {"model": me.model, "shared": small} if together else {"model": me.model}
-        fit = fit_together(me, models, loss, after_step=lambda: self.adapt(alpha))
+        fit = me.fit_models(models, loss, after=lambda: self.adapt(alpha))
         me.private["alpha"] = alpha.detach().clone()
+        me.note("alpha", float(alpha.detach().mean()))
         return fit
 
     def _alpha(self, me: Client) -> Tensor:
@@ -97,17 +112,17 @@ class PFedAFM(Method[Tensors, SharedWeights, SharedWeights]):
         return torch.ones(me.model.feature_dim, device=me.task.device, dtype=me.task.dtype)
 
     def adapt(self, alpha: Tensor) -> None:
-        """A plain step on α's gradient (eq. 6): never decayed, which would pull every weight towards 0."""
+        """A plain step on α's gradient (eq. 6); decayed only if told to, since that pulls every weight towards 0."""
         assert alpha.grad is not None
         with torch.no_grad():
-            alpha -= self.alpha_lr * alpha.grad
+            alpha -= self.alpha_lr * (alpha.grad + self.alpha_decay * alpha)
             if self.clamp:
                 alpha.clamp_(0, 1)
         alpha.grad = None
 
     def server(self, state: Tensors, updates: Sequence[Update[SharedWeights]], ctx: Context) -> Tensors:
         """θ^t = Σ n_k/n · θ_k^t over the participants (eq. 11)."""
-        return average(state, updates, [update.payload.tensors for update in updates], self.weight)
+        return average(ctx, state, updates, attrgetter("tensors"), self.weight)
 
     def predict(self, me: Client, message: SharedWeights | None) -> Predictor:
         """The mixture with the extractor that this client last worked with, or with the one just received."""
@@ -115,8 +130,27 @@ class PFedAFM(Method[Tensors, SharedWeights, SharedWeights]):
             return me.model
         small = as_received(me, me.private.get("extractor") if message is None else message.tensors)
         if self.predict_with == "small":  # α = 0
-            return Composite("small extractor", {"large": me.model, "small": small}, {})
-        return Composite("mixed", {"large": me.model, "small": small}, {"alpha": self._alpha(me)})
+            return SmallExtractor({"large": me.model, "small": small})
+        return Mixed({"large": me.model, "small": small}, {"alpha": self._alpha(me)})
+
+
+class Mixed(Composed):
+    """The client's head on two extractors' features, mixed entry by entry."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores."""
+        small, large = self.network("small"), self.network("large")
+        scores: Tensor = large.head(mix(self.tensor("alpha"), small.features(x), large.features(x)))
+        return scores
+
+
+class SmallExtractor(Composed):
+    """The client's head on the shared extractor alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores."""
+        scores: Tensor = self.network("large").head(self.network("small").features(x))
+        return scores
 
 
 def mix(alpha: Tensor, small_features: Tensor, large_features: Tensor) -> Tensor:
@@ -125,10 +159,10 @@ def mix(alpha: Tensor, small_features: Tensor, large_features: Tensor) -> Tensor
 
 
 def _train_small(me: Client, small: ClientModel) -> None:
-    """Eqs. 7-10: the small extractor learns in front of the header just trained, which stays as it is."""
-    header = copy.deepcopy(me.model.head).eval().requires_grad_(False)
-    me.fit(_small_loss, header, model=small, name="shared")
+    """Eqs. 7-10: the small extractor learns in front of the head just trained, which stays as it is."""
+    head = copy.deepcopy(me.model.head).eval().requires_grad_(False)
+    me.fit(_small_loss, head, model=small, name="shared")
 
 
-def _small_loss(small: ClientModel, x: Tensor, y: Tensor, header: nn.Module) -> Tensor:
-    return cross_entropy(header(small.features(x)), y)
+def _small_loss(small: ClientModel, x: Tensor, y: Tensor, head: nn.Module) -> Tensor:
+    return cross_entropy(head(small.features(x)), y)

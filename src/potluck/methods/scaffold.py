@@ -4,75 +4,98 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
-from potluck.core.client import Client
-from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update
-from potluck.core.payload import Payload, Tensors
-from potluck.core.schema import Like
-from potluck.core.sharing import (
+from potluck.core import (
+    Client,
+    ClientInfo,
+    Context,
+    Like,
+    Method,
+    Need,
+    PaperAccounting,
+    Payload,
+    Predictor,
+    Range,
+    Tensors,
+    Update,
+    cross_entropy_loss,
+    load_tensors,
+    setting,
+    tensors_of,
+)
+from potluck.kit import (
     SHARING_NEEDS,
     Groups,
     Sharing,
     Weighting,
-    average_groups,
+    average,
+    by_group,
     group_of,
     initial_groups,
+    is_statistic,
     learned_numbers,
+    mean_change,
     slice_for,
+    sum_changes,
     zero_groups,
 )
-from potluck.core.task import ClientInfo, Context
-from potluck.core.toolkit import cross_entropy_loss, load_tensors, robust_sum, tensors_of
 from potluck.methods.fedavg import global_predictor
 
 
 @dataclass(frozen=True)
 class Start(Payload):
-    """Server to client: weights w and the server's control variate c."""
+    """Server to client: weights w, the server's control variate c, and which of the client's jobs counted last."""
 
     weights: Annotated[Tensors, Like("model", subset=True)]
     control: Annotated[Tensors, Like("model", subset=True)]
+    counted: Annotated[int, Range(-1)] = -1
 
 
 @dataclass(frozen=True)
 class Change(Payload):
-    """Client to server: Δw and Δc."""
+    """Client to server: Δw and Δc; BatchNorm's statistics travel as they are."""
 
-    weights: Annotated[Tensors, Like("model", subset=True, changes=True)]
+    weights: Annotated[Tensors, Like("model", subset=True)]
     control: Annotated[Tensors, Like("model", subset=True)]
+    statistics: Annotated[Tensors, Like("model", subset=True)] = field(default_factory=dict)
 
 
 @dataclass
 class Variates:
-    """Server state: w and c, both per group."""
+    """Server state: w and c, both per group, and which job of each client counted last."""
 
     weights: Groups
     control: Groups
+    counted: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
 class Scaffold(Method[Variates, Start, Change]):
     """Each local step adds c - c_k to the gradient; c_k is then the mean gradient that the client saw.
 
-    `control` takes that mean from the `gradients` themselves, or from the `displacement` of the weights (the paper's
-    option II): the same with plain SGD, but only the former still is a gradient with Adam or clipping. `server_lr`
-    is η_g. `weight` averages the changes of the weights uniformly (the paper) or by samples. BatchNorm's
-    statistics have no control variate: they are averaged if `buffers`.
+    An answer that was late or refused never reached c; its client hears so and takes its c_k back. BatchNorm's
+    statistics have no control variate.
     """
 
     name: ClassVar[str] = "scaffold"
     summary: ClassVar[str] = "FedAvg with control variates against client drift"
-    own_steps: ClassVar[bool] = True
+    averages: ClassVar[str] = "the changes of weights and control variates"
 
-    server_lr: float = 1.0
-    control: Literal["gradients", "displacement"] = "gradients"
-    aggregate: Sharing = "same_arch"
-    weight: Weighting = "uniform"
-    buffers: bool = True
+    sees_latest: ClassVar[bool] = True
+
+    server_lr: float = setting(1.0, "step η_g of the server along the mean change", gt=0)
+    control: Literal["gradients", "displacement"] = setting(
+        "gradients",
+        "where c_k comes from: the mean of the gradients, or the distance gone (the paper's option II, which is no "
+        "gradient with Adam or clipping)",
+    )
+    aggregate: Sharing = setting("same_arch", "whose weights are averaged, as for fedavg")
+    weight: Weighting = setting("uniform", "how clients count in the mean: all alike, or by training samples")
+    buffers: bool = setting(True, "average BatchNorm statistics as well")
 
     def requires(self) -> frozenset[Need]:
         """What has to be alike depends on the way of sharing."""
@@ -85,13 +108,14 @@ class Scaffold(Method[Variates, Start, Change]):
 
     def broadcast(self, state: Variates, client: ClientInfo, ctx: Context) -> Start:
         """The client's slices of w and c."""
-        return Start(slice_for(state.weights, client, ctx.task), slice_for(state.control, client, ctx.task))
+        weights, control = (slice_for(part, client, ctx.task) for part in (state.weights, state.control))
+        return Start(weights, control, state.counted.get(client.name, -1))
 
     def client(self, me: Client, message: Start) -> Change:
         """w_k ← w_k - η(g - c_k + c) at each of K steps, then the new c_k."""
         load_tensors(me.model, message.weights)
         zeros = {name: torch.zeros_like(tensor) for name, tensor in message.control.items()}
-        control: Tensors = me.private.get("control") or zeros
+        control = self._control(me, message) or zeros
         correction = {name: message.control[name] - control[name] for name in control}
         seen = {name: tensor.clone() for name, tensor in zeros.items()}
 
@@ -103,33 +127,51 @@ class Scaffold(Method[Variates, Start, Change]):
 
         steps = me.fit(cross_entropy_loss, adjust=correct).steps
         after = tensors_of(me.model, buffers=self.buffers)
-        change = {name: after[name] - message.weights[name] for name in message.weights}
+        change = {name: after[name] - message.weights[name] for name in control}
         new = control
         if steps and self.control == "gradients":
             new = {name: total / steps for name, total in seen.items()}
         elif steps:  # c_k⁺ = c_k - c + (w - w_k)/(K·η)
             scale = me.training.effective_steps(steps) * me.lr
             new = {name: -correction[name] - change[name] / scale for name in control}
-        me.private["control"] = new
-        return Change(change, {name: new[name] - control[name] for name in control})
+        me.private["control"], me.private["before"] = new, {"job": me.job, "control": control}
+        statistics = {name: tensor for name, tensor in after.items() if is_statistic(name)}
+        return Change(change, {name: new[name] - control[name] for name in control}, statistics)
+
+    def _control(self, me: Client, message: Start) -> Tensors | None:
+        """c_k as the server knows it: without the last job's change where that answer did not count."""
+        before: dict[str, Any] | None = me.private.get("before")
+        if before is not None and before["job"] != message.counted:
+            kept: Tensors = before["control"]
+            return kept
+        last: Tensors | None = me.private.get("control")
+        return last
 
     def server(self, state: Variates, updates: Sequence[Update[Change]], ctx: Context) -> Variates:
         """w ← w + η_g/m · ΣΔw and c ← c + 1/N · ΣΔc, where N counts all clients that own the tensor."""
-        changes = [update.payload.weights for update in updates]
-        mean = average_groups(zero_groups(state.weights), updates, changes, self.weight)
         weights, control = {}, {}
-        for key, old in state.control.items():
+        for key, (mine, of) in by_group(ctx, state.control, updates).items():
+            changes = [update.payload.weights for update in mine]
+            moved = mean_change(ctx, state.control[key], mine, changes, self.weight, of)
+            kept = average(ctx, state.weights[key], mine, _statistics, self.weight, of)
             weights[key] = {
-                name: tensor + (self.server_lr if name in old else 1.0) * mean[key][name]
-                for name, tensor in state.weights[key].items()
+                name: tensor + self.server_lr * moved[name] if name in moved else tensor
+                for name, tensor in kept.items()
             }
-            control[key] = dict(old)
-            members = [update for update in updates if group_of(state.control, update.client) == key]
-            for name, owners in _owners(state.control, key, ctx).items():
-                parts = [u.payload.control[name] for u in members if name in u.payload.control]
-                if parts:
-                    control[key][name] = old[name] + robust_sum(parts) / owners
-        return Variates(weights, control)
+            control[key] = self._fold_control(state.control, key, mine, ctx)
+        counted = {update.client.name: update.job for update in updates}
+        return Variates(weights, control, {**state.counted, **counted})
+
+    def _fold_control(
+        self, control: Groups, key: str, updates: Sequence[Update[Change]], ctx: Context
+    ) -> Tensors:
+        """Every Δc enters c once, whenever it comes: c stays the mean of the clients' c_k."""
+        result = dict(control[key])
+        for name, owners in _owners(control, key, ctx).items():
+            parts = [u.payload.control[name] for u in updates if u.fresh and name in u.payload.control]
+            if parts:
+                result[name] = control[key][name] + sum_changes(ctx.averaging, parts) / owners
+        return result
 
     def predict(self, me: Client, message: Start | None) -> Predictor:
         """The trained copy, or the model as just received."""
@@ -144,6 +186,11 @@ class Scaffold(Method[Variates, Start, Change]):
         note = "BatchNorm statistics not counted (FedIN, Table 6)"
         sent, got = (learned_numbers(one.weights) + learned_numbers(one.control) for one in (up, down))
         return PaperAccounting(sent, got, note)
+
+
+def _statistics(payload: Start | Change) -> Tensors:
+    tensors = payload.statistics if isinstance(payload, Change) else payload.weights
+    return {name: tensor for name, tensor in tensors.items() if is_statistic(name)}
 
 
 def _owners(groups: Groups, key: str, ctx: Context) -> Counter[str]:

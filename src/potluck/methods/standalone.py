@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from potluck.core.client import Client
-from potluck.core.method import Method, Update
-from potluck.core.payload import Nothing
-from potluck.core.task import ClientInfo, Context
+from potluck.core import Client, ClientInfo, Context, Method, Nothing, Update
 
 
 @dataclass
@@ -18,6 +15,7 @@ class Standalone(Method[None, Nothing, Nothing]):
 
     name: ClassVar[str] = "standalone"
     summary: ClassVar[str] = "no federation: each client trains on its own data"
+    no_average: ClassVar[str] = "exchanges nothing"
 
     def init_server(self, ctx: Context) -> None:
         """The server holds nothing."""

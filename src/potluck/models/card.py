@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from potluck.core.model import ClientModel
-from potluck.core.norm import norms_at_rest
+from potluck.core.model import ClientModel, norms_at_rest
 from potluck.core.random import generator, seeded
 from potluck.models.registry import build_model, model_summary, require_name
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.core.model import ClientModel
+from potluck.models.dense import Dense
 from potluck.models.family import Entry, Request
 
 
@@ -24,15 +25,15 @@ class CNN(ClientModel):
         channels, height, width = request.shape
         self.conv1 = nn.Conv2d(channels, conv1, 5)
         self.conv2 = nn.Conv2d(conv1, conv2, 5)
-        self.fc1 = nn.Linear(conv2 * _after(height) * _after(width), hidden)
-        self.fc2 = nn.Linear(hidden, feature_dim)
+        self.fc1 = Dense(conv2 * _after(height) * _after(width), hidden)
+        self.fc2 = Dense(hidden, feature_dim)
         self.head = nn.Linear(feature_dim, request.classes)
         self.feature_dim = feature_dim
 
     def features(self, x: Tensor) -> Tensor:
         """The output of the second hidden layer."""
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.conv2(x), 2))
         x = F.relu(self.fc1(torch.flatten(x, 1)))
         return F.relu(self.fc2(x))
 
@@ -49,6 +50,7 @@ MODELS = {
         summary=f"FedGH's CNN-{number}: 5×5 convolutions {conv1}, {conv2}, hidden layers {hidden}, 500",
         build=partial(CNN, conv1=conv1, conv2=conv2, hidden=hidden),
         min_side=16,
+        channels_last=True,
     )
     for number, (conv1, conv2, hidden) in _WIDTHS.items()
 }

@@ -43,7 +43,9 @@ class Entry:
 
     `pooled_head` makes the head when the features are pooled to a common size; networks whose published
     setting uses something else than one linear layer there name it. `rated` families come in widths,
-    asked for as `NAME@RATE`; their builder takes the rate as second argument.
+    asked for as `NAME@RATE`; their builder takes the rate as second argument. `channels_last` says that the
+    network trains faster with its channels last in memory (`potluck bench --part layout`): it belongs to the
+    network, so that rounding is the same on every machine.
     """
 
     summary: str
@@ -53,6 +55,7 @@ class Entry:
     multiple: int = 1
     pooled_head: Callable[[int, int], nn.Module] = nn.Linear
     rated: bool = False
+    channels_last: bool = False
 
     def check(self, name: str, request: Request) -> None:
         """Refuse an input the network cannot take, naming model, shape and remedy."""

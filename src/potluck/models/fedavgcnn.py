@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.core.model import ClientModel
+from potluck.models.dense import Dense
 from potluck.models.family import Entry, Request
 
 
@@ -18,14 +19,14 @@ class FedAvgCNN(ClientModel):
         channels, height, width = request.shape
         self.conv1 = nn.Conv2d(channels, 32, 5)
         self.conv2 = nn.Conv2d(32, 64, 5)
-        self.fc1 = nn.Linear(64 * _after(height) * _after(width), 512)
+        self.fc1 = Dense(64 * _after(height) * _after(width), 512)
         self.head = nn.Linear(512, request.classes)
         self.feature_dim = 512
 
     def features(self, x: Tensor) -> Tensor:
         """The output of the hidden layer."""
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.conv2(x), 2))
         return F.relu(self.fc1(torch.flatten(x, 1)))
 
 
@@ -34,5 +35,7 @@ def _after(side: int) -> int:
 
 
 MODELS = {
-    "fedavg-cnn-4": Entry("FedAvg's CNN: 5×5 convolutions 32, 64, hidden layer 512", FedAvgCNN, min_side=16)
+    "fedavg-cnn-4": Entry(
+        "FedAvg's CNN: 5×5 convolutions 32, 64, hidden layer 512", FedAvgCNN, min_side=16, channels_last=True
+    )
 }

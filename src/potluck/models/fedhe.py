@@ -89,6 +89,7 @@ MODELS = {
         summary=f"FedHe's network {number}: convolutions {', '.join(map(str, widths))}, dropout {dropout}",
         build=partial(FedHeCNN, widths=widths, dropout=dropout),
         min_side=3 if len(widths) == 2 else 12,
+        channels_last=True,
     )
     for number, (widths, dropout) in enumerate(_NETWORKS)
 }

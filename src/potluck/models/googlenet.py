@@ -86,5 +86,7 @@ def _initialise(layer: nn.Module) -> None:
 
 
 MODELS = {
-    "googlenet": Entry("GoogLeNet without auxiliary classifiers, 1024 features", GoogLeNet, min_side=15)
+    "googlenet": Entry(
+        "GoogLeNet without auxiliary classifiers, 1024 features", GoogLeNet, min_side=15, channels_last=True
+    )
 }

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from potluck.core.model import ClientModel
+from potluck.models.dense import Dense
 from potluck.models.family import Entry, Request
 from potluck.models.init import he_normal
 
@@ -21,7 +22,7 @@ class MLP(ClientModel):
         inputs = math.prod(request.shape)
         self.layers = nn.Sequential()
         for width in widths:
-            self.layers.append(nn.Linear(inputs, width)).append(nn.ReLU())
+            self.layers.append(Dense(inputs, width)).append(nn.ReLU())
             inputs = width
         self.apply(he_normal)
         self.head = nn.Linear(inputs, request.classes)

@@ -77,4 +77,6 @@ def _initialise(layer: nn.Module) -> None:
         nn.init.zeros_(layer.bias)
 
 
-MODELS = {"mobilenet-v2": Entry("MobileNetV2: inverted residuals, 1280 features", MobileNetV2)}
+MODELS = {
+    "mobilenet-v2": Entry("MobileNetV2: inverted residuals, 1280 features", MobileNetV2, channels_last=True)
+}

@@ -82,9 +82,8 @@ class SlimCNN(ClientModel):
         """The mean over positions of the last layer's output."""
         for place in (1, 2, 3):
             conv, norm = self.get_submodule(f"conv{place}"), self.get_submodule(f"norm{place}")
-            x = F.relu(norm(conv(x)))
-            if place < 3:
-                x = F.max_pool2d(x, 2)
+            x = norm(conv(x))
+            x = F.relu(F.max_pool2d(x, 2) if place < 3 else x)
         return x.mean((2, 3))
 
 
@@ -181,7 +180,9 @@ def _resnet152(request: Request, rate: float = 1.0) -> PreResNet:
 
 
 MODELS = {
-    "slim-cnn": Entry("width-nested CNN of 64, 128, 128 filters", SlimCNN, min_side=4, rated=True),
+    "slim-cnn": Entry(
+        "width-nested CNN of 64, 128, 128 filters", SlimCNN, min_side=4, rated=True, channels_last=True
+    ),
     "preresnet18": Entry("width-nested pre-activation ResNet-18, 3×3 stem", PreResNet, rated=True),
     "preresnet152": Entry("width-nested pre-activation ResNet-152, 3×3 stem", _resnet152, rated=True),
 }

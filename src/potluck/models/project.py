@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.model import ClientModel
+from potluck.models.dense import Dense
+from potluck.models.init import he_normal
 
 Projection = Literal["linear", "mlp", "pool"]
 
@@ -26,15 +28,18 @@ class Pool(nn.Module):
 
 
 def projection_layer(kind: str, inputs: int, outputs: int) -> nn.Module:
-    """From `inputs` to `outputs` features: a learned layer (`linear`), two (`mlp`), or by averaging (`pool`)."""
+    """From `inputs` to `outputs` features: a learned layer (`linear`), two (`mlp`), or by averaging (`pool`).
+
+    Learned ones begin as the zoo's own layers do, or the gradients of all that lies before them would fade.
+    """
     if outputs < 1:
         raise PotluckError(f"feature_dim is {outputs}; it must be a positive number of features.")
     if kind == "pool":
         return Pool(outputs)
     if kind == "linear":
-        return nn.Linear(inputs, outputs)
+        return Dense(inputs, outputs).apply(he_normal)
     if kind == "mlp":
-        return nn.Sequential(nn.Linear(inputs, inputs), nn.ReLU(), nn.Linear(inputs, outputs))
+        return nn.Sequential(Dense(inputs, inputs), nn.ReLU(), Dense(inputs, outputs)).apply(he_normal)
     raise unknown("projection", kind, ("linear", "mlp", "pool"))
 
 

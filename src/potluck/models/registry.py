@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.core.model import ClientModel
+from potluck.core.model import ClientModel, put_channels_last
 from potluck.models import (
     cnn,
     fedavgcnn,
@@ -144,6 +144,8 @@ def _build(parsed: ModelName, request: Request, feature_dim: int | None, project
         model = _project(model, "pool", parsed.pooled, num_classes, entry.pooled_head)
     if feature_dim is not None and feature_dim != model.feature_dim:
         model = _project(model, projection, feature_dim, num_classes, nn.Linear)
+    if entry.channels_last:
+        put_channels_last(model)
     return model
 
 

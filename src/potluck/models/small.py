@@ -49,8 +49,8 @@ class SmallCNN(ClientModel):
 
     def features(self, x: Tensor) -> Tensor:
         """The output of the dense layer."""
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.conv2(x), 2))
         return F.relu(self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 2), 1)))
 
 
@@ -67,7 +67,7 @@ class SmallWide(ClientModel):
 
     def features(self, x: Tensor) -> Tensor:
         """The output of the dense layer."""
-        x = F.adaptive_avg_pool2d(F.max_pool2d(F.relu(self.conv(x)), 2), 4)
+        x = F.adaptive_avg_pool2d(F.relu(F.max_pool2d(self.conv(x), 2)), 4)
         return F.relu(self.fc(torch.flatten(x, 1)))
 
 
@@ -137,12 +137,25 @@ class SmallSep(ClientModel):
 
 MODELS = {
     "small-mlp": Entry("two dense layers for small images, 64 features", SmallMLP),
-    "small-cnn": Entry("two 3×3 convolutions for small images, 64 features", SmallCNN, min_side=4),
-    "small-wide": Entry("one wide layer of 5×5 filters for small images, 64 features", SmallWide, min_side=4),
+    "small-cnn": Entry(
+        "two 3×3 convolutions for small images, 64 features", SmallCNN, min_side=4, channels_last=True
+    ),
+    "small-wide": Entry(
+        "one wide layer of 5×5 filters for small images, 64 features",
+        SmallWide,
+        min_side=4,
+        channels_last=True,
+    ),
     "small-res": Entry(
-        "a residual block with batch norm for small images, 64 features", SmallRes, min_side=4
+        "a residual block with batch norm for small images, 64 features",
+        SmallRes,
+        min_side=4,
+        channels_last=True,
     ),
     "small-sep": Entry(
-        "depthwise-separable convolutions for small images, 64 features", SmallSep, min_side=4
+        "depthwise-separable convolutions for small images, 64 features",
+        SmallSep,
+        min_side=4,
+        channels_last=True,
     ),
 }

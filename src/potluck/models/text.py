@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.core.model import ClientModel
+from potluck.models.dense import with_dense
 from potluck.models.family import Entry, Request
 
 WIDTH = 64
@@ -80,8 +81,10 @@ class TextTransformer(ClientModel):
 
 
 def _layer() -> nn.TransformerEncoderLayer:
-    return nn.TransformerEncoderLayer(
-        WIDTH, 4, 2 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+    return with_dense(
+        nn.TransformerEncoderLayer(
+            WIDTH, 4, 2 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
     )
 
 

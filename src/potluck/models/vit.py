@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from potluck.core.model import ClientModel
+from potluck.models.dense import with_dense
 from potluck.models.family import Entry, Request
 
 
@@ -52,7 +53,7 @@ def _layer(width: int, heads: int) -> nn.TransformerEncoderLayer:
     for linear in (layer.linear1, layer.linear2):
         nn.init.xavier_uniform_(linear.weight)
         nn.init.normal_(linear.bias, std=1e-6)
-    return layer
+    return with_dense(layer)
 
 
 def _pooled_head(features: int, classes: int) -> nn.Module:

@@ -10,7 +10,7 @@ import numpy as np
 
 from potluck.analysis.accounting import FLOAT_BYTES
 from potluck.analysis.targets import cost_to_target
-from potluck.runs.read import RunData
+from potluck.runs.run import Run
 
 MeasureName = Literal[
     "best",
@@ -40,13 +40,13 @@ ABOUT: dict[MeasureName, str] = {
 }
 
 
-def measure(run: RunData, name: MeasureName, target: float | None = None, field: str = "accuracy") -> float:
+def measure(run: Run, name: MeasureName, target: float | None = None, field: str = "accuracy") -> float:
     """One run's value; nan where it was not measured or the target never reached. Accuracies are in %.
 
     A speed-up is made of the rounds of two runs, so here it is the rounds of this one.
     """
     simple: dict[MeasureName, Callable[[], float]] = {
-        "best": lambda: 100 * float(np.max(run.curve(field).y, initial=-math.inf)),
+        "best": lambda: 100 * _best(run, field),
         "last": lambda: 100 * float(run.curve(field).y[-1]),
         "kib-per-client-round": lambda: _paper_bytes(run) / 2**10,
         "mib-up-per-round": lambda: _usual(run, "floats_up") * FLOAT_BYTES / 2**20,
@@ -63,7 +63,15 @@ def measure(run: RunData, name: MeasureName, target: float | None = None, field:
     return jobs * _paper_bytes(run) / (2**10 if name == "kib-to-target" else 2**20)
 
 
-def _paper_bytes(run: RunData) -> float:
+def _best(run: Run, field: str) -> float:
+    """The best round's value of a field: the field's own best where rounds are picked on test samples."""
+    curve = run.curve(field)
+    if run.selected_by == "test":
+        return float(curve.y.max())
+    return float(next(iter(curve.y[curve.round == run.best_round]), math.nan))
+
+
+def _paper_bytes(run: Run) -> float:
     """Both ways per client and round at four bytes a number: the paper's own count, or ours where it agrees."""
     counted = run.summary.get("paper_accounting")
     if counted:
@@ -71,7 +79,7 @@ def _paper_bytes(run: RunData) -> float:
     return FLOAT_BYTES * (run.per_client_round("floats_up") + run.per_client_round("floats_down"))
 
 
-def _usual(run: RunData, key: str) -> float:
+def _usual(run: Run, key: str) -> float:
     """The median over rounds: in the first one many methods have nothing to send down yet."""
     return float(np.median([float(record[key]) for record in run.rounds]))
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.limits import parse_toml, read_text
+from potluck.core.files import parse_toml, read_text
 from potluck.recipes.measures import TO_TARGET, MeasureName
 
 Values = dict[str, Any]

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from potluck.core.callback import Callback
+from potluck.api import execute
 from potluck.core.errors import PotluckError, unknown
 from potluck.experiment import Experiment, parse_experiment
-from potluck.population import experiment_data
+from potluck.experiment.comparable import comparable
+from potluck.federation.population import experiment_data
+from potluck.loop.callbacks import Callback
 from potluck.recipes.measures import measure
 from potluck.recipes.recipe import Recipe, Values, slug
 from potluck.recipes.scale import Scale, differences, scaled
 from potluck.runs.read import read_run
-from potluck.session import execute
-from potluck.settle import comparable
 
 Key = tuple[str, str, int]
 """Row, setting and seed: one run, which serves every column of its setting."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from potluck.analysis.groups import dotted
 from potluck.core.errors import unknown
-from potluck.experiment import Experiment, parse_experiment
+from potluck.experiment import Experiment, dotted, parse_experiment
+from potluck.experiment.differences import changes_results
 from potluck.models import resolve_models
 from potluck.recipes.recipe import Values, merged
 
@@ -94,7 +94,7 @@ def differences(paper: Experiment, here: Experiment) -> dict[str, tuple[str, str
     return {
         key: (left.get(key, "unset"), right.get(key, "unset"))
         for key in left | right
-        if left.get(key) != right.get(key) and not key.startswith(("engine.", "seed", "data.root"))
+        if left.get(key) != right.get(key) and key != "seed" and changes_results(key)
     }
 
 

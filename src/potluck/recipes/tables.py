@@ -129,9 +129,19 @@ def _listed(values: Values) -> str:
     return ", ".join(f"{key} = {value}" for key, value in flat(values).items())
 
 
+PICKED = {
+    "test": "Best rounds are picked on the test samples themselves, as in the paper: they flatter every row.",
+    "validation": "Best rounds are picked on validation samples.",
+    "last": "The last evaluated round counts as the best.",
+    "auto": "Best rounds are picked on validation samples where there are some, else on the test samples.",
+}
+
+
 def scale_lines(table: Reproduction) -> list[str]:
-    """What a reader must know before comparing: the scale, and every setting that is not the paper's."""
+    """What a reader must know before comparing: the scale, how rounds are picked, settings that are not the paper's."""
     lines = [f"Scale {table.scale}: {SCALES[table.scale]}."]
+    if any(table.recipe.columns[name].measure == "best" for name in table.columns):
+        lines += [PICKED[way] for way in dict.fromkeys(one.evaluate.select for one in table.work.values())]
     if table.differs:
         lines.append("Not as in the paper (paper → here): " + "; ".join(_difference(table)) + ".")
     return lines

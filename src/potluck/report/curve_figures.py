@@ -13,7 +13,7 @@ from potluck.core.errors import PotluckError
 from potluck.report.options import Options
 from potluck.report.palette import look
 from potluck.report.style import new_figure
-from potluck.runs.run_data import Numbers
+from potluck.runs.run import Numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

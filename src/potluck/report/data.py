@@ -17,7 +17,7 @@ from potluck.analysis.curves import band
 from potluck.analysis.difference import architecture_means
 from potluck.analysis.groups import Group
 from potluck.report.palette import look
-from potluck.runs.read import RunData
+from potluck.runs.run import Run
 
 METRICS = {
     "accuracy": "accuracy",
@@ -79,7 +79,7 @@ def _group(position: int, group: Group, partitions: _Partitions) -> dict[str, An
     }
 
 
-def _curve(runs: Sequence[RunData], key: str) -> dict[str, Any] | None:
+def _curve(runs: Sequence[Run], key: str) -> dict[str, Any] | None:
     """The band over seeds, with its place on every axis the runs know."""
     by_round = band(runs, key)
     if not by_round.runs:
@@ -99,7 +99,7 @@ def _curve(runs: Sequence[RunData], key: str) -> dict[str, Any] | None:
     return curve
 
 
-def _target_curve(run: RunData) -> dict[str, Any]:
+def _target_curve(run: Run) -> dict[str, Any]:
     """One run's accuracies, raw and unthinned, with what had been spent: for costs to a target."""
     measured = np.flatnonzero([record.get("accuracy") is not None for record in run.rounds])
     axes = {axis: run.axis(axis)[measured] for axis in ("rounds", "bytes", "seconds", "virtual_seconds")}
@@ -111,7 +111,7 @@ def _target_curve(run: RunData) -> dict[str, Any]:
     return {"accuracy": [run.rounds[position]["accuracy"] for position in measured], **axes}
 
 
-def _clients(runs: Sequence[RunData], partitions: _Partitions) -> dict[str, list[Any]]:
+def _clients(runs: Sequence[Run], partitions: _Partitions) -> dict[str, list[Any]]:
     """Clients of all seeds as columns; equal `pair` means the same client with the same samples."""
     columns: dict[str, list[Any]] = {
         key: [] for key in ("pair", "seed", "name", "architecture", "accuracy", "train")
@@ -128,7 +128,7 @@ def _clients(runs: Sequence[RunData], partitions: _Partitions) -> dict[str, list
     return columns
 
 
-def _failures(runs: Sequence[RunData]) -> dict[str, Any]:
+def _failures(runs: Sequence[Run]) -> dict[str, Any]:
     failed = [failure for run in runs for failure in run.failures]
     return {
         "rounds": sorted(Counter(failure.round for failure in failed).items()),
@@ -144,7 +144,7 @@ class _Partitions:
         self.found: list[dict[str, Any]] = []
         self._numbers: dict[tuple[int, bytes | None], int] = {}
 
-    def number(self, run: RunData) -> int:
+    def number(self, run: Run) -> int:
         """The number of the run's partition; runs whose partition is unknown are told apart by seed only."""
         counts = run.class_counts
         key = (run.seed, None if counts is None else counts.tobytes())

@@ -11,7 +11,8 @@ from potluck.core.errors import unknown
 from potluck.report import bar_figures, client_figures, curve_figures
 from potluck.report.options import Options
 from potluck.report.style import check_output, for_print, save
-from potluck.runs.read import AXES, RunData, read_run
+from potluck.runs.read import read_run
+from potluck.runs.run import AXES, Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +34,7 @@ KINDS: dict[str, Callable[[list[Group], Options], Figure]] = {
 
 
 def plot(
-    runs: Iterable[RunData | str | Path],
+    runs: Iterable[Run | str | Path],
     out: str | Path,
     kind: str = "accuracy",
     x: str = "rounds",
@@ -53,7 +54,7 @@ def plot(
         raise unknown("kind of figure", kind, KINDS)
     if x not in AXES:
         raise unknown("axis", x, AXES)
-    groups = group_runs(run if isinstance(run, RunData) else read_run(run) for run in runs)
+    groups = group_runs(run if isinstance(run, Run) else read_run(run) for run in runs)
     options = Options(x=x, target=target, smooth=smooth, reference=reference, field=field)
     with for_print():
         return save(KINDS[kind](groups, options), file)

@@ -15,7 +15,8 @@ from potluck.core.errors import PotluckError
 from potluck.report import sections
 from potluck.report.cards import cards
 from potluck.report.data import report_data, to_json
-from potluck.runs.read import RunData, read_run
+from potluck.runs.read import read_run
+from potluck.runs.run import Run
 
 _SCRIPTS = ("base.js", "curves.js", "clients.js", "costs.js", "page.js")
 # Plotly's "basic" build (plotly.js-basic-dist-min 4.1.1, MIT): lines and bars are all that is drawn here, and the
@@ -24,7 +25,7 @@ _PLOTLY = "plotly-basic.min.js"
 
 
 def write_report(
-    runs: Iterable[RunData | str | Path],
+    runs: Iterable[Run | str | Path],
     path: str | Path,
     reference: str | None = None,
     target: float | None = None,
@@ -34,7 +35,7 @@ def write_report(
     `reference` names the method that others are compared with (the first run's, unless given). `target` is
     the accuracy whose cost is shown; without it, the highest multiple of 5 % that every method reached.
     """
-    found = [run if isinstance(run, RunData) else read_run(run) for run in runs]
+    found = [run if isinstance(run, Run) else read_run(run) for run in runs]
     comparison = compare(found, target, reference)
     if target is None and (reachable := common_target(comparison)):
         comparison = compare(found, reachable, reference)

@@ -13,7 +13,7 @@ from potluck.analysis.comparison import Comparison
 from potluck.analysis.groups import differing_settings, settings_of
 from potluck.analysis.tables import legend
 from potluck.report.markup import plain_table, scrolled, swatch
-from potluck.runs.read import RunData
+from potluck.runs.run import Run
 
 
 def headline(comparison: Comparison) -> tuple[str, str]:
@@ -105,7 +105,7 @@ def commands_section(comparison: Comparison) -> str:
     return "".join(parts)
 
 
-def repeat_command(run: RunData) -> str:
+def repeat_command(run: Run) -> str:
     """The recorded command; a run that has not ended is repeated from its resolved experiment."""
     return run.command or f"potluck run {run.path / 'experiment.toml'}"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from potluck.core import tree
-from potluck.core.desk import Progress
 from potluck.core.errors import PotluckError
-from potluck.core.loop import Loop
 from potluck.core.task import CPU
+from potluck.loop.loop import Loop
+from potluck.loop.progress import Progress
 from potluck.runs import folder
 from potluck.runs.generations import Damaged, Generations, Manifest
 from potluck.runs.snapshot import rebuild

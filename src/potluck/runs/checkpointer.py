@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import time
 from collections import deque
@@ -15,12 +16,12 @@ import torch
 
 from potluck import __version__
 from potluck.core import tree
-from potluck.core.callback import Callback, Step
-from potluck.core.desk import Progress
 from potluck.core.errors import PotluckError
-from potluck.core.job import Keeping
-from potluck.core.loop import Loop
-from potluck.federation import Federation
+from potluck.federation.federation import Federation
+from potluck.loop.callbacks import Callback, Step
+from potluck.loop.jobs import Keeping
+from potluck.loop.loop import Loop
+from potluck.loop.progress import Progress
 from potluck.runs import folder
 from potluck.runs.checkpoint import last_checkpoint
 from potluck.runs.fingerprint import fingerprint
@@ -39,19 +40,22 @@ class Checkpointer(Callback):
     saved, so that a slow disk costs checkpoints and not time; the last round always is. Use it as a context:
     leaving it waits for the writing and raises what went wrong.
 
-    `every` is the number of rounds between checkpoints (0: none). With `settle` all clients at work are waited
+    `every` is the number of rounds between checkpoints (0: none). With `whole_rounds` all clients at work are waited
     for at the end of every round, saved or not: for engines on which results depend on who works together.
+
+    A checkpoint holds tensors and numbers, no code. So modules and dataclasses may stand in the server's state only
+    where `init_server` puts them; one elsewhere is refused at the end of the first round that has it.
     """
 
     def __init__(
-        self, writer: RunWriter, federation: Federation, *, every: int = 1, settle: bool = False
+        self, writer: RunWriter, federation: Federation, *, every: int = 1, whole_rounds: bool = False
     ) -> None:
-        self.run, self.every, self._settle = writer.path, every, settle
+        self.run, self.every, self._whole_rounds = writer.path, every, whole_rounds
         self.seconds = 0.0
         """How long training waited for checkpoints so far."""
-        self.saved = last_checkpoint(self.run)
-        self._writer = writer
-        self._population = fingerprint(federation) if every or self.saved else {}
+        self.saved = last_checkpoint(self.run) if (self.run / folder.CHECKPOINT).exists() else None
+        self._writer, self._federation = writer, federation
+        self._made: dict[str, type] = {}
         self._generations = Generations(self.run / folder.CHECKPOINT)
         self._number = max(self._generations.numbers(), default=0)
         self._good: list[Manifest] = []
@@ -78,6 +82,10 @@ class Checkpointer(Callback):
         self._writer.take_up(self.saved.manifest.notes)
         self._good, self._clients = [self.saved.manifest], dict(self.saved.manifest.clients)
 
+    @functools.cached_property
+    def _population(self) -> dict[str, str]:
+        return fingerprint(self._federation)
+
     def client_state(self, index: int) -> tree.Flat | None:
         """The state in which a client begins: that of the last checkpoint, if it is in there."""
         return None if self.saved is None else self.saved.client(index, self._device)
@@ -103,10 +111,14 @@ class Checkpointer(Callback):
             error.add_note(f"Go on with: potluck resume {self.run}")
 
     def on_start(self, loop: Loop) -> None:
-        """Look where the run stands."""
+        """Look where the run stands, and what a fresh state is made of."""
         self._loop = loop
         self._round = loop.progress.ended // loop.cohort
         self._due = self._next_due()
+        if self.every:
+            begun = loop.progress.step > 0
+            fresh = loop.server.initial_state() if begun else loop.progress.state
+            self._made = dict(tree.made_parts(fresh))
 
     def on_step(self, step: Step) -> None:
         """Save at the end of a round, if it is time."""
@@ -117,8 +129,10 @@ class Checkpointer(Callback):
         if ended == self._round:
             return
         self._round = ended
-        if self._settle:
-            _land_all(loop)
+        if self.every:
+            self._check_state(loop)
+        if self._whole_rounds:
+            loop.dispatcher.land_all()
         last = bool(self.every) and ended >= loop.schedule.rounds
         if last or (self.every and ended >= self._due and not self._busy()):
             self._raise_trouble()
@@ -127,6 +141,15 @@ class Checkpointer(Callback):
         if last:  # a finished run has a finished checkpoint
             self._raise_trouble()
         self.seconds += time.perf_counter() - started
+
+    def _check_state(self, loop: Loop) -> None:
+        for path, kind in tree.made_parts(loop.progress.state):
+            if self._made.get(path) is not kind:
+                raise PotluckError(
+                    f"The server of {type(loop.method).__name__} cannot be saved: state{path} is a "
+                    f"{kind.__name__} that init_server does not make, so no checkpoint could bring it back; make it "
+                    "there, keep its tensors in a dict, or pass --checkpoint-every 0."
+                )
 
     # -- taking the state ---------------------------------------------------------------------------------
 
@@ -140,10 +163,10 @@ class Checkpointer(Callback):
         """Everything is copied here, at rest; only copies go to the thread."""
         now, changed = loop.progress, []
         self._number += 1
-        if loop.desk.engine.remote:  # clients keep their own state; what they are at is asked again
+        if loop.dispatcher.engine.remote:  # clients keep their own state; what they are at is asked again
             now = replace(now, flights=[])
         else:
-            _land_all(loop)
+            loop.dispatcher.land_all()
             saved = {int(index): entry["jobs"] for index, entry in self._clients.items()}
             changed = [index for index, jobs in sorted(now.numbers.items()) if saved.get(index) != jobs]
         files = self._client_files(loop, changed)
@@ -152,7 +175,7 @@ class Checkpointer(Callback):
         facts: dict[str, Any] = {
             "generation": self._number,
             "round": self._round,
-            "progress": numbers_of(now, loop.method, loop.task),
+            "progress": numbers_of(now),
             "metrics": {name: (self.run / name).stat().st_size for name in folder.METRICS},
             "notes": self._writer.notes(),
             "population": self._population,
@@ -162,7 +185,7 @@ class Checkpointer(Callback):
 
     def _client_files(self, loop: Loop, clients: Sequence[int]) -> dict[str, Future[Entry]]:
         """A file per client: the engine's own where it has one, or else one to be written."""
-        engine, files, others = loop.desk.engine, {}, []
+        engine, files, others = loop.dispatcher.engine, {}, []
         with folder.writing(self._generations.path):
             self._generations.path.mkdir(exist_ok=True)
         for index in clients:
@@ -180,7 +203,7 @@ class Checkpointer(Callback):
         group, begin = 8, 0
         while begin < len(clients):
             part = clients[begin : begin + group]
-            states = loop.desk.fetch_all(part, loop.context())
+            states = loop.dispatcher.fetch_all(part, loop.server.context())
             yield from zip(part, states, strict=True)
             begin += group
             largest = max(tree.size(state) for state in states)
@@ -207,7 +230,7 @@ class Checkpointer(Callback):
         files: dict[str, Future[Entry]],
         jobs: dict[str, int],
     ) -> None:
-        """When all files are there: the manifest, then away with what nobody needs any more."""
+        """When all files are there: the manifest; then what nobody needs any more is deleted."""
         try:
             clients = dict(self._clients)
             for index, file in files.items():
@@ -223,7 +246,7 @@ class Checkpointer(Callback):
         self._sweep()
 
     def _sweep(self) -> None:
-        """Away with old files, but not with those that clients who have not worked since a resume begin from."""
+        """Delete old files, but not those that clients who have not worked since a resume begin from."""
         began = [] if self.saved is None else [self.saved.manifest]
         self._generations.sweep([*self._good, *began])
 
@@ -242,14 +265,9 @@ class Checkpointer(Callback):
 
 def _server_state(loop: Loop, now: Progress) -> tree.Flat:
     try:
-        return tree.flatten(tensors_of(now))
+        return tree.flatten(tensors_of(now, loop.method, loop.task))
     except TypeError as error:
         raise PotluckError(
             f"The server of {type(loop.method).__name__} cannot be saved: {error}; keep tensors, modules and "
             "numbers in its state, or pass --checkpoint-every 0."
         ) from None
-
-
-def _land_all(loop: Loop) -> None:
-    for flight in loop.progress.flights:
-        loop.desk.land(flight)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from potluck.core.samples import Samples
-from potluck.federation import Federation
+from potluck.federation.federation import Federation
 
 BUDGET = 16 << 20
 """Bytes of rows that are looked at in all arrays together; smaller data are looked at whole."""
@@ -21,12 +21,15 @@ LEAST = 64
 def fingerprint(federation: Federation) -> dict[str, str]:
     """Digests of the clients (names, rows, labels) and of the models (first weights of each kind)."""
     task = federation.task
-    seen = _Arrays([samples.x for one in federation.participants for samples in (one.train, one.test)])
+    seen = _Arrays(
+        [samples.x for one in federation.members for samples in (one.train, one.test, one.validation)]
+    )
     clients: list[Any] = [task.num_classes, list(task.input_shape), task.seed]
-    for one, info in zip(federation.participants, task.clients, strict=True):
+    for one, info in zip(federation.members, task.clients, strict=True):
         # Transforms are code: what they make of the first row stands for them.
         first = _tensor(one.train.take(slice(0, 1))[0])
-        clients.append([info.name, info.architecture, seen.view(one.train), seen.view(one.test), first])
+        views = [seen.view(part) for part in (one.train, one.test, one.validation)]
+        clients.append([info.name, info.architecture, *views, first])
     common = [
         None if samples is None else seen.view(samples) for samples in (federation.shared_test, task.public)
     ]

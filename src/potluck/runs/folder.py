@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
-from potluck.limits import parse_json, parse_toml, read_text
+from potluck.core.files import parse_json, parse_toml, read_text, write_atomic
+from potluck.experiment.differences import first_difference
 
 RUNS = Path("runs")
 EXPERIMENT = "experiment.toml"
@@ -22,22 +22,6 @@ REPORT = "report.html"
 CHECKPOINT = "checkpoint"
 WORK = ".work"
 METRICS = (ROUNDS, CLIENTS)
-
-_NO_MATTER = {f"engine.{name}" for name in ("name", "workers", "memory", "device", "checkpoint_every")}
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """The whole file or the old one, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def write_files(out: Path, files: Mapping[str, str]) -> None:
@@ -70,30 +54,23 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All whole JSON lines of a file; a torn last line is left out."""
-    if not path.exists():
+    """The objects of a JSON-lines file; only a last line torn by a kill may be bad, and is left out."""
+    if not path.is_file():
         return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    objects: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
-
-
-def read_summary(run: Path) -> dict[str, Any]:
-    """What a finished run's summary says."""
-    file = run / SUMMARY
-    try:
-        summary = parse_json(read_text(file))
-    except (OSError, ValueError) as error:
-        raise PotluckError(
-            f"{str(file)!r} cannot be read ({error}); delete it to have it written again by: potluck resume {run}"
-        ) from None
-    if not isinstance(summary, dict):
-        raise PotluckError(f"{str(file)!r} is no summary; delete it and: potluck resume {run}")
-    return summary
+            value = parse_json(line) if line.strip() else None
+        except ValueError:
+            if number == len(lines):
+                break
+            raise PotluckError(
+                f"{str(path)!r} line {number} is not JSON: restore the file or repeat the run."
+            ) from None
+        if isinstance(value, dict):
+            objects.append(value)
+    return objects
 
 
 @contextmanager
@@ -160,18 +137,3 @@ def open_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
             f"--out {str(path)!r} already holds this run; pass --resume to go on with it, or choose another folder."
         )
     return True
-
-
-def first_difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str | None:
-    """The first setting in which two experiments differ, in words; those that change no result are left out."""
-    for key in sorted(old.keys() | new.keys()):
-        name = f"{prefix}{key}"
-        mine, theirs = old.get(key), new.get(key)
-        if name in _NO_MATTER or mine == theirs:
-            continue
-        if isinstance(mine, dict) and isinstance(theirs, dict):
-            if found := first_difference(mine, theirs, f"{name}."):
-                return found
-            continue
-        return f"{name} is {mine!r} there and {theirs!r} here"
-    return None

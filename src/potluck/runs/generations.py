@@ -16,11 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from potluck.codec import Buffer, load_state, parts
 from potluck.core.errors import PotluckError
+from potluck.core.files import parse_json, read_text
 from potluck.core.tree import Flat
+from potluck.loop.letter import Buffer, image, load_state
 
-FORMAT, VERSION = "potluck checkpoint", 1
+FORMAT, VERSION = "potluck checkpoint", 2
+
+MAX_MANIFEST = 1 << 30
+"""Bytes of a manifest; one of 100,000 clients has some 20 million."""
 
 Entry = dict[str, Any]
 """One file: its `file` name, `sha256` and `bytes`; a client's also says after how many `jobs` it was taken."""
@@ -67,7 +71,7 @@ class Generations:
     def write_state(self, name: str, state: Flat) -> Entry:
         """Write a state to a file of its own, down to the disk."""
         self.path.mkdir(exist_ok=True)
-        buffers, digest = parts(state.tensors, state.layout), hashlib.sha256()
+        buffers, digest = image(state), hashlib.sha256()
         for buffer in buffers:
             digest.update(buffer)
         _write(self.path / name, buffers)
@@ -107,9 +111,9 @@ class Generations:
         """The manifest of a generation, whole and unchanged, or `Damaged`."""
         name = f"manifest-{generation}.json"
         try:
-            content = json.loads((self.path / name).read_bytes())
+            content = parse_json(read_text(self.path / name, MAX_MANIFEST))
             version, digest, body = content["version"], content["sha256"], content["body"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, PotluckError):
             raise Damaged(f"{name} cannot be read") from None
         if version != VERSION:
             raise PotluckError(

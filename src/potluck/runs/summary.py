@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from potluck.core.evaluation import summarise
 from potluck.core.method import PaperAccounting
-from potluck.core.records import ClientScore
-from potluck.core.task import ClientInfo
+from potluck.core.task import Task
+from potluck.loop.evaluation import summarise
+from potluck.loop.newcomers import Newcomer, means
+from potluck.loop.records import Scores
+from potluck.runs.selection import best_row
 
 
 @dataclass
@@ -21,11 +24,10 @@ class Accounting:
     exchanges: int = 0
     note: str = ""
 
-    def add(self, one: PaperAccounting | None) -> None:
+    def add(self, one: PaperAccounting) -> None:
         """Take one exchange in."""
-        if one is not None:
-            self.up, self.down, self.note = self.up + one.up, self.down + one.down, one.note
-            self.exchanges += 1
+        self.up, self.down, self.note = self.up + one.up, self.down + one.down, one.note
+        self.exchanges += 1
 
     def result(self) -> dict[str, Any] | None:
         """Means, or nothing where the paper counts as we do."""
@@ -37,26 +39,31 @@ class Accounting:
 def summarise_run(
     facts: dict[str, Any],
     rounds: Sequence[dict[str, Any]],
-    clients: Sequence[ClientInfo],
-    scores: Sequence[ClientScore],
+    task: Task,
+    scores: Scores,
     accounting: Accounting,
 ) -> dict[str, Any]:
     """The content of `summary.json`. Accuracies are fractions; traffic is that of answered training jobs."""
-    evaluated = [row for row in rounds if row["accuracy"] is not None]
-    best = max(evaluated, key=lambda row: row["accuracy"], default=None)
-    final = summarise(score.score for score in scores)
-    by_client = {score.client.index: score.score.accuracy for score in scores if score.client}
+    best = best_row(rounds, facts.get("selected_by", "test"))
+    final = summarise(score.score for score in scores.test)
+    validation = summarise(score.score for score in scores.validation)
+    by_client = {score.client.index: score.score.accuracy for score in scores.test if score.client}
     jobs = sum(len(row["participants"]) for row in rounds)
     seconds = sum(row["seconds"] for row in rounds)
     summary = {
         **facts,
         "best_accuracy": best["accuracy"] if best else None,
         "best_round": best["round"] if best else None,
+        "best_accuracy_validation": best.get("accuracy_validation") if best else None,
         "final_accuracy": final.accuracy,
         "final_accuracy_std": final.std,
-        "client_accuracy": [by_client.get(client.index) for client in clients],
-        "client_names": [client.name for client in clients],
-        "client_architectures": [client.architecture for client in clients],
+        "final_accuracy_validation": validation.accuracy,
+        "final_macro_f1": final.macro_f1,
+        "final_calibration_error": final.calibration_error,
+        "final_loss": _finite(final.loss),
+        "client_accuracy": [by_client.get(client.index) for client in task.clients],
+        "client_names": [client.name for client in task.clients],
+        "client_architectures": [client.architecture for client in task.clients],
         "floats_up_per_client_round": _per_job(rounds, "floats_up", jobs),
         "floats_down_per_client_round": _per_job(rounds, "floats_down", jobs),
         "bytes_up": sum(row["bytes_up"] for row in rounds),
@@ -65,9 +72,45 @@ def summarise_run(
         "seconds": seconds,
         "virtual_seconds": rounds[-1]["virtual_seconds"] if rounds else 0.0,
         "samples_per_second": sum(row["trained_samples"] for row in rounds) / seconds if seconds else 0.0,
+        **_details(scores, task.num_classes),
     }
     counted = accounting.result()
     return summary if counted is None else {**summary, "paper_accounting": counted}
+
+
+def newcomers_found(newcomers: Sequence[Newcomer]) -> dict[str, Any]:
+    """What joining at the end was worth: per newcomer and on average."""
+    clients = [
+        {
+            "client": one.client.index,
+            "name": one.client.name,
+            "architecture": one.client.architecture,
+            "train_samples": one.client.samples,
+            "samples": one.score.samples,
+            "accuracy": one.score.accuracy,
+            "alone": one.alone.accuracy,
+        }
+        for one in newcomers
+    ]
+    return {**means(newcomers), "clients": clients}
+
+
+def _details(scores: Scores, classes: int) -> dict[str, Any]:
+    """Test samples and right answers of each class, and the bins of confidence, of all clients together."""
+    found = [score.score.details for score in scores.test if score.score.details is not None]
+    if not found:
+        return {}
+    samples, right = [0] * classes, [0] * classes
+    for true, guess, count in (entry for one in found for entry in one.confusion):
+        samples[true] += count
+        right[true] += count if guess == true else 0
+    together = zip(*(one.bins for one in found), strict=True)  # the clients' first bins, their second ones, …
+    bins = [[sum(numbers) for numbers in zip(*same, strict=True)] for same in together]
+    return {"class_samples": samples, "class_correct": right, "calibration": bins}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _per_job(rounds: Sequence[dict[str, Any]], key: str, jobs: int) -> float:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from potluck.core.callback import Callback, End, Step
-from potluck.core.loop import Loop
-from potluck.core.method import Method, Update
-from potluck.core.payload import Payload
-from potluck.core.records import ClientScore
-from potluck.core.task import ClientInfo
+from potluck.core.files import write_atomic
+from potluck.core.task import Task
+from potluck.loop.callbacks import Callback, End, Step
+from potluck.loop.loop import Loop
+from potluck.loop.records import ClientScore, Scores
+from potluck.loop.score import Score
 from potluck.runs import folder
-from potluck.runs.summary import Accounting, summarise_run
+from potluck.runs.summary import Accounting, newcomers_found, summarise_run
 
 
 class RunWriter(Callback):
@@ -26,17 +26,14 @@ class RunWriter(Callback):
         self.path = path
         self.facts = {**facts, "class_counts": class_counts}
         self.summary: dict[str, Any] = {}
+        self.late_facts: list[Callable[[], dict[str, Any]]] = []
+        """What the summary also says, found out when it is written."""
         self._accounting = Accounting()
-        self._method: Method[Any, Any, Any] | None = None
-        self._sent: dict[int, Payload] = {}
-        self._clients: Sequence[ClientInfo] = ()
+        self._task: Task | None = None
 
     def on_start(self, loop: Loop) -> None:
-        """Remember who takes part, and what those at work were sent."""
-        self._method, self._clients = loop.method, loop.task.clients
-        for flight in loop.progress.flights:
-            if flight.job.message is not None:
-                self._sent[flight.job.client] = flight.job.message
+        """Remember who takes part."""
+        self._task = loop.task
 
     def notes(self) -> dict[str, Any]:
         """What this writer knows beyond its files, so that another process can go on with `take_up`."""
@@ -47,48 +44,72 @@ class RunWriter(Callback):
         self._accounting = Accounting(**notes["accounting"])
         self.facts["command"] = notes["command"]
 
-    def on_send(self, client: ClientInfo, message: Payload, round_number: int) -> None:
-        """Keep the message until its answer comes, for the papers' own way of counting."""
-        self._sent[client.index] = message
-
-    def on_update(self, update: Update[Any], round_number: int) -> None:
-        """Count one exchange as the paper would."""
-        message = self._sent.pop(update.client.index, None)
-        if self._method is not None and message is not None:
-            self._accounting.add(self._method.paper_accounting(message, update.payload))
-
     def on_step(self, step: Step) -> None:
         """One line per server step, one per client and evaluation."""
-        folder.append_lines(
-            self.path / folder.CLIENTS, [_client_row(score) for score in step.scores if score.client]
-        )
+        for one in step.counted:
+            self._accounting.add(one)
+        rows = client_rows(Scores(step.scores, step.validation))
+        folder.append_lines(self.path / folder.CLIENTS, rows)
         folder.append_lines(self.path / folder.ROUNDS, [_finite(asdict(step.record))])
 
     def on_end(self, end: End) -> None:
         """Every client's last score, and the summary."""
-        folder.append_lines(self.path / folder.CLIENTS, [_client_row(score) for score in end.scores])
+        scores = Scores(end.scores, end.validation)
+        folder.append_lines(self.path / folder.CLIENTS, client_rows(scores))
         rounds = folder.read_lines(self.path / folder.ROUNDS)
-        self.summary = summarise_run(self.facts, rounds, self._clients, end.scores, self._accounting)
+        for find in self.late_facts:
+            self.facts |= find()
+        assert self._task is not None
+        if end.newcomers:
+            self.facts["newcomers"] = newcomers_found(end.newcomers)
+        self.summary = summarise_run(self.facts, rounds, self._task, scores, self._accounting)
         path = self.path / folder.SUMMARY
         with folder.writing(path):
-            folder.write_atomic(path, json.dumps(self.summary, indent=2) + "\n")
+            write_atomic(path, json.dumps(self.summary, indent=2) + "\n")
 
 
-def _client_row(score: ClientScore) -> dict[str, Any]:
-    client = score.client
+def client_rows(scores: Scores) -> list[dict[str, Any]]:
+    """A row per client and protocol, with what its validation samples gave beside the test; the server has none."""
+    beside = {_key(score): score.score for score in scores.validation}
+    rows = [
+        _client_row(score, score.score, beside.pop(_key(score), None))
+        for score in scores.test
+        if score.client
+    ]
+    alone = [score for score in scores.validation if _key(score) in beside]  # clients without test samples
+    return rows + [_client_row(score, None, score.score) for score in alone]
+
+
+def _key(score: ClientScore) -> tuple[int, str]:
+    return -1 if score.client is None else score.client.index, score.protocol
+
+
+def _client_row(about: ClientScore, test: Score | None, validation: Score | None) -> dict[str, Any]:
+    client = about.client
     assert client is not None
-    return {
-        "round": score.round,
+    row = {
+        "round": about.round,
         "client": client.index,
         "name": client.name,
         "architecture": client.architecture,
-        "protocol": score.protocol,
-        "samples": score.score.samples,
+        "protocol": about.protocol,
+        "samples": test.samples if test else 0,
         "train_samples": client.samples,
-        "accuracy": score.score.accuracy,
-        "loss": score.score.loss if math.isfinite(score.score.loss) else None,
-        "final": score.final,
+        "accuracy": test.accuracy if test else None,
+        "macro_f1": test.macro_f1 if test else None,
+        "calibration_error": test.calibration_error if test else None,
+        "loss": test.loss if test else None,
+        "final": about.final,
     }
+    if test and test.details:
+        row |= {"confusion": test.details.confusion, "calibration": test.details.bins}
+    if validation:
+        row |= {
+            "validation_samples": validation.samples,
+            "accuracy_validation": validation.accuracy,
+            "loss_validation": validation.loss,
+        }
+    return _finite(row)
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from potluck.core.job import Engine
 from potluck.core.method import Method
 from potluck.core.needs import check_needs
-from potluck.core.threads import one_thread
-from potluck.core.worker import Worker
-from potluck.federation import Federation
+from potluck.core.random import one_thread
+from potluck.federation.federation import Federation
+from potluck.loop.jobs import Engine
+from potluck.loop.worker import Worker
 from potluck.testing import promises
 from potluck.testing.federation import small_federation
 from potluck.testing.watch import MethodError

@@ -12,8 +12,8 @@ from potluck.core.method import Method, Need
 from potluck.core.model import ClientModel
 from potluck.core.random import generator, seeded
 from potluck.core.training import Training
-from potluck.federation import Federation
-from potluck.members import Member, Pair, federate
+from potluck.federation.federation import Federation, Member, Pair
+from potluck.federation.own import federate
 
 CLASSES, SIDE, FEATURES = 3, 8, 8
 

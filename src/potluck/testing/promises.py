@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from potluck import codec
 from potluck.core import tree
 from potluck.core.client import Client
-from potluck.core.evaluation import Evaluation
-from potluck.core.job import Engine, Job
-from potluck.core.loop import Loop
 from potluck.core.method import Method, payload_types
-from potluck.core.schedule import Schedule
-from potluck.core.worker import Worker
 from potluck.engines.serial import SerialEngine
-from potluck.federation import Federation
+from potluck.federation.federation import Federation
+from potluck.loop import letter
+from potluck.loop.evaluation import Evaluation
+from potluck.loop.jobs import Engine, Job
+from potluck.loop.loop import Loop
+from potluck.loop.schedule import Schedule
+from potluck.loop.worker import Worker
 from potluck.testing.federation import small_federation
 from potluck.testing.watch import MethodError, Trace, require, run_method, same_payload, same_state
 
@@ -42,8 +42,8 @@ def check_payloads_travel(method: Method[Any, Any, Any], make: Callable[[], Fede
             method,
             f"{label} is a {type(message).__name__}, declared is {kind.__name__}.",
         )
-        back = codec.decode(kind, codec.encode(message))
-        require(same_payload(message, back), method, f"{label} does not survive the codec.")
+        back = letter.decode(kind, letter.encode(message))
+        require(same_payload(message, back), method, f"{label} does not survive its letter.")
         if label.startswith("answer"):
             raw = [name for name, t in message.flatten()[0].items() if tuple(t.shape[1:]) == shape]
             require(
@@ -62,7 +62,7 @@ def check_payloads_are_copies(method: Method[Any, Any, Any], make: Callable[[], 
         )
     federation = make()
     me, loop = _first_job(method, federation)
-    message = method.broadcast(loop.progress.state, me.info, loop.context())
+    message = method.broadcast(loop.progress.state, me.info, loop.server.context())
     payload = method.client(me, message.copy())
     live = {tensor.data_ptr() for tensor in tree_tensors(me) if tensor.numel()}
     shared = [
@@ -92,7 +92,7 @@ def tree_tensors(me: Client) -> list[Tensor]:
 
 
 def _first_job(method: Method[Any, Any, Any], federation: Federation) -> tuple[Client, Loop]:
-    worker = Worker(method, federation.client, codec.encoded_size)
+    worker = Worker(method, federation.client)
     loop = Loop(method, federation.task, SerialEngine(worker), Schedule(2), Evaluation())
     me = worker.client(0)
     me.begin("train", 0, 1, 2)
@@ -104,8 +104,8 @@ def check_predict_leaves_the_client_alone(
 ) -> None:
     federation = make()
     me, loop = _first_job(method, federation)
-    worker = loop.desk.engine.worker  # type: ignore[attr-defined]
-    message = loop._broadcast(me.info, loop.context())
+    worker = loop.dispatcher.engine.worker  # type: ignore[attr-defined]
+    message = loop.server.message(me.info, loop.server.context())
     worker.run(Job(1, "train", 0, 0, 1, 2, message))
     before = me.state()
     worker.run(Job(2, "evaluate", 0, 1, 1, 2, message, ("own",)))
@@ -119,7 +119,7 @@ def check_state_survives_saving(method: Method[Any, Any, Any], make: Callable[[]
     federation = make()
     loop, trace, method = _saved_loop(method, federation), Trace(), copy.deepcopy(method)
     resumed = Loop(
-        method, federation.task, loop.desk.engine, Schedule(3), Evaluation(), [trace], loop.progress
+        method, federation.task, loop.dispatcher.engine, Schedule(3), Evaluation(), [trace], loop.progress
     )
     resumed.run()
     require(
@@ -128,25 +128,28 @@ def check_state_survives_saving(method: Method[Any, Any, Any], make: Callable[[]
         "a resumed run's server differs; keep all state in State.",
     )
     for info in federation.task.clients:
-        same = same_state(whole.clients[info.index], resumed.desk.fetch(info.index, resumed.context()))
+        same = same_state(
+            whole.clients[info.index], resumed.dispatcher.fetch_all([info.index], resumed.server.context())[0]
+        )
         require(same, method, "a resumed run's client differs; keep its state in me.private or me.module.")
 
 
 def _saved_loop(method: Method[Any, Any, Any], federation: Federation) -> Loop:
     """One round, then server and clients as fresh objects restored from bytes."""
     first, method = copy.deepcopy(method), copy.deepcopy(method)
-    engine = SerialEngine(Worker(first, federation.client, codec.encoded_size))
+    engine = SerialEngine(Worker(first, federation.client))
     loop = Loop(first, federation.task, engine, Schedule(3), Evaluation())
     loop.step()
-    context = loop.context()
-    server = codec.encode_state(tree.flatten(loop.progress.state))
-    saved = [codec.encode_state(loop.desk.fetch(info.index, context)) for info in federation.task.clients]
-    fresh = SerialEngine(Worker(method, federation.client, codec.encoded_size))
+    context = loop.server.context()
+    everybody = [info.index for info in federation.task.clients]
+    server = letter.encode_state(tree.flatten(loop.progress.state))
+    saved = [letter.encode_state(state) for state in loop.dispatcher.fetch_all(everybody, context)]
+    fresh = SerialEngine(Worker(method, federation.client))
     again = Loop(method, federation.task, fresh, Schedule(3), Evaluation(), progress=loop.progress)
-    again.progress.state = tree.unflatten(codec.decode_state(server), again.initial_state())
+    again.progress.state = tree.unflatten(letter.decode_state(server), again.server.initial_state())
     for info, data in zip(federation.task.clients, saved, strict=True):
-        again.desk.answers(
-            [again.desk.submit("restore", info.index, context, state=codec.decode_state(data))]
+        again.dispatcher.answers(
+            [again.dispatcher.submit("restore", info.index, context, state=letter.decode_state(data))]
         )
     return again
 

@@ -8,19 +8,18 @@ from typing import Any
 
 import torch
 
-from potluck import codec
 from potluck.core import tree
-from potluck.core.callback import Callback, End, Step
-from potluck.core.evaluation import Evaluation
-from potluck.core.job import Engine
-from potluck.core.loop import Loop
 from potluck.core.method import Method, Update
 from potluck.core.payload import Payload
-from potluck.core.schedule import Schedule
 from potluck.core.task import ClientInfo
-from potluck.core.worker import Worker
 from potluck.engines.serial import SerialEngine
-from potluck.federation import Federation
+from potluck.federation.federation import Federation
+from potluck.loop.callbacks import Callback, End, Step
+from potluck.loop.evaluation import Evaluation
+from potluck.loop.jobs import Engine
+from potluck.loop.loop import Loop
+from potluck.loop.schedule import Schedule
+from potluck.loop.worker import Worker
 
 
 class MethodError(AssertionError):
@@ -60,13 +59,15 @@ def run_method(
     **schedule: Any,
 ) -> Trace:
     method, trace = copy.deepcopy(method), Trace()  # what an earlier run left on the object must not help
-    working = engine(Worker(method, federation.client, codec.encoded_size))
+    working = engine(Worker(method, federation.client))
     try:
         plan = Schedule(rounds, **schedule)
         loop = Loop(method, federation.task, working, plan, Evaluation(also=("received",)), [trace])
         loop.run()
         trace.state = saved_state(method, trace.state)
-        trace.clients = [loop.desk.fetch(info.index, loop.context()) for info in federation.task.clients]
+        trace.clients = loop.dispatcher.fetch_all(
+            [info.index for info in federation.task.clients], loop.server.context()
+        )
     finally:
         working.close()
     return trace

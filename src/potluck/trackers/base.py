@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from potluck.core.callback import Callback, End, Step
 from potluck.core.errors import PotluckError
-from potluck.core.evaluation import summarise
-from potluck.core.loop import Loop
+from potluck.loop.callbacks import Callback, End, Step
+from potluck.loop.evaluation import summarise
+from potluck.loop.loop import Loop
 
 _log = logging.getLogger("potluck")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
-from potluck.core.loop import Loop
-from potluck.runs.folder import write_atomic
+from potluck.core.files import write_atomic
+from potluck.loop.loop import Loop
 from potluck.trackers.base import Tracker
 
 NAME = "track.csv"

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from potluck.core.loop import Loop
+from potluck.loop.loop import Loop
 from potluck.trackers.base import Tracker, facts, need
 
 RUN_ID = ".mlflow-run"  # in the run's folder, so that a resumed run goes on in the same place

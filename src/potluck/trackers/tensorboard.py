@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from potluck.core.loop import Loop
+from potluck.loop.loop import Loop
 from potluck.trackers.base import Tracker, need
 
 

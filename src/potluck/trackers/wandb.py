@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from potluck.core.loop import Loop
+from potluck.loop.loop import Loop
 from potluck.trackers.base import Tracker, facts, need
 
 RUN_ID = ".wandb-run"  # in the run's folder, so that both halves of a resumed run are one run when synced

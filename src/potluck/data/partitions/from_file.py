@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potluck.core.errors import PotluckError
+from potluck.core.files import parse_json, read_text
 from potluck.data.partitions.base import Partition, Rows
-from potluck.limits import parse_json, read_text
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,14 @@ def from_file(path: str) -> FromFile:
     return FromFile(str(path))
 
 
+NAMED = (Iid, Contiguous, Natural, Dirichlet, Pathological, FromFile)
+
+
+def has_short_form(rule: Partition) -> bool:
+    """Whether a text says all of a rule; one of the user's own, even a subclass of ours, is more than its text."""
+    return type(rule) in NAMED
+
+
 def parse_partition(text: str | Partition) -> Partition:
     """`"dirichlet:0.1"`, `"pathological:2,rule=pfllib"`, `"iid"`, `"file:PATH"`, … as a rule.
 

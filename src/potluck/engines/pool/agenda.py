@@ -6,8 +6,8 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Mapping
 
-from potluck.core.job import Job
 from potluck.engines.pool.costs import Costs
+from potluck.loop.jobs import Job
 
 Entry = tuple[float, int, int]
 """(minus the expected seconds, the job's id, the client): a heap gives the longest job first."""

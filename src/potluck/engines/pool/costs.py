@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from potluck.core.job import Job, Kind
+from potluck.loop.jobs import Job, Kind
 
 Guess = Callable[[int], float]
 """The relative cost of a client's job before anything was measured: parameters × samples, say."""

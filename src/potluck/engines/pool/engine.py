@@ -11,14 +11,14 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from potluck.core.errors import PotluckError
-from potluck.core.job import Answer, Failure, Job
 from potluck.core.method import payload_types
-from potluck.core.worker import Worker
 from potluck.engines.memory import SpillFolder, default_budget
 from potluck.engines.pool.agenda import NOBODY, Agenda
 from potluck.engines.pool.costs import Costs, Guess
 from potluck.engines.pool.process import Process, check_possible, start
 from potluck.engines.pool.wire import Order, Report, Wire
+from potluck.loop.jobs import Answer, Failure, Job
+from potluck.loop.worker import Worker
 
 ATTEMPTS = 3
 """How often a job is given out before its death counts as the job's own fault."""
@@ -151,7 +151,7 @@ class PoolEngine:
                 continue
             try:
                 report = self._wire.receive_report(process.socket)
-            except (EOFError, OSError):
+            except OSError:
                 self._replace(number)
             else:
                 self._finish(process, report)

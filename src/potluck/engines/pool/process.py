@@ -23,10 +23,10 @@ from pathlib import Path
 import torch
 
 from potluck.core.errors import PotluckError
-from potluck.core.job import Job
-from potluck.core.worker import Worker
 from potluck.engines.memory import SpillFolder
 from potluck.engines.pool.wire import Order, Report, Wire
+from potluck.loop.jobs import Job
+from potluck.loop.worker import Worker
 
 _PATIENCE = 0.5
 
@@ -94,22 +94,22 @@ def _main(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     threading.Thread(target=_end_with, args=(parent, folder.make()), daemon=True).start()
-    worker.residents.limit(folder, budget, at_once=True)
+    worker.cache.limit(folder, budget, at_once=True)
     try:
         while True:
             wire.send_report(theirs, _do(worker, wire.receive_order(theirs)))
-    except (EOFError, OSError):  # the parent hung up
+    except OSError:  # the parent hung up
         _leave(folder.make())
 
 
 def _do(worker: Worker, order: Order) -> Report:
-    job, residents = order.job, worker.residents
+    job, cache = order.job, worker.cache
     for client in order.forget:
-        residents.forget(client)
-    residents.expect(job.client, order.version)
-    before = residents.loading
+        cache.forget(client)
+    cache.expect(job.client, order.version)
+    before = cache.loading
     result = worker.run(job)
-    return Report(result, residents.stored(job.client), residents.loading - before)
+    return Report(result, cache.stored(job.client), cache.loading - before)
 
 
 def _end_with(parent: int, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Is stacking worth it here? One short measurement on copies of the clients."""
+"""Is training clients together faster here? One short measurement on copies of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from potluck.engines.vectorized.stack import Stack, key_of
 CLIENTS = 8
 
 
-def worth_stacking(task: Task, make: Callable[[int], Client]) -> bool:
+def is_faster_together(task: Task, make: Callable[[int], Client]) -> bool:
     """Train a few clients of the commonest architecture for a few batches, in turn and stacked; faster wins."""
     common, count = Counter(info.architecture for info in task.clients).most_common(1)[0]
     if count < 2:

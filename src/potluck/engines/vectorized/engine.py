@@ -10,18 +10,18 @@ from functools import partial
 from pathlib import Path
 
 from potluck.core.client import Client
-from potluck.core.job import Answer, Failure, Job
-from potluck.core.random import seeded
-from potluck.core.worker import Worker, failure_of
+from potluck.core.random import seeded, without_denormals
 from potluck.engines.memory import SpillFolder, default_budget
 from potluck.engines.vectorized.seats import Seat, run_together
+from potluck.loop.jobs import Answer, Failure, Job
+from potluck.loop.worker import Worker, failure_of
 
 
 class VectorizedEngine:
     """One process. Agrees with the serial engine up to rounding; draws of dropout differ.
 
-    Between cohorts, clients that take more than `memory` bytes together (half of what is free unless told) wait
-    in a temporary folder below `spill_dir`; those of one cohort are all in memory while they train.
+    Between groups, clients that take more than `memory` bytes together (half of what is free unless told) wait
+    in a temporary folder below `spill_dir`; those of one group are all in memory while they train.
     """
 
     name = "vectorized"
@@ -35,20 +35,20 @@ class VectorizedEngine:
         self._jobs: deque[Job] = deque()
         self._ready: deque[Answer | Failure] = deque()
         self._spill = SpillFolder(spill_dir)
-        worker.residents.limit(self._spill, default_budget() if memory is None else memory)
+        worker.cache.limit(self._spill, default_budget() if memory is None else memory)
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
         self._jobs.append(job)
 
     def results(self) -> Iterator[Answer | Failure]:
-        """Do queued jobs: training jobs that stand together in the queue as cohorts, others one by one."""
+        """Do queued jobs: training jobs that stand together in the queue in groups, others one by one."""
         while self._jobs or self._ready:
             if not self._ready:
-                self._ready.extend(self._cohort(self._next_cohort()))
+                self._ready.extend(self._run_group(self._next_group()))
             yield self._ready.popleft()
 
-    def _next_cohort(self) -> list[Job]:
+    def _next_group(self) -> list[Job]:
         jobs = [self._jobs.popleft()]
         clients = {jobs[0].client}
         while jobs[0].kind == "train" and self._jobs and self._jobs[0].kind == "train":
@@ -58,13 +58,13 @@ class VectorizedEngine:
             clients.add(jobs[-1].client)
         return jobs
 
-    def _cohort(self, jobs: Sequence[Job]) -> list[Answer | Failure]:
+    def _run_group(self, jobs: Sequence[Job]) -> list[Answer | Failure]:
         if len(jobs) == 1:
             return [self.worker.run(jobs[0])]
         started = time.perf_counter()
         results = self._together(jobs)
         try:
-            self.worker.settle(*jobs)
+            self.worker.note_changes(*jobs)
         except Exception as error:
             return [failure_of(job, "storing the clients", error) for job in jobs]
         share = (time.perf_counter() - started) / len(jobs)
@@ -83,7 +83,7 @@ class VectorizedEngine:
                 results[job.id] = failure_of(job, "set-up", error)
         if present:
             first, job = present[0]
-            with seeded(first.task.seed, "torch", "cohort", first.info.name, job.number):
+            with without_denormals(), seeded(first.task.seed, "torch", "cohort", first.info.name, job.number):
                 done = run_together([Seat(me, partial(self.worker.do, me, job)) for me, job in present])
             for (_, job), result in zip(present, done, strict=True):
                 failed = isinstance(result, BaseException)

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from potluck.core.client import Client, Fit, FitRequest
+from potluck.core.client import Client
+from potluck.core.training import Fit, FitRequest
 from potluck.engines.vectorized.stack import Stack, key_of
 
 
@@ -37,7 +38,7 @@ class Seat:
             self._back.release()
 
     def _ask(self, request: FitRequest) -> Fit:
-        """Called in the job's thread: hand the wish to train over and wait for its fulfilment."""
+        """Called in the job's thread: hand the request over and wait until it is done."""
         self.request = request
         self._back.release()
         self._go.acquire()
@@ -78,7 +79,7 @@ def _train(group: Sequence[Seat]) -> list[Fit | BaseException]:
     try:
         if len(pairs) == 1:
             ((me, request),) = pairs
-            return [me.train_plainly(request)]
+            return [me.train_alone(request)]
         return list(Stack(pairs).fit())
     except Exception as error:
         if len(pairs) > 1:

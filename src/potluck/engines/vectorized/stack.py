@@ -14,9 +14,10 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_flatten, tree_map
 
-from potluck.core.client import Client, Fit, FitRequest
+from potluck.core.client import Client
 from potluck.core.payload import Tensors
 from potluck.core.random import seeded
+from potluck.core.training import Fit, FitRequest
 from potluck.engines.vectorized.structure import structure_of
 
 Batch = tuple[Tensor, Tensor]

@@ -1,0 +1,107 @@
+"""Whole rounds or answers as they come: accuracy after the same number of jobs, and simulated time to a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from potluck.benchmark.figures import COLOURS, new_figure, save
+from potluck.benchmark.pages.words import made_from, wrapped
+from potluck.benchmark.store import Results
+from potluck.benchmark.suite import Suite, Task
+
+TARGET = 0.8
+
+
+def page(suite: Suite, results: Results) -> str:
+    """A table of settings × schedules, and a picture of accuracy over simulated time."""
+    reading = (
+        "The fleet is `long-tail`: most devices are fast, a few tens of times slower. All schedules do the same number "
+        f"of jobs; accuracy is after the last of them, mean and standard deviation over {len(suite.seeds)} seeds, in "
+        f"per cent. Seconds are simulated, until {TARGET:.0%} is reached (mean over the seeds that reach it)."
+    )
+    parts = ["# Whole rounds, or answers as they come", wrapped(made_from(suite, results)), wrapped(reading)]
+    parts.append(_table(suite, results))
+    parts.append("![Accuracy over simulated time](figures/asynchrony.svg)")
+    return "\n\n".join(parts) + "\n"
+
+
+def _settings(suite: Suite) -> dict[str, dict[str, Task]]:
+    """Tasks by setting (their name without the schedule), then by schedule."""
+    found: dict[str, dict[str, Task]] = {}
+    for task in suite.tasks:
+        schedule = task.axes["schedule"]
+        found.setdefault(task.title.removesuffix(f", schedule {schedule}"), {})[schedule] = task
+    return found
+
+
+def _table(suite: Suite, results: Results) -> str:
+    schedules = list(dict.fromkeys(task.axes["schedule"] for task in suite.tasks))
+    lines = [
+        f"| setting | method | {' | '.join(schedules)} | {' | '.join(f'{one}: seconds' for one in schedules)} |",
+        f"|---|---|{'---:|' * (2 * len(schedules))}",
+    ]
+    for title, by_schedule in _settings(suite).items():
+        for method in next(iter(by_schedule.values())).methods:
+            cells = [_found(results, by_schedule[one], method) for one in schedules]
+            if any(accuracies for accuracies, _ in cells):
+                shown = [_accuracy(a) for a, _ in cells] + [_seconds(a, s) for a, s in cells]
+                lines.append(f"| {title} | {method} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def _found(results: Results, task: Task, method: str) -> tuple[list[float], list[float]]:
+    """Accuracies at the end and times to the target, over seeds."""
+    rows = [row for row in results.rows if row.task == task.name and row.method == method]
+    clocks = [results.details.get(row.experiment, {}).get("clock", []) for row in rows]
+    times = [next((seconds for seconds, accuracy in clock if accuracy >= TARGET), None) for clock in clocks]
+    return [clock[-1][1] for clock in clocks if clock], [one for one in times if one is not None]
+
+
+def _accuracy(values: list[float]) -> str:
+    if not values:
+        return ""
+    spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{100 * np.mean(values):.1f}{spread}"
+
+
+def _seconds(accuracies: list[float], times: list[float]) -> str:
+    if not accuracies:
+        return ""
+    few = f" ({len(times)} of {len(accuracies)})" if len(times) < len(accuracies) else ""
+    return f"{np.mean(times):.1f}{few}" if times else "not reached"
+
+
+def draw(suite: Suite, results: Results, folder: Path) -> None:
+    """One panel per setting and method: accuracy over simulated seconds for each schedule, every seed a line."""
+    panels = [
+        (title, method, by_schedule)
+        for title, by_schedule in _settings(suite).items()
+        for method in next(iter(by_schedule.values())).methods
+        if any(_found(results, task, method)[0] for task in by_schedule.values())
+    ]
+    if not panels:
+        return
+    figure = new_figure(3.2 * len(panels), 3.0)
+    for axes, (title, method, by_schedule) in zip(
+        np.atleast_1d(figure.subplots(1, len(panels), sharey=True)), panels, strict=True
+    ):
+        for colour, (schedule, task) in zip(COLOURS, by_schedule.items(), strict=False):
+            _curves(axes, results, task, method, schedule, colour)
+        axes.set_title(f"{method}\n{title}", fontsize=7)
+        axes.set_xscale("log")
+        axes.set_xlabel("simulated seconds")
+        axes.grid(alpha=0.25)
+    figure.axes[0].set_ylabel("accuracy")
+    figure.axes[0].legend(fontsize=7, frameon=False)
+    save(figure, folder / "asynchrony.svg")
+
+
+def _curves(axes: Any, results: Results, task: Task, method: str, schedule: str, colour: str) -> None:
+    rows = [row for row in results.rows if row.task == task.name and row.method == method]
+    for number, row in enumerate(rows):
+        clock = results.details.get(row.experiment, {}).get("clock", [])
+        label = schedule if number == 0 else None
+        axes.plot([x for x, _ in clock], [y for _, y in clock], color=colour, label=label, linewidth=1)

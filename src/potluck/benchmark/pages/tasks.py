@@ -1,0 +1,168 @@
+"""`docs/benchmark.md` out of the stored results: tables, figures, and words that the numbers carry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from potluck.benchmark.figures import rank_figure, traffic_figure
+from potluck.benchmark.pages.words import made_from, wrapped
+from potluck.benchmark.statistics import LEVEL, REFERENCE, Line, front, lines, mean_ranks
+from potluck.benchmark.store import Results
+from potluck.benchmark.suite import Suite, Task
+
+FIGURES = "figures"
+
+
+def page(suite: Suite, results: Results) -> str:
+    """The whole page; the same text for the same results."""
+    tasks = [task for task in suite.tasks if lines(results, task.name)]
+    parts = [_head(suite, results), _words(results, tasks)]
+    parts += [_task(task, lines(results, task.name)) for task in tasks]
+    parts += [_ranks(results, tasks), _footing(suite, results)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _head(suite: Suite, results: Results) -> str:
+    origin = wrapped(made_from(suite, results))
+    reading = wrapped(
+        "How to read it: accuracy is the mean over clients on their own test samples, in per cent, at the round "
+        "that was "
+        f"best on *validation* samples; ± is the standard deviation over {len(suite.seeds)} seeds. Every method had "
+        f"the same "
+        f"budget of {suite.trials} tuning trials, on another seed and {suite.tuning_share:.0%} of the rounds, "
+        f"scored on "
+        "validation. *Gain* is the difference to standalone training in points, and its p-value is Wilcoxon's "
+        "signed-rank "
+        "test over the clients of all seeds, each paired with itself trained alone, with Holm's correction over "
+        "the methods "
+        f"of the task; bold where p < {LEVEL:g}. *Worst* is the mean of the worst tenth of the clients. *Newcomers* "
+        f"is what "
+        "clients that took no part in training gain from the federation when they join at the end, over the same "
+        "model "
+        "trained alone for as long. *Numbers* are what travels per client and round, both ways."
+    )
+    return f"# Benchmark: what these methods do on real data\n\n{origin}\n\n{reading}"
+
+
+def _words(results: Results, tasks: Sequence[Task]) -> str:
+    """Who gains where, in sentences made of the table."""
+    said = ["## What it shows", ""]
+    wins: dict[str, list[str]] = {}
+    losses: dict[str, list[str]] = {}
+    for task in tasks:
+        found = lines(results, task.name)
+        better = [line for line in found if line.verdict == "better"]
+        worse = [line for line in found if line.verdict == "worse"]
+        for line in better:
+            wins.setdefault(line.method, []).append(task.name)
+        for line in worse:
+            losses.setdefault(line.method, []).append(task.name)
+        said.append(f"* **{task.title}**: {_sentence(found, better, worse)}")
+    often = sorted(wins, key=lambda method: (-len(wins[method]), method))
+    if often:
+        told = "; ".join(f"{method} on {len(wins[method])} of {len(tasks)}" for method in often[:6])
+        said.append(f"* Significantly ahead of standalone training most often: {told}.")
+    never = sorted(method for method in losses if method not in wins)
+    if never:
+        said.append(f"* Significantly behind on some task and ahead on none: {', '.join(never)}.")
+    return "\n".join(said)
+
+
+def _sentence(found: Sequence[Line], better: Sequence[Line], worse: Sequence[Line]) -> str:
+    base = next((line for line in found if line.method == REFERENCE), None)
+    if base is None:
+        return "standalone training was not run."
+    parts = [f"standalone training reaches {base.accuracy:.1%}"]
+    if better:
+        top = max(better, key=lambda line: line.gain or 0)
+        parts.append(
+            f"{len(better)} of {len(found) - 1} methods are significantly ahead, most of all {top.method} "
+            f"(+{100 * (top.gain or 0):.1f} points at {top.floats:,.0f} numbers per client and round)"
+        )
+        least = min(better, key=lambda line: line.floats)
+        if least.method != top.method:
+            parts.append(
+                f"with the least traffic {least.method} (+{100 * (least.gain or 0):.1f}, {least.floats:,.0f} numbers)"
+            )
+    else:
+        parts.append(f"none of {len(found) - 1} methods is significantly ahead")
+    if worse:
+        parts.append(f"significantly behind: {', '.join(line.method for line in worse)}")
+    return "; ".join(parts) + "."
+
+
+def _task(task: Task, found: Sequence[Line]) -> str:
+    head = [
+        f"## {task.title}",
+        "",
+        *([task.why, ""] if task.why else []),
+        "| method | accuracy | gain | p | worst | newcomers | numbers | seconds |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    best = front(found)
+    body = [_row(line) for line in found]
+    tail = [
+        "",
+        f"Not beaten in accuracy and traffic at once: {', '.join(best)}.",
+        "",
+        f"![Accuracy against traffic]({FIGURES}/benchmark-{task.name}.svg)",
+    ]
+    return "\n".join([*head, *body, *tail])
+
+
+def _row(line: Line) -> str:
+    gain = "" if line.gain is None else f"{100 * line.gain:+.1f}"
+    if line.verdict:
+        gain = f"**{gain}**"
+    newcomers = "" if line.newcomers is None else f"{100 * line.newcomers:+.1f}"
+    p = "" if line.corrected is None else ("< 0.001" if line.corrected < 0.001 else f"{line.corrected:.3f}")
+    cells = [
+        line.method,
+        f"{100 * line.accuracy:.1f} ± {100 * line.std:.1f}",
+        gain,
+        p,
+        f"{100 * line.worst:.1f}",
+        newcomers,
+        f"{line.floats:,.0f}",
+        f"{line.seconds:.0f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _ranks(results: Results, tasks: Sequence[Task]) -> str:
+    ranks, critical = mean_ranks(results, [task.name for task in tasks])
+    if not ranks:
+        return ""
+    ordered = sorted(ranks, key=lambda method: (ranks[method], method))
+    told = ", ".join(f"{method} {ranks[method]:.1f}" for method in ordered)
+    text = wrapped(
+        f"Mean ranks (1 is best) of the {len(ranks)} methods that did all {len(tasks)} tasks: {told}. Methods whose "
+        f"ranks "
+        f"differ by less than {critical:.1f} (Nemenyi's critical difference at {LEVEL:g}) are not told apart by so "
+        f"few tasks."
+    )
+    return f"## Over all tasks\n\n{text}\n\n![Mean ranks]({FIGURES}/benchmark-ranks.svg)"
+
+
+def _footing(suite: Suite, results: Results) -> str:
+    versions = sorted({f"{row.versions}; {row.machine}" for row in results.rows})
+    seconds = sum(row.seconds for row in results.rows) + sum(trial.seconds for trial in results.trials)
+    text = wrapped(
+        f"`potluck benchmark {suite.name} --resume`: a row whose experiment is stored is not run again, and "
+        f"`potluck benchmark {suite.name} --stale` names rows older than their method's code. All runs together "
+        f"trained for "
+        f"{seconds / 3600:.1f} hours, on one core each. Seconds are of a shared machine and compare only roughly. "
+        f"{'; '.join(versions)}."
+    )
+    return f"## How it was made\n\n{text}"
+
+
+def draw(suite: Suite, results: Results, folder: Path) -> None:
+    """The figures of the page."""
+    found = [task for task in suite.tasks if lines(results, task.name)]
+    for task in found:
+        traffic_figure(task.title, lines(results, task.name), folder / f"benchmark-{task.name}.svg")
+    ranks, critical = mean_ranks(results, [task.name for task in found])
+    if ranks:
+        rank_figure(ranks, critical, folder / "benchmark-ranks.svg")

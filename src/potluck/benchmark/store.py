@@ -1,0 +1,186 @@
+"""Results as data: a row per run in a CSV file, curves and clients beside it in JSON. Rows are added as they come."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import platform
+import subprocess
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import potluck
+from potluck.core.errors import PotluckError
+from potluck.core.files import parse_json, read_text, write_atomic
+
+LIMIT = 256 << 20
+POINTS = 25
+"""How many points of a curve are kept."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run. Accuracies are fractions; `accuracy` is that of the round that was best on validation."""
+
+    task: str
+    method: str
+    seed: int
+    accuracy: float
+    final_accuracy: float
+    worst_tenth: float
+    macro_f1: float | None
+    calibration_error: float | None
+    newcomers: float | None
+    newcomers_alone: float | None
+    floats_up: float
+    floats_down: float
+    samples_per_job: float
+    seconds: float
+    settings: str
+    experiment: str
+    code: str
+    commit: str
+    versions: str
+    machine: str
+    date: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of the tuning, scored on validation alone."""
+
+    task: str
+    method: str
+    settings: str
+    validation: float | None
+    seconds: float
+    experiment: str
+    code: str
+
+
+@dataclass
+class Results:
+    """Everything measured of a suite so far."""
+
+    folder: Path
+    name: str
+    rows: list[Row] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path, name: str) -> Results:
+        """What lies in the folder; nothing where nothing was measured."""
+        found = cls(folder, name)
+        found.rows = [_typed(Row, entry) for entry in _table(found.table)]
+        found.trials = [_typed(Trial, entry) for entry in _table(found.trial_table)]
+        if found.curves.exists():
+            found.details = parse_json(read_text(found.curves, LIMIT))
+        return found
+
+    @property
+    def table(self) -> Path:
+        """The rows."""
+        return self.folder / f"{self.name}.csv"
+
+    @property
+    def trial_table(self) -> Path:
+        """The trials of the tuning."""
+        return self.folder / f"{self.name}-trials.csv"
+
+    @property
+    def curves(self) -> Path:
+        """Curves and clients' accuracies, by the digest of the experiment."""
+        return self.folder / f"{self.name}.json"
+
+    def add(self, row: Row, details: dict[str, Any]) -> None:
+        """Keep a run, in the place of an earlier one of the same experiment, and write everything down."""
+        self.rows = [one for one in self.rows if one.experiment != row.experiment] + [row]
+        self.rows.sort(key=lambda one: (one.task, one.method, one.seed, one.experiment))
+        self.details[row.experiment] = details
+        kept = {one.experiment for one in self.rows}
+        self.details = {digest: self.details[digest] for digest in sorted(kept & self.details.keys())}
+        self._write()
+
+    def add_trial(self, trial: Trial) -> None:
+        """Keep a trial."""
+        self.trials = [one for one in self.trials if one.experiment != trial.experiment] + [trial]
+        self.trials.sort(key=lambda one: (one.task, one.method, one.settings))
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.table, _csv(Row, self.rows))
+            write_atomic(self.trial_table, _csv(Trial, self.trials))
+            lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in self.details.items()]
+            write_atomic(self.curves, "{\n" + ",\n".join(lines) + "\n}\n")
+        except OSError as error:
+            raise PotluckError(
+                f"Results cannot be written to {str(self.folder)!r} ({error.strerror}); choose another with --results."
+            ) from None
+
+
+def origin() -> dict[str, str]:
+    """Where a result comes from: the state of the code, versions, the machine, the day."""
+    return {
+        "commit": _commit(),
+        "versions": f"potluck {potluck.__version__}, torch {torch.__version__}, python {platform.python_version()}",
+        "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} thread",
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _commit() -> str:
+    here = Path(potluck.__file__).parent
+    done = subprocess.run(
+        ["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def thinned(values: list[float | None]) -> list[tuple[int, float]]:
+    """At most `POINTS` of a curve's points (round, value), the last one always among them."""
+    known = [(number, round(value, 5)) for number, value in enumerate(values, 1) if value is not None]
+    step = max(1, -(-len(known) // POINTS))
+    return known[(len(known) - 1) % step :: step] if known else []
+
+
+def _table(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(read_text(path, LIMIT)))) if path.exists() else []
+
+
+def _csv(kind: type[Any], rows: list[Any]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [entry.name for entry in fields(kind)], lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _text(value) for name, value in asdict(row).items()})
+    return out.getvalue()
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _typed(kind: type[Any], entry: dict[str, str]) -> Any:
+    """A row as it was before it became text."""
+    values: dict[str, Any] = {}
+    for one in fields(kind):
+        text = entry.get(one.name) or ""
+        number = "float" in str(one.type)
+        values[one.name] = (
+            (float(text) if text else None) if number else int(text) if one.type == "int" else text
+        )
+    return kind(**values)

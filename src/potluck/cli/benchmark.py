@@ -1,0 +1,90 @@
+"""`potluck benchmark`: a suite of tasks, every method tuned alike, results as data, the page from the data."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from potluck.benchmark.runner import Runner
+
+
+def benchmark(
+    suite: Annotated[
+        str, typer.Argument(metavar="[SUITE]", help="a suite's name, or a suite of your own: FILE.toml")
+    ] = "cpu",
+    tasks: Annotated[str | None, typer.Option("--tasks", help="comma list; else all")] = None,
+    methods: Annotated[str | None, typer.Option("--methods", help="comma list; else all")] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="comma list; else the suite's")] = None,
+    results: Annotated[Path, typer.Option("--results", help="where results are kept")] = Path("results"),
+    jobs: Annotated[int, typer.Option("--jobs", help="runs at once; 0: one per core", min=0)] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="add what is missing")] = False,
+    page: Annotated[bool, typer.Option("--page", help="only write the page from the stored results")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="the page; else its place in docs/")] = None,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="only name rows older than their method's code")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no line per run")] = False,
+) -> None:
+    """Run tasks × methods × seeds, each method tuned with the same small budget; keep a row per run."""
+    from potluck.benchmark.pages import usual_place, write_page
+    from potluck.benchmark.runner import Runner
+    from potluck.benchmark.runner import stale as stale_rows
+    from potluck.benchmark.store import Results
+    from potluck.benchmark.suite import find_suite
+    from potluck.core.errors import PotluckError
+
+    chosen = find_suite(suite)
+    stored = Results.read(results, chosen.name)
+    if stale:
+        for line in stale_rows(stored):
+            typer.echo(line)
+        return
+    if page:
+        place = out or usual_place(chosen)
+        write_page(chosen, stored, place)
+        typer.echo(f"Page: {place}")
+        return
+    if stored.rows and not resume:
+        raise PotluckError(
+            f"{str(stored.table)!r} has {len(stored.rows)} results already; pass --resume to add what is missing, or "
+            "another folder with --results."
+        )
+    runner = Runner(
+        chosen,
+        stored,
+        [chosen.task(name) for name in _words(tasks)] or chosen.tasks,
+        _known_methods(methods, [method for task in chosen.tasks for method in task.methods]),
+        [int(word) for word in _words(seeds)] or chosen.seeds,
+        shlex.join(["potluck", *sys.argv[1:]]),
+    )
+    _go(runner, jobs, quiet)
+
+
+def _go(runner: Runner, jobs: int, quiet: bool) -> None:
+    trials, runs = runner.count()
+    typer.echo(f"To do: {trials} tuning trials and {runs} runs; results go to {runner.results.table}")
+    failures = runner.run(jobs or os.cpu_count() or 1, (lambda _: None) if quiet else typer.echo)
+    for sentence in failures:
+        typer.echo(f"Failed: {sentence}", err=True)
+    typer.echo(f"{len(runner.results.rows)} rows in {runner.results.table}")
+    if failures:
+        raise typer.Exit(1)
+
+
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()] if text else []
+
+
+def _known_methods(text: str | None, known: list[str]) -> list[str]:
+    from potluck.core.errors import unknown
+
+    for word in _words(text):
+        if word not in known:
+            raise unknown("method of the suite", word, known)
+    return _words(text) or known

@@ -1,0 +1,53 @@
+"""Small text files: read with bounds, so that one without end does no harm, and written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from potluck.core.errors import PotluckError
+
+MAX_TEXT = 16 << 20
+"""Bytes of a settings or summary file; the largest that Potluck writes is far smaller."""
+
+
+def read_text(path: Path, limit: int = MAX_TEXT) -> str:
+    """The text of a file that is not larger than `limit`."""
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise PotluckError(f"{str(path)!r} is larger than the {limit >> 20} MB that such a file may have.")
+    return data.decode("utf-8")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """TOML as nested values; nesting without end is a `ValueError` like any other mistake."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def parse_json(text: str) -> Any:
+    """JSON as nested values, with the same bound on nesting."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """The whole file or the old one, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,51 @@
+"""Settings, each declared once: its default, its meaning, its limits, and whether results depend on it.
+
+A section of the experiment is a frozen dataclass of settings, and so are a method's own. The same object is read from a
+file, checked, recorded and used by the loop; `potluck settings` and the documentation print it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar
+
+
+class Settings:
+    """Base of every section. Unknown names are refused by whoever reads it from a file."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        "extra": "forbid",
+        "allow_inf_nan": False,
+        "str_strip_whitespace": True,
+    }
+
+
+def setting(default: Any, meaning: str, *, results: bool = True, **limits: Any) -> Any:
+    """A field with its meaning; `limits` are ge, gt, le, lt. `results=False`: no result depends on it."""
+    return field(default=default, metadata={"description": meaning, "results": results, **limits})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of one setting."""
+
+    name: str
+    kind: str
+    default: Any
+    meaning: str
+    results: bool
+
+
+def settings_of(section: type[Any] | Any) -> Iterator[Setting]:
+    """The settings of a section, or of a method, in the order of declaration."""
+    for entry in fields(section) if is_dataclass(section) else ():
+        default = entry.default_factory() if entry.default_factory is not MISSING else entry.default
+        kind = entry.type if isinstance(entry.type, str) else getattr(entry.type, "__name__", str(entry.type))
+        yield Setting(
+            entry.name,
+            kind,
+            None if default is MISSING else default,
+            str(entry.metadata.get("description", "")),
+            bool(entry.metadata.get("results", True)),
+        )

@@ -1,0 +1,39 @@
+"""Do two experiments ask the same? Each setting says itself whether results depend on it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from potluck.experiment.checks import known_settings
+from potluck.experiment.experiment import Experiment
+from potluck.experiment.files import dotted
+
+
+@functools.cache
+def _without_effect() -> frozenset[str]:
+    return frozenset(name for name, results in known_settings(Experiment) if not results)
+
+
+def changes_results(name: str) -> bool:
+    """Whether a result depends on the setting of this dotted name; of an unknown one it is feared."""
+    return name not in _without_effect()
+
+
+def question(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that results depend on, by dotted names, out of an experiment's nested values."""
+    return {name: _plain(value) for name, value in dotted(values).items() if changes_results(name)}
+
+
+def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """The first setting in which two experiments ask something else, in words."""
+    mine, theirs = question(old), question(new)
+    for name in sorted(mine.keys() | theirs.keys()):
+        if mine.get(name) != theirs.get(name):
+            return f"{name} is {mine.get(name)!r} there and {theirs.get(name)!r} here"
+    return None
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,51 @@
+"""Settings that cannot act in the company of the others: refused, so that what is recorded is what ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from potluck.core.errors import PotluckError
+from potluck.experiment.experiment import Experiment
+
+
+def refuse_inert(experiment: Experiment) -> None:
+    """Raise for the first setting that was changed from its default and has nothing to act on."""
+    usual = Experiment()
+    for name, reason in _inert(experiment):
+        section, _, key = name.partition(".")
+        value = getattr(getattr(experiment, section), key)
+        if value != getattr(getattr(usual, section), key):
+            raise PotluckError(f"{name} = {value!r} cannot act: {reason}.")
+
+
+def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    training, schedule, privacy = experiment.training, experiment.schedule, experiment.privacy
+    if training.optimizer == "sgd":
+        yield "training.betas", "training.optimizer = 'sgd' has no moments; leave it out"
+    else:
+        yield (
+            "training.momentum",
+            f"training.optimizer = {training.optimizer!r} has moments of its own; leave it out",
+        )
+    if schedule.robust != "trimmed-mean":
+        yield "schedule.trim", f"schedule.robust = {schedule.robust!r} trims nothing; leave it out"
+    if schedule.synchronous and schedule.mode != "auto":
+        yield "schedule.staleness_power", "in a synchronous schedule no answer is stale; leave it out"
+    if not privacy.clip:
+        yield "privacy.noise_multiplier", "it is in units of privacy.clip; set that, for instance to 1.0"
+        yield "privacy.delta", "privacy.clip is 0, so nothing is accounted for; leave it out"
+        yield "privacy.reproducible", "privacy.clip is 0, so there is no noise; leave it out"
+    if not experiment.evaluate.newcomers:
+        yield (
+            "evaluate.newcomer_epochs",
+            "evaluate.newcomers is 0, so nobody joins; set it, for instance to 0.2",
+        )
+    if not experiment.faults.slow:
+        yield "faults.slow_factor", "faults.slow is 0, so no job is slow; leave it out"
+    if not experiment.models.feature_dim:
+        yield "models.projection", "models.feature_dim is not set, so nothing is projected; leave it out"
+    if not experiment.devices.fleet:
+        yield "devices.assign", "there are no devices; set devices.fleet, such as phones"
+    if experiment.engine.name not in ("flower", "auto"):
+        for key in ("nodes", "classes", "server", "ca", "simulation"):
+            yield f"engine.{key}", f"engine.name is {experiment.engine.name!r}; set it to 'flower'"

@@ -1,0 +1,220 @@
+"""Data × partition × models → clients: the population that a method trains."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from potluck.core.client import Client
+from potluck.core.errors import PotluckError
+from potluck.core.model import ClientModel, norms_at_rest, put_channels_last
+from potluck.core.random import seeded
+from potluck.core.samples import Samples
+from potluck.core.task import CPU, Architecture, ClientInfo, Task
+from potluck.core.training import Training
+from potluck.federation.devices import Device
+
+Builder = Callable[[], ClientModel]
+Pair = tuple[Tensor, Tensor]
+BUILT = ("built",)
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+
+class Member:
+    """One client as its owner describes it: a model, training, validation and test samples, a name.
+
+    `model` is a module, whose weights the client starts from, or what makes one. Samples are pairs of tensors
+    `(x, y)`, or views. `architecture` names the kind of model; clients of one kind share what is common to it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Callable[[], nn.Module],
+        train: Pair | Samples,
+        test: Pair | Samples | None = None,
+        name: str | None = None,
+        *,
+        validation: Pair | Samples | None = None,
+        architecture: str = "",
+        device: str = "default",
+    ) -> None:
+        self.model, self.name, self.architecture, self.device = model, name, architecture, device
+        self.train = samples_of(train)
+        nothing = self.train.select(torch.arange(0))
+        self.test = nothing if test is None else samples_of(test)
+        self.validation = nothing if validation is None else samples_of(validation)
+
+    def build(self) -> ClientModel:
+        """A model of this client, in the state in which it should start."""
+        made = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
+        return as_client_model(made, self.name)
+
+
+def samples_of(given: Pair | Samples) -> Samples:
+    """A pair of tensors as samples."""
+    return given if isinstance(given, Samples) else Samples(*given)
+
+
+def as_client_model(model: nn.Module, who: object) -> ClientModel:
+    """The module itself, or a sentence on how to split it."""
+    if not isinstance(model, ClientModel):
+        raise PotluckError(
+            f"The model of client {who} is a {type(model).__name__}, which has no features and head; "
+            'pass potluck.split(model, head="NAME OF ITS LAST LAYER").'
+        )
+    return model
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A population ready to train: the agreed task, and a way to make each client when it is first needed."""
+
+    task: Task
+    members: Sequence[Member]
+    shared_test: Samples | None = None
+    augment: Augment | None = None
+    label: str = "own data"
+    devices: Sequence[Device] = ()
+    vocabulary: int | None = None
+    """How many different words samples are made of, where they are texts."""
+    channels_last: frozenset[str] | None = None
+    """Architectures whose clients keep images, and the weights of convolutions, with the channels last; None: all
+    networks as they were built."""
+
+    @property
+    def training(self) -> Training:
+        """How clients train."""
+        return self.task.training
+
+    def example(self) -> Tensor:
+        """One sample as models see it."""
+        return _example(self.members, self.task.dtype, self.task.device)
+
+    def client(self, index: int) -> Client:
+        """A new client of this index, as it is before its first job."""
+        one, info = self.members[index], self.task.clients[index]
+        model = one.build().to(device=self.task.device, dtype=self.task.dtype).eval()
+        if self.channels_last is not None:
+            put_channels_last(model, one.architecture in self.channels_last)
+        return Client(
+            info,
+            model,
+            one.train,
+            one.test,
+            self.task,
+            self.training,
+            validation=one.validation,
+            shared_test=self.shared_test,
+            augment=self.augment,
+        )
+
+    def cost(self, index: int) -> float:
+        """What training a client costs relative to others, as a first guess: parameters × samples."""
+        info = self.task.clients[index]
+        return self.task.architectures[info.architecture].numbers * float(max(1, info.samples))
+
+    def laid_out(self, words: Sequence[str]) -> Federation:
+        """The same with the architectures named channels last and all others first; `built`: each as it was built."""
+        return replace(self, channels_last=None if tuple(words) == BUILT else frozenset(words))
+
+    def class_counts(self) -> list[list[int]]:
+        """Training samples per client and class."""
+        classes = self.task.num_classes
+        return [torch.bincount(one.train.labels, minlength=classes).tolist() for one in self.members]
+
+
+def assemble(
+    members: Sequence[Member],
+    *,
+    num_classes: int,
+    input_shape: tuple[int, ...],
+    training: Training,
+    seed: int,
+    builders: Mapping[str, Builder],
+    shared_builder: Builder | None = None,
+    shared_test: Samples | None = None,
+    public: Samples | None = None,
+    augment: Augment | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = CPU,
+    label: str = "own data",
+    devices: Sequence[Device] = (),
+    vocabulary: int | None = None,
+) -> Federation:
+    """Put a population together; `builders` gives the common first weights of each architecture."""
+    infos = _infos(members)
+    example = _example(members, dtype, device)
+    architectures = {
+        name: describe(name, _seeded_builder(build, seed, name), example, dtype, device)
+        for name, build in builders.items()
+    }
+    task = Task(
+        num_classes,
+        input_shape,
+        infos,
+        architectures,
+        seed,
+        shared_builder,
+        public,
+        dtype,
+        device,
+        training,
+    )
+    return Federation(task, members, shared_test, augment, label, devices, vocabulary)
+
+
+def _infos(members: Sequence[Member]) -> tuple[ClientInfo, ...]:
+    """What the server knows of each client."""
+    names = [one.name or f"client-{index}" for index, one in enumerate(members)]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise PotluckError(f"Two clients are called {twice!r}; give every client a name of its own.")
+    return tuple(
+        ClientInfo(index, name, len(one.train), one.architecture, one.device, len(one.validation))
+        for index, (name, one) in enumerate(zip(names, members, strict=True))
+    )
+
+
+def _seeded_builder(build: Builder, seed: int, name: str) -> Builder:
+    def seeded_build() -> ClientModel:
+        with seeded(seed, "architecture", name):
+            return build()
+
+    return seeded_build
+
+
+def _example(members: Sequence[Member], dtype: torch.dtype, device: torch.device) -> Tensor:
+    one = next((one for one in members if len(one.train)), None)
+    if one is None:
+        raise PotluckError("No client has any training sample; give at least one client some data.")
+    x, _ = one.train.take(slice(0, 1))
+    return x.to(device=device, dtype=dtype if x.is_floating_point() else x.dtype)
+
+
+def describe(
+    name: str, build: Builder, example: Tensor, dtype: torch.dtype = torch.float32, device: torch.device = CPU
+) -> Architecture:
+    """What all parties may know of an architecture, read off one model of it."""
+    model = build().to(device=device, dtype=dtype).eval()
+    shapes: list[tuple[int, ...]] = []
+    with torch.no_grad(), norms_at_rest(model):  # one sample is no batch to normalise over
+        x = example
+        for stage in model.stages:
+            x = stage(x)
+            shapes.append(tuple(x.shape[1:]))
+        features = model.features(example)
+    rate = getattr(model, "width_rate", None)
+    return Architecture(
+        name=name,
+        feature_dim=features.shape[1],
+        initial={key: tensor.detach().clone() for key, tensor in model.state_dict().items()},
+        parameters=frozenset(key for key, _ in model.named_parameters()),
+        head={key: tuple(tensor.shape) for key, tensor in model.head.state_dict().items()},
+        stage_shapes=tuple(shapes),
+        width_rate=None if rate is None else float(rate),
+        build=build,
+    )

@@ -1,0 +1,221 @@
+"""An experiment's population: load the data, have it dealt, give every client its model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from potluck.core.errors import PotluckError
+from potluck.core.method import Method, Need
+from potluck.core.model import ClientModel
+from potluck.core.random import seeded
+from potluck.data import Data, Partition, load_data
+from potluck.data.augment import augmentation
+from potluck.experiment import Experiment
+from potluck.federation.deal import deal
+from potluck.federation.devices import Device, assign_by_memory, fleet
+from potluck.federation.federation import Builder, Federation, Member, as_client_model, assemble
+from potluck.models import assign, build_model, count_parameters, resolve_models, smallest
+
+ModelSource = str | nn.Module | Callable[[], nn.Module]
+
+
+def build_federation(
+    experiment: Experiment,
+    method: Method[Any, Any, Any],
+    *,
+    data: Data | None = None,
+    models: Sequence[ModelSource] | None = None,
+    partition: Partition | None = None,
+) -> Federation:
+    """The federation that an experiment describes; data, models and partition may be the user's own objects."""
+    data = data or experiment_data(experiment)
+    settings = experiment.data
+    if settings.limit:
+        data = data.limit(settings.limit, experiment.seed)
+    dtype = getattr(torch, experiment.models.precision)
+    device = pick_device(experiment.engine.device)
+    data = data.to_dtype(dtype)
+    dealt = deal(experiment, method, data, device, partition)
+    clients = len(dealt.train)
+    devices = fleet(experiment.devices.fleet, clients, experiment.seed) if experiment.devices.fleet else []
+    builders, names = _architectures(experiment, data, models, clients, devices)
+    members = [
+        Member(
+            own_start(builders[names[index]], experiment, names[index], f"client-{index}"),
+            dealt.train[index],
+            dealt.test[index],
+            f"client-{index}",
+            validation=dealt.validation[index],
+            architecture=names[index],
+            device=devices[index].kind if devices else "default",
+        )
+        for index in range(clients)
+    ]
+    return assemble(
+        members,
+        num_classes=data.num_classes,
+        input_shape=data.input_shape,
+        training=experiment.training,
+        seed=experiment.seed,
+        builders=builders,
+        shared_builder=_shared_builder(experiment, method, data, builders),
+        shared_test=dealt.shared_test,
+        public=dealt.public,
+        augment=augmentation(settings.augment) if settings.augment else None,
+        dtype=dtype,
+        device=device,
+        label=data.name,
+        devices=devices,
+        vocabulary=data.vocabulary,
+    )
+
+
+def experiment_data(experiment: Experiment) -> Data:
+    """The data set that an experiment names."""
+    settings = experiment.data
+    data = load_data(
+        settings.name,
+        settings.root,
+        label=settings.label,
+        groups=settings.groups,
+        image_size=settings.image_size,
+    )
+    return data if settings.normalise == "own" else data.normalised(settings.normalise)
+
+
+def suitable_models(method: Method[Any, Any, Any], data: Data) -> str:
+    """The group that `auto` stands for: nested where the method needs it, else by the kind of data."""
+    needs = method.requires()
+    if Need.NESTED_WIDTH in needs:
+        return "width5"
+    if needs & {Need.NESTED_DEPTH, Need.STAGES}:
+        return "nested5"
+    if data.vocabulary is not None:
+        return "text3"
+    return {3: "small5", 2: "har3"}.get(len(data.input_shape), "mlp3")
+
+
+def pick_device(name: str) -> torch.device:
+    """The torch device of this name, or a sentence that it is not there."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise PotluckError(f"engine.device = {name!r} is not available here; use cpu.") from None
+    return device
+
+
+# -- models -----------------------------------------------------------------------------------------------
+
+
+def _architectures(
+    experiment: Experiment,
+    data: Data,
+    models: Sequence[ModelSource] | None,
+    clients: int,
+    devices: Sequence[Device],
+) -> tuple[dict[str, Builder], list[str]]:
+    """A builder per architecture, and the architecture of each client: in turn, or by its device's memory."""
+    sources: Sequence[ModelSource] = models if models is not None else resolve_models(experiment.models.names)
+    named = {}
+    for number, source in enumerate(sources):
+        name = (
+            source
+            if isinstance(source, str)
+            else f"{number}-{getattr(source, '__name__', type(source).__name__)}"
+        )
+        named[name] = model_builder(source, name, experiment, data)
+    used = assign(list(named), clients)
+    if experiment.devices.assign == "memory":
+        if not devices:
+            raise PotluckError("devices.assign = 'memory' needs devices; set devices.fleet, such as phones.")
+        with torch.device("meta"):
+            sizes = {name: count_parameters(build()) for name, build in named.items()}
+        used = assign_by_memory(sizes, devices)
+    return {name: build for name, build in named.items() if name in used}, used
+
+
+def model_builder(source: ModelSource, name: str, experiment: Experiment, data: Data) -> Builder:
+    """What makes a model for these data: from a zoo name, copies of a module, or a factory of the user's own."""
+    if isinstance(source, str):
+        return lambda: build_model(
+            source,
+            data.input_shape,
+            data.num_classes,
+            experiment.models.feature_dim,
+            projection=experiment.models.projection,
+            vocabulary=data.vocabulary,
+        )
+    if isinstance(source, nn.Module):
+        return lambda: as_client_model(copy.deepcopy(source), name)
+    return lambda: as_client_model(source(), name)
+
+
+def own_start(build: Builder, experiment: Experiment, architecture: str, client: str) -> Builder:
+    """A client's model at its start: weights of its own, or its architecture's with `same_init`."""
+    who = "common" if experiment.models.same_init else client
+
+    def start() -> ClientModel:
+        with seeded(experiment.seed, "initial weights", architecture, who):
+            return build()
+
+    return start
+
+
+def _shared_builder(
+    experiment: Experiment, method: Method[Any, Any, Any], data: Data, builders: dict[str, Builder]
+) -> Builder | None:
+    """What makes the shared small model, where there is one."""
+    wanted = shared_choice(
+        experiment, method, list(builders), data.input_shape, data.num_classes, data.vocabulary
+    )
+    if wanted is None:
+        return None
+    name, feature_dim = wanted
+    return model_builder(name, name, experiment.changed({"models.feature_dim": feature_dim}), data)
+
+
+def shared_choice(
+    experiment: Experiment,
+    method: Method[Any, Any, Any],
+    architectures: Sequence[str],
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    vocabulary: int | None,
+) -> tuple[str, int | None] | None:
+    """The shared small model and the size its features are brought to: the one named, or the smallest of the clients'.
+
+    A method whose small model lies inside of the large ones gets it with half of the features.
+    """
+    settings = experiment.models
+    if settings.shared is not None:
+        return settings.shared, settings.feature_dim
+    zoo = [name for name in architectures if _in_zoo(name)]
+    if not zoo:
+        return None
+    name = smallest(zoo, input_shape, num_classes, vocabulary=vocabulary)
+    if Need.SMALLER_FEATURES not in method.requires():
+        return name, settings.feature_dim
+    with torch.device("meta"):
+        features = build_model(
+            name,
+            input_shape,
+            num_classes,
+            settings.feature_dim,
+            projection=settings.projection,
+            vocabulary=vocabulary,
+        ).feature_dim
+    return f"{name.partition('+')[0]}+{max(1, features // 2)}", None
+
+
+def _in_zoo(name: str) -> bool:
+    try:
+        resolve_models(name)
+    except PotluckError:
+        return False
+    return True

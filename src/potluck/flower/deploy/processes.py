@@ -1,0 +1,168 @@
+"""Start Flower's programs, watch them, and stop all of them whatever happens."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NoReturn, Self
+
+from potluck.core.errors import PotluckError
+from potluck.flower.deploy import family
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def need_flower() -> None:
+    """Say how to install what is missing."""
+    if importlib.util.find_spec("flwr") is None:
+        raise PotluckError("The flower engine needs Flower; install it with: pip install 'potluck[flower]'")
+
+
+def program(name: str) -> str:
+    """One of Flower's programs, beside this Python."""
+    need_flower()
+    return str(Path(sys.executable).parent / name)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+@dataclass
+class Processes:
+    """Programs in groups of their own, so that what they start ends with them. Use it as a context."""
+
+    home: Path
+    extra: dict[str, str] = field(default_factory=dict)
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _logs: list[IO[bytes]] = field(default_factory=list)
+    _began: dict[str, int] = field(default_factory=dict)
+    _before: Any = None
+
+    def environment(self) -> dict[str, str]:
+        """Flower without telemetry, with a home of its own; modules are found as they are found here."""
+        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        return {
+            **os.environ,
+            **QUIET,
+            "FLWR_HOME": str(self.home),
+            "PYTHONPATH": paths,
+            "PATH": path,
+            **self.extra,
+        }
+
+    def start(self, name: str, command: Sequence[str], *, show: bool = False) -> None:
+        """Start a program; what it prints goes to `NAME.log` in the home, or is shown."""
+        output: IO[bytes] | None = None
+        if not show:
+            output = open(self.home / f"{name}.log", "ab")  # noqa: SIM115 - open as long as the program runs
+            self._logs.append(output)
+            self._began[name] = output.tell()
+        self.running[name] = subprocess.Popen(
+            list(command), env=self.environment(), stdout=output, stderr=output, start_new_session=True
+        )
+
+    def dead(self) -> dict[str, str]:
+        """The programs that have ended by themselves, each with its last words."""
+        return {
+            name: f"{name} ended with code {process.returncode}: {self.last_words(name)}"
+            for name, process in self.running.items()
+            if process.poll() is not None
+        }
+
+    def last_words(self, name: str) -> str:
+        """What a program complained of since it was started, or else the end of its log."""
+        path = self.home / f"{name}.log"
+        data = path.read_bytes()[self._began.get(name, 0) :] if path.exists() else b""
+        text = COLOUR.sub("", data.decode(errors="replace"))
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        errors = [index for index, line in enumerate(lines) if line.startswith("ERROR")]
+        said = lines[errors[-1] :][:4] if errors else lines[-3:]
+        return " ".join(said) or "no output"
+
+    def stop(self, *names: str, patience: float = 10.0) -> None:
+        """Ask programs (all, if none is named) to end, then make them, with everything they started."""
+        chosen = [self.running.pop(name) for name in names or tuple(self.running)]
+        theirs = family.descendants(process.pid for process in chosen)
+        for process in chosen:
+            _signal(process, signal.SIGTERM)
+        family.tell(theirs, signal.SIGTERM)
+        ends = time.monotonic() + patience
+        for process in chosen:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, ends - time.monotonic()))
+            _signal(process, signal.SIGKILL)
+            process.wait()
+        family.end(theirs, ends)
+
+    def __enter__(self) -> Self:
+        """From here on, a request to end (as systemd sends it) stops everything as Ctrl-C does."""
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, _interrupt)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        for log in self._logs:
+            log.close()
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def wait_until_up(processes: Processes, address: str, ca: str = "", patience: float = 120.0) -> None:
+    """Wait until the server's health page answers."""
+    import ssl
+
+    context = ssl.create_default_context(cafile=ca) if ca else None
+    url = f"{'https' if ca else 'http'}://{address}/health"
+    ends = time.monotonic() + patience
+    while time.monotonic() < ends:
+        for trouble in processes.dead().values():
+            raise PotluckError(f"The Flower server did not start: {trouble}")
+        try:
+            with urllib.request.urlopen(url, timeout=5, context=context):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.3)
+    raise PotluckError(f"The Flower server at {address} did not answer within {patience:g} seconds.")

@@ -1,0 +1,146 @@
+"""Jobs over a Flower grid: `submit` and `results` are `push_messages` and `pull_messages`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Message
+
+from potluck.core.method import Method, payload_types
+from potluck.core.payload import PayloadError
+from potluck.flower import record
+from potluck.flower.roll import Roll
+from potluck.loop import letter
+from potluck.loop.jobs import Answer, Failure, Job
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message under way: the job in it, and when patience ends."""
+
+    job: Job
+    due: float
+
+
+class FlowerEngine:
+    """Carries jobs to nodes. A node that is gone fails its job; one that comes back under its name is found again.
+
+    `realtime` delivers answers in the order of their arrival, for asynchronous schedules. Otherwise the loop
+    takes them in the order of its own clock, so that a synchronous run gives the serial engine's very bits.
+    """
+
+    name = "flower"
+    remote = True
+
+    def __init__(
+        self,
+        roll: Roll,
+        method: Method[Any, Any, Any],
+        *,
+        realtime: bool = False,
+        deadline: float = math.inf,
+        poll: float = 0.2,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.roll, self.realtime, self.deadline = roll, realtime, deadline
+        self._grid = roll.grid
+        self._up = payload_types(method)[1]
+        self._poll, self._sleep, self._now = poll, sleep, now
+        self._waiting: deque[Job] = deque()
+        self._sent: dict[str, Sent] = {}
+        self._arrived: deque[Answer | Failure] = deque()
+
+    def submit(self, job: Job) -> None:
+        """Take a job; it is sent with the others of its step, when an answer is first asked for."""
+        self._waiting.append(job)
+
+    def results(self) -> Iterator[Answer | Failure]:
+        """Answers as they arrive, and a failure for every job that will have none."""
+        while self._arrived or self._waiting or self._sent:
+            while self._arrived:
+                yield self._arrived.popleft()
+            self._arrived.extend([*self._send(), *self._receive()])
+            if self._sent and not self._arrived:
+                self._sleep(self._poll)
+
+    def close(self) -> None:
+        """Forget what is outstanding; nodes notice that the run is over by themselves."""
+        self._waiting.clear()
+        self._sent.clear()
+
+    # -- sending --------------------------------------------------------------------------------------
+
+    def _send(self) -> list[Failure]:
+        """Push what can go: a client gets its next job when it has answered the one before."""
+        busy = {sent.job.client for sent in self._sent.values()}
+        ready: list[Job] = []
+        for job in list(self._waiting):
+            if job.client not in busy:
+                busy.add(job.client)
+                ready.append(job)
+                self._waiting.remove(job)
+        if not ready:
+            return []
+        self.roll.call()
+        failures = [_kept(job) for job in ready if job.kind in ("fetch", "restore")]
+        ready = [job for job in ready if job.kind not in ("fetch", "restore")]
+        ids = self._grid.push_messages([self._message(job) for job in ready])
+        due = self._now() + self.deadline
+        for number, job in zip(ids, ready, strict=True):
+            if number:
+                self._sent[number] = Sent(job, due)
+            else:
+                failures.append(self._lost(job, "the node is not connected"))
+        return failures
+
+    def _message(self, job: Job) -> Message:
+        content = record.to_record(self.roll.assignment.on(letter.pack_job(job)))
+        kind = "train" if job.kind == "train" else "evaluate"
+        ttl = self.deadline if math.isfinite(self.deadline) else None
+        return Message(content, self.roll.node(job.client), kind, ttl=ttl, group_id=str(job.round))
+
+    # -- receiving ------------------------------------------------------------------------------------
+
+    def _receive(self) -> list[Answer | Failure]:
+        results: list[Answer | Failure] = []
+        for reply in self._grid.pull_messages(list(self._sent)) if self._sent else ():
+            sent = self._sent.pop(reply.metadata.reply_to_message_id, None)
+            if sent is not None:  # else it came after its deadline
+                results.append(self._read(reply, sent))
+        for number in [number for number, sent in self._sent.items() if self._now() >= sent.due]:
+            job = self._sent.pop(number).job
+            results.append(Failure(job.id, job.client, self._too_late(), "late"))
+        return results
+
+    def _read(self, reply: Message, sent: Sent) -> Answer | Failure:
+        """Errors come from the node's app, or from the link on behalf of a node that is gone."""
+        job = sent.job
+        if not reply.has_error():
+            try:
+                answer = record.from_record(reply.content, self.roll.limit)
+                if "refusal" in answer.facts:
+                    return Failure(job.id, job.client, letter.text(answer.facts["refusal"], "a refusal"))
+                return letter.unpack_result(answer, self._up, job)
+            except PayloadError as error:
+                return Failure(job.id, job.client, str(error), "invalid")
+        if self._now() >= sent.due:
+            return Failure(job.id, job.client, self._too_late(), "late")
+        return self._lost(job, reply.error.reason or f"Flower error {reply.error.code}")
+
+    def _lost(self, job: Job, reason: str) -> Failure:
+        self.roll.miss(job.client)
+        return Failure(job.id, job.client, f"{job.kind} in round {job.round}: {reason}", "lost")
+
+    def _too_late(self) -> str:
+        return f"no answer within {self.deadline:g} seconds"
+
+
+def _kept(job: Job) -> Failure:
+    """A private state never travels, whoever asks for it."""
+    return Failure(job.id, job.client, "a node keeps its state to itself", "dropped")

@@ -1,0 +1,77 @@
+"""Try a node before anyone connects: load its data, build its model, train one step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from potluck.core.client import Client
+from potluck.core.errors import PotluckError
+from potluck.core.needs import check_needs
+from potluck.core.random import one_thread
+from potluck.experiment import Experiment
+from potluck.flower.node.federation import node_federation
+from potluck.flower.node.file import read_node
+
+
+def check_node(path: Path, experiment: Experiment) -> list[str]:
+    """What was tried and found good, line by line; the first thing that is not raises a sentence."""
+    node = read_node(path)
+    if not experiment.engine.classes:
+        classes = node.load_data().num_classes
+        experiment = experiment.changed({"engine.classes": classes})
+    federation = node_federation(experiment, node)
+    task, one = federation.task, federation.members[0]
+    between = f", {len(one.validation)} validation" if len(one.validation) else ""
+    rows = f"{len(one.train)} training{between} and {len(one.test)} test rows"
+    lines = [f"data: {rows} of shape {task.input_shape}"]
+    if not len(one.train):
+        raise PotluckError(f"Node {node.name!r} has no training rows; check data.source and data.split.")
+    architecture = task.architectures[one.architecture]
+    count = sum(architecture.initial[name].numel() for name in architecture.parameters)
+    lines.append(f"model: {one.architecture}, {count:,} parameters, {architecture.feature_dim} features")
+    method = experiment.build_method()
+    check_needs(method, task)
+    lines.append(f"method: {experiment.method.name} finds what it needs of a single node")
+    lines.append(f"one training step: loss {_one_step(federation.client(0)):.3f}")
+    folder = node.state_folder()
+    _try_folder(folder)
+    lines.append(f"state: {folder} can be written")
+    sent = {"name": node.name, "samples": len(one.train), "model": one.architecture, "device": one.device}
+    lines.append(f"the server will know: {json.dumps(sent)} and the shapes of the model's tensors")
+    return lines
+
+
+def _one_step(me: Client) -> float:
+    me.training = replace(me.training, batch_size=min(me.batch_size(), 32))
+    with one_thread(), me.training_mode(me.model):
+        x, y = next(me.batches(1))
+        scores = me.model(x)
+        if scores.shape != (len(y), me.task.num_classes):
+            raise PotluckError(
+                f"The model gives scores of shape {tuple(scores.shape)} for {len(y)} rows and "
+                f"{me.task.num_classes} classes; its last layer must have one output per class."
+            )
+        loss = nn.functional.cross_entropy(scores, y)
+        me.step(me.optimizer(me.model), loss)
+    if not torch.isfinite(loss):
+        raise PotluckError(
+            "One training step gave a loss that is not finite; lower training.lr or scale the data."
+        )
+    return float(loss.detach())
+
+
+def _try_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe = folder / ".probe"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise PotluckError(
+            f"state = {str(folder)!r} cannot be written ({error.strerror}); choose another."
+        ) from None

@@ -1,0 +1,205 @@
+"""A federation of nodes that bring their own data and models: the node's part of it, and the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from potluck.core import tree
+from potluck.core.errors import PotluckError
+from potluck.core.method import Method, Need
+from potluck.core.needs import check_needs
+from potluck.core.payload import Tensors
+from potluck.core.random import seeded
+from potluck.core.samples import Samples
+from potluck.core.task import Architecture, ClientInfo, Context, Task
+from potluck.data import Data, load_data, split_in_three
+from potluck.data.augment import augmentation
+from potluck.experiment import Experiment
+from potluck.federation.federation import Builder, Federation, Member, assemble
+from potluck.federation.population import model_builder, own_start, pick_device
+from potluck.flower.node.file import NodeFile
+from potluck.flower.node.registration import Registration
+from potluck.models import build_model
+
+
+def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
+    """The federation as one node sees it: itself. Its model starts from the run's seed and the node's name."""
+    dtype = getattr(torch, experiment.models.precision)
+    device = pick_device(node.device)
+    data = _with_classes(node.load_data(), agreed_classes(experiment), node.name).to_dtype(dtype).on(device)
+    train, validation, test = (
+        data.view(rows)
+        for rows in split_in_three(
+            np.arange(len(data)),
+            node.data.split,
+            seed=experiment.seed,
+            client=node.name,
+            test_apart=data.test is not None,
+        )
+    )
+    build = model_builder(node.model_source(), node.model, experiment, data)
+    start = own_start(build, experiment, node.model, node.name)
+    augment = experiment.data.augment
+    return assemble(
+        [
+            Member(
+                start,
+                train,
+                test if data.test is None else data.test,
+                node.name,
+                validation=validation,
+                architecture=node.model,
+                device=node.device_class,
+            )
+        ],
+        num_classes=data.num_classes,
+        input_shape=data.input_shape,
+        training=experiment.training,
+        seed=experiment.seed,
+        builders={node.model: build},
+        shared_builder=_shared(experiment, data.input_shape),
+        public=_public(experiment),
+        augment=augmentation(augment) if augment else None,
+        dtype=dtype,
+        device=device,
+    )
+
+
+def server_federation(
+    experiment: Experiment,
+    method: Method[Any, Any, Any],
+    people: Sequence[Registration],
+    first_weights: Callable[[int], Tensors],
+) -> Federation:
+    """The federation as the server sees it: registrations. First weights are asked for only where they are used."""
+    shapes = {tuple(one.input_shape) for one in people}
+    if len(shapes) > 1:
+        raise PotluckError(
+            f"The nodes' rows have different shapes ({', '.join(map(str, sorted(shapes)))}); agree on one."
+        )
+    names = _architecture_names(people)
+    first = {name: names.index(name) for name in names}
+    task = Task(
+        agreed_classes(experiment),
+        shapes.pop(),
+        tuple(
+            ClientInfo(index, one.name, one.samples, names[index], one.device, one.validation)
+            for index, one in enumerate(people)
+        ),
+        {name: _architecture(people[index], name) for name, index in first.items()},
+        experiment.seed,
+        _shared(experiment, tuple(people[0].input_shape)),
+        _public(experiment) if Need.PUBLIC_DATA in method.requires() else None,
+        getattr(torch, experiment.models.precision),
+        training=experiment.training,
+    )
+    check_needs(method, task)
+    if _uses_first_weights(method, task, experiment.schedule.rounds):
+        found = {name: first_weights(index) for name, index in first.items()}
+        task = replace(
+            task,
+            architectures={
+                name: replace(one, initial=_checked(found[name], one))
+                for name, one in task.architectures.items()
+            },
+        )
+    return Federation(task, _elsewhere(task), label="own nodes")
+
+
+def agreed_classes(experiment: Experiment) -> int:
+    """How many classes there are, which no node can know from its own rows."""
+    if not experiment.engine.classes:
+        raise PotluckError("engine.classes is not set; say how many classes the nodes' labels have together.")
+    return experiment.engine.classes
+
+
+def _with_classes(data: Data, classes: int, name: str) -> Data:
+    if data.num_classes > classes:
+        raise PotluckError(
+            f"Node {name!r} has label {data.num_classes - 1} but engine.classes = {classes}; raise engine.classes."
+        )
+    return replace(data, num_classes=classes)
+
+
+def _shared(experiment: Experiment, input_shape: tuple[int, ...]) -> Builder | None:
+    wanted = experiment.models.shared
+    if wanted is None:
+        return None
+    classes, size = agreed_classes(experiment), experiment.models.feature_dim
+    return lambda: build_model(wanted, input_shape, classes, size)
+
+
+def _public(experiment: Experiment) -> Samples | None:
+    """Public data is a set that everybody can load by name; nothing is held out of private rows."""
+    choice = experiment.data.public
+    if not isinstance(choice, str) or choice == "auto":
+        return None
+    data = load_data(choice, experiment.data.root)
+    return data.to_dtype(getattr(torch, experiment.models.precision)).train
+
+
+def _architecture_names(people: Sequence[Registration]) -> list[str]:
+    """The nodes' own names for their models; a number is added where one name stands for several shapes."""
+    seen: dict[str, list[dict[str, list[Any]]]] = {}
+    names = []
+    for one in people:
+        variants = seen.setdefault(one.architecture, [])
+        if one.tensors not in variants:
+            variants.append(one.tensors)
+        position = variants.index(one.tensors)
+        names.append(one.architecture if position == 0 else f"{one.architecture}-{position + 1}")
+    return names
+
+
+def _architecture(one: Registration, name: str) -> Architecture:
+    """What a node says of its model. Not-a-number stands for weights that nobody has told us."""
+    unknown: Tensors = {}
+    for key, (dtype, *shape) in one.tensors.items():
+        kind = getattr(torch, dtype)
+        value = (
+            torch.full((), float("nan"), dtype=kind)
+            if kind.is_floating_point
+            else torch.zeros((), dtype=kind)
+        )
+        unknown[key] = value.expand(shape)
+    return Architecture(
+        name,
+        one.feature_dim,
+        unknown,
+        frozenset(one.parameters),
+        {key: tuple(shape) for key, shape in one.head.items()},
+        tuple(tuple(shape) for shape in one.stage_shapes),
+        one.width_rate,
+    )
+
+
+def _uses_first_weights(method: Method[Any, Any, Any], task: Task, rounds: int) -> bool:
+    """Whether the server's first state is made from clients' first weights: then it holds what is not known."""
+    with seeded(task.seed, "torch", "init_server"):
+        state = method.init_server(Context(task, 1, rounds, task.seed))
+    return any(bool(torch.isnan(tensor).any()) for tensor in tree.flatten(state).tensors.values())
+
+
+def _checked(weights: Tensors, architecture: Architecture) -> Tensors:
+    for name, placeholder in architecture.initial.items():
+        given = weights.get(name)
+        if given is None or given.shape != placeholder.shape or given.dtype != placeholder.dtype:
+            raise PotluckError(
+                f"The first weights of {architecture.name!r} do not have the shape of {name!r}."
+            )
+    return {name: weights[name] for name in architecture.initial}
+
+
+def _elsewhere(task: Task) -> list[Member]:
+    """Clients of whom nothing but the name is here."""
+
+    def build() -> Any:
+        raise PotluckError("A node's model is not on the server.")
+
+    nothing = Samples(torch.zeros(0, *task.input_shape), torch.zeros(0, dtype=torch.int64))
+    return [Member(build, nothing, None, info.name, architecture=info.architecture) for info in task.clients]

@@ -1,0 +1,151 @@
+"""The node's side: what a message from the server does here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from potluck.core.client import Client
+from potluck.core.errors import PotluckError
+from potluck.core.files import parse_json
+from potluck.core.method import Method, payload_types
+from potluck.core.payload import PayloadError
+from potluck.core.random import one_thread
+from potluck.core.schema import check_payload
+from potluck.core.tree import Flat
+from potluck.experiment import parse_experiment
+from potluck.federation.federation import Federation
+from potluck.federation.population import build_federation, experiment_data
+from potluck.flower.node.assignment import Assignment
+from potluck.flower.node.federation import node_federation
+from potluck.flower.node.file import read_node
+from potluck.flower.node.journal import Journal
+from potluck.flower.node.registration import Registration
+from potluck.loop.jobs import Failure, Job
+from potluck.loop.letter import Letter, from_bytes, pack_job, pack_result, to_bytes, unpack_job
+from potluck.loop.privacy import Privacy
+from potluck.loop.worker import Worker
+from potluck.runs.resolve import decide_models
+
+MEGABYTE = 1 << 20
+NODE_FILE, PARTITION = "node-file", "partition-id"
+
+
+@dataclass(frozen=True)
+class Node:
+    """This machine's client in one run."""
+
+    method: Method[Any, Any, Any]
+    federation: Federation
+    index: int
+    journal: Journal
+    privacy: Privacy | None = None
+    own: bool = False
+    """Whether the data are the node's own: then which classes they hold is told to nobody."""
+
+    def register(self) -> Letter:
+        """What the server may know."""
+        task = self.federation.task
+        info = task.clients[self.index]
+        return Registration.of(info, task.architectures[info.architecture], task.input_shape).letter()
+
+    def first_weights(self) -> Letter:
+        """Weights drawn from the run's seed for this kind of model, never trained ones."""
+        task = self.federation.task
+        architecture = task.architectures[task.clients[self.index].architecture]
+        return Letter({"first weights": architecture.name}, state=Flat(dict(architecture.initial), None))
+
+    def work(self, letter: Letter) -> Letter:
+        """Do a job, or give again what was answered to it before; a training job is committed to disk."""
+        down, task = payload_types(self.method)[0], self.federation.task
+        try:
+            job = unpack_job(letter, down)
+            job = replace(job, details=job.details and not self.own)
+            if job.message is not None:
+                check_payload(job.message, down, task, task.clients[self.index])
+        except PayloadError as error:
+            return pack_result(Failure(0, 0, str(error), "invalid"))
+        question = to_bytes(pack_job(replace(job, id=0)))
+        with self.journal.locked(), one_thread():
+            if job.kind == "train" and (before := self.journal.answer(job.number, question)) is not None:
+                return from_bytes(before)
+            return self._do(job, question)
+
+    def _do(self, job: Job, question: bytes) -> Letter:
+        worker = Worker(self.method, lambda _: self._client(job), privacy=self.privacy)
+        result = worker.run(job)
+        if isinstance(result, Failure):
+            if result.trace:
+                print(result.trace, flush=True)  # for this node's own log: it may quote private data
+            return pack_result(replace(result, trace=""))
+        answer = pack_result(result)
+        if job.kind == "train":
+            state = worker.client(job.client).state()
+            self.journal.commit(job.number, question, to_bytes(answer), state)
+        return answer
+
+    def _client(self, job: Job) -> Client:
+        """The client as its last job left it, under the number that the server gave it."""
+        me, state = self.federation.client(self.index), self.journal.state(job.number)
+        me.info = replace(me.info, index=job.client)
+        if state is not None:
+            device = me.task.device
+            me.restore(Flat({name: t.to(device) for name, t in state.tensors.items()}, state.layout))
+        return me
+
+
+def answer(message: Letter, node_config: Mapping[str, Any]) -> Letter:
+    """Whatever the server asks, as one reply; what is wrong here is told in a sentence."""
+    try:
+        node = open_node(message, node_config)
+    except PotluckError as error:
+        return Letter({"refusal": str(error)})
+    asked = message.facts.get("ask")
+    if asked == "registration":
+        return node.register()
+    if asked == "first weights":
+        return node.first_weights()
+    return node.work(message)
+
+
+def limit_of(node_config: Mapping[str, Any]) -> int:
+    """The largest message that this node reads, in bytes."""
+    path = node_config.get(NODE_FILE)
+    return int((read_node(Path(str(path))).max_megabytes if path else 1024) * MEGABYTE)
+
+
+def open_node(message: Letter, node_config: Mapping[str, Any]) -> Node:
+    """The node of node.toml, or, where there is none, the client of a dealt data set with this partition id."""
+    assignment = Assignment.read(message)
+    privacy = parse_experiment(parse_json(assignment.experiment)).privacy
+    if path := node_config.get(NODE_FILE):
+        file = read_node(Path(str(path)))
+        method, federation = _own(assignment.experiment, Path(str(path)))
+        journal = Journal(file.state_folder() / assignment.run, file.keep)
+        return Node(method, federation, 0, journal, privacy, own=True)
+    method, federation = _dealt(assignment.experiment)
+    index = int(node_config[PARTITION])
+    if index >= len(federation.members):
+        raise PotluckError(f"This node is partition {index}, the run has {len(federation.members)}.")
+    folder = Path(assignment.state) / federation.task.clients[index].name
+    return Node(method, federation, index, Journal(folder, keep=4), privacy)
+
+
+Opened = tuple[Method[Any, Any, Any], Federation]
+
+
+@functools.lru_cache(maxsize=4)
+def _own(text: str, path: Path) -> Opened:
+    experiment = parse_experiment(parse_json(text))
+    return experiment.build_method(), node_federation(experiment, read_node(path))
+
+
+@functools.lru_cache(maxsize=4)
+def _dealt(text: str) -> Opened:
+    experiment = parse_experiment(parse_json(text))
+    method, data = experiment.build_method(), experiment_data(experiment)
+    experiment = decide_models(experiment, method, data)
+    return method, build_federation(experiment, method, data=data)

@@ -1,0 +1,101 @@
+"""The Flower app of the server: the loop of every other engine, with jobs over the grid."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from potluck.core.errors import PotluckError
+from potluck.core.files import write_atomic
+from potluck.experiment import Experiment, parse_experiment, read_experiment
+from potluck.flower.engine import FlowerEngine
+from potluck.flower.node.assignment import Assignment
+from potluck.flower.node.federation import server_federation
+from potluck.flower.node.node import MEGABYTE
+from potluck.flower.roll import Roll
+from potluck.loop.callbacks import Callback
+from potluck.loop.loop import Loop
+from potluck.runs import folder
+from potluck.runs.resolve import resolve, resolve_around
+from potluck.runs.run import Run
+from potluck.runs.train import run_resolved
+
+
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment of the run configuration; what went wrong is left in the file it names."""
+    trouble = str(context.run_config.get("trouble", ""))
+    try:
+        serve(grid, context.run_config)
+    except Exception as error:
+        if trouble:
+            told = str(error) if isinstance(error, PotluckError) else f"{type(error).__name__}: {error}"
+            write_atomic(Path(trouble), told)
+        raise
+
+
+def serve(grid: Grid, config: Mapping[str, Any], **timing: Any) -> Run:
+    """Gather the nodes, then do what `potluck run` does anywhere else."""
+    experiment = configured(str(config["experiment"]))
+    out = Path(str(config.get("out") or folder.new_folder(Path("runs"), f"{experiment.method.name}-flower")))
+    method, settings = experiment.build_method(), experiment.engine
+    assignment = Assignment(
+        json.dumps(experiment.model_dump(mode="json", exclude_none=True)), "", str(out / "nodes")
+    )
+    roll = Roll(grid, assignment, int(experiment.schedule.max_payload_mb * MEGABYTE), **timing)
+    roll.gather(settings.nodes or experiment.partition.clients, settings.wait)
+    if settings.nodes:
+        federation = server_federation(
+            experiment, method, roll.registrations, lambda client: roll.first_weights(client, settings.wait)
+        )
+        resolved = resolve_around(experiment, method, federation)
+    else:
+        resolved = resolve(experiment)
+    schedule = resolved.experiment.schedule
+    engine = FlowerEngine(
+        roll,
+        method,
+        realtime=schedule.mode == "async" or schedule.over_select > 1,
+        deadline=schedule.patience,
+        **timing,
+    )
+    return run_resolved(
+        resolved,
+        engine=engine,
+        out=out,
+        resume=bool(config.get("resume", False)),
+        command=str(config.get("command", "")),
+        callbacks=[RunId(out / "run-id", roll)],
+    )
+
+
+def configured(text: str) -> Experiment:
+    """The experiment of a run configuration: JSON, an experiment file on the server, or a method's name."""
+    if text.startswith("{"):
+        values = json.loads(text)
+    else:
+        values = read_experiment(Path(text)) if text.endswith(".toml") else {"method": {"name": text}}
+    return parse_experiment({**values, "engine": {**values.get("engine", {}), "name": "flower"}})
+
+
+class RunId(Callback):
+    """Gives the run an id, the same when it is resumed, under which nodes keep what belongs to it."""
+
+    def __init__(self, path: Path, roll: Roll) -> None:
+        self.path, self.roll = path, roll
+
+    def on_start(self, loop: Loop) -> None:
+        """Read the id of a run that was begun before, or make one."""
+        if not self.path.exists():
+            write_atomic(self.path, uuid.uuid4().hex)
+        self.roll.assignment = replace(self.roll.assignment, run=self.path.read_text(encoding="utf-8"))
+
+
+app = ServerApp()
+app.main()(main)

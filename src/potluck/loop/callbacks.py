@@ -1,0 +1,67 @@
+"""Watching a run: every message, every server step, any client's state on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from potluck.core.method import PaperAccounting, Update
+from potluck.core.payload import Payload
+from potluck.core.task import ClientInfo
+from potluck.loop.jobs import Failure
+from potluck.loop.records import ClientScore, StepRecord
+
+if TYPE_CHECKING:
+    from potluck.loop.loop import Loop
+    from potluck.loop.newcomers import Newcomer
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a callback sees after a server step. `fetch(i)` brings client i's whole state as plain tensors."""
+
+    record: StepRecord
+    state: Any
+    failures: Sequence[Failure]
+    scores: Sequence[ClientScore]
+    fetch: Callable[[int], dict[str, Any]]
+    counted: Sequence[PaperAccounting] = ()
+    """What the step's exchanges come to where the method's paper counts in its own way."""
+    validation: Sequence[ClientScore] = ()
+    """Scores on validation samples, where clients have some; `scores` are those on test samples."""
+
+
+@dataclass(frozen=True)
+class End:
+    """What a callback sees when the run is over: the last state and every client's final score."""
+
+    state: Any
+    scores: Sequence[ClientScore]
+    fetch: Callable[[int], dict[str, Any]]
+    validation: Sequence[ClientScore] = ()
+    newcomers: Sequence[Newcomer] = ()
+
+
+class Callback:
+    """Override what you want to see. Payloads are copies: changing them changes nothing."""
+
+    def on_start(self, loop: Loop) -> None:
+        """Before the first step (or, resumed, before the next one)."""
+
+    def on_send(self, client: ClientInfo, message: Payload, round_number: int) -> None:
+        """A message goes to a client."""
+
+    def on_update(self, update: Update[Any], round_number: int) -> None:
+        """A client's answer was accepted."""
+
+    def on_step(self, step: Step) -> None:
+        """A server step is done and recorded."""
+
+    def on_end(self, end: End) -> None:
+        """All rounds are done and every client was evaluated once more."""
+
+
+def watching(callbacks: Sequence[Callback], hook: str) -> list[Callback]:
+    """The callbacks that look at something: copies are made for them alone."""
+    return [one for one in callbacks if getattr(type(one), hook) is not getattr(Callback, hook)]

@@ -1,0 +1,215 @@
+"""Gives jobs their numbers, hands them to the engine and finds the answer to each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from potluck.core import tree
+from potluck.core.errors import PotluckError
+from potluck.core.payload import Payload
+from potluck.core.random import generator
+from potluck.core.task import Context, Task
+from potluck.loop.jobs import Answer, Engine, Failure, Job, Kind, Test
+from potluck.loop.progress import Flight, Progress
+from potluck.loop.schedule import Clock, Schedule
+
+IN_TRANSIT = 1 << 26
+"""How many numbers of messages may wait at once when all clients are asked: ten thousand models would not fit."""
+
+
+class ClientFailed(PotluckError):
+    """A client raised, and the run was told to stop at that."""
+
+
+class Dispatcher:
+    """The way to the clients and back; the order in which an engine delivers does not matter here."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        task: Task,
+        method_name: str,
+        progress: Progress,
+        schedule: Schedule,
+        clock: Clock,
+    ) -> None:
+        self.engine, self.task, self.progress = engine, task, progress
+        self.method_name, self.schedule, self.clock = method_name, schedule, clock
+        self._inbox: dict[int, Answer | Failure] = {}
+
+    # -- training jobs on the virtual clock -----------------------------------------------------------------
+
+    def choose(self, able: Sequence[int], left: int) -> list[int]:
+        """The clients to send work to now: as many as have a place, among those that are free and there."""
+        now = self.progress
+        busy = {flight.job.client for flight in now.flights}
+        room = min(self.schedule.at_work(len(able)), left) - len(busy)
+        if room <= 0:
+            return []
+        now.draws += 1
+        free = [index for index in able if index not in busy]
+        if self.schedule.order:
+            return sorted(index for index in self.schedule.listed(now.draws) if index in free)[:room]
+        # Where nobody is there, whoever is free comes back for the job.
+        idle = [i for i in free if self.clock.available(self.task.clients[i], now.draws)] or free
+        return self.schedule.draw(idle, room, generator(self.task.seed, "sampling", now.draws))
+
+    def train(self, client: int, message: Payload, context: Context, tests: tuple[Test, ...]) -> None:
+        """Send a client to work."""
+        now, info = self.progress, self.task.clients[client]
+        seconds = self.clock.duration(info, now.numbers.get(client, 0), message)
+        job = self.submit("train", client, context, message, tests=tests)
+        now.numbers[client] = job.number + 1
+        now.flights.append(Flight(job, now.step, now.clock + seconds))
+
+    def collect(self, wanted: int) -> list[Flight]:
+        """The next flights to end, until enough of them brought an answer or nobody is at work."""
+        now, synchronous, usable = self.progress, self.schedule.synchronous, 0
+        began = now.clock
+        closes = began + self.schedule.patience
+        arrived: list[Flight] = []
+        while now.flights and (usable < wanted or synchronous):
+            flight = self._next_flight()
+            # A synchronous round ends at its deadline or with enough answers; the rest come too late for it.
+            if synchronous and (usable >= wanted or flight.finish > closes):
+                if isinstance(flight.result, Answer):  # who failed did not come late
+                    late = f"answered after {flight.finish - began:.1f} virtual seconds of waiting"
+                    flight.result = Failure(flight.job.id, flight.job.client, late, "late")
+            else:
+                now.clock = max(now.clock, flight.finish)
+            usable += isinstance(flight.result, Answer)
+            arrived.append(flight)
+        if usable < wanted and synchronous and math.isfinite(closes):
+            now.clock = closes
+        return arrived
+
+    def _next_flight(self) -> Flight:
+        """The flight that ends next: first on the virtual clock, or first to answer on a real-time engine."""
+        flights = self.progress.flights
+        if self.engine.realtime:
+            self._wait_for({flight.job.id for flight in flights}, first=True)
+            first = next(flight for flight in flights if flight.job.id in self._inbox)
+        else:
+            first = self._first_to_end()
+        self.land(first)
+        flights.remove(first)
+        return first
+
+    def _first_to_end(self) -> Flight:
+        """How long an upload takes is known only once the answer is there, so whoever seems first is made to land.
+
+        Then it either still is the first, or another one, which could not be known to be earlier before.
+        """
+        while True:
+            first = min(self.progress.flights, key=lambda flight: (flight.finish, flight.job.id))
+            if first.result is not None:
+                return first
+            self.land(first)
+
+    def land(self, flight: Flight) -> None:
+        """Wait until this flight's result is there, and add the time of its upload."""
+        if flight.result is None:
+            self._wait_for({flight.job.id})
+            flight.result = self._inbox.pop(flight.job.id)
+            if isinstance(flight.result, Answer):
+                info = self.task.clients[flight.job.client]
+                flight.finish += self.clock.upload(info, flight.result.bytes_up)
+
+    def land_all(self) -> None:
+        """Wait for every client at work."""
+        for flight in self.progress.flights:
+            self.land(flight)
+
+    # -- any job ----------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        kind: Kind,
+        client: int,
+        context: Context,
+        message: Payload | None = None,
+        *,
+        tests: tuple[Test, ...] = (),
+        state: tree.Flat | None = None,
+        details: bool = False,
+        epochs: int = 0,
+    ) -> Job:
+        """Number a job and hand it to the engine."""
+        now = self.progress
+        now.jobs += 1
+        number = now.numbers.get(client, 0)
+        about = (context.round, context.rounds, message, tests, state, details, epochs)
+        job = Job(now.jobs, kind, client, number, *about)
+        self.engine.submit(job)
+        return job
+
+    def answers(self, jobs: Sequence[Job]) -> list[Answer | None]:
+        """Wait for all of these jobs; a failed one gives None, or stops the run if that is asked for."""
+        self._wait_for({job.id for job in jobs})
+        answers: list[Answer | None] = []
+        for job in jobs:
+            result = self._inbox.pop(job.id)
+            if isinstance(result, Failure):
+                self.stop_at(result)
+            answers.append(result if isinstance(result, Answer) else None)
+        return answers
+
+    def exchange(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer | None]]:
+        """The answers to jobs that are submitted as they are taken, as many at once as messages leave room for."""
+        waiting, numbers = list[Job](), 0
+        for job in jobs:
+            waiting.append(job)
+            numbers += 0 if job.message is None else job.message.numbers()
+            if numbers > IN_TRANSIT:
+                yield from zip(waiting, self.answers(waiting), strict=True)
+                waiting, numbers = [], 0
+        yield from zip(waiting, self.answers(waiting), strict=True)
+
+    def fetch(self, client: int, context: Context) -> tree.Flat:
+        """A client's whole state, as it is saved."""
+        return self.fetch_all([client], context)[0]
+
+    def fetch_all(self, clients: Sequence[int], context: Context) -> list[tree.Flat]:
+        """The whole states of several clients, which an engine may bring at the same time."""
+        jobs = [self.submit("fetch", client, context) for client in clients]
+        states = []
+        for client, answer in zip(clients, self.answers(jobs), strict=True):
+            if answer is None or answer.state is None:
+                raise PotluckError(
+                    f"Client {client} {self.task.clients[client].name!r} did not hand over its state."
+                )
+            states.append(answer.state)
+        return states
+
+    def stop_at(self, failure: Failure) -> None:
+        """Stop the run at a client's exception, if so asked, with everything needed to find it."""
+        if failure.kind == "error" and self.schedule.on_failure == "stop":
+            info = self.task.clients[failure.client]
+            failed = ClientFailed(f"{self.method_name}, client {info.index} {info.name!r}, {failure.reason}")
+            if failure.trace:
+                failed.add_note(failure.trace)
+            raise failed
+
+    def _wait_for(self, ids: set[int], *, first: bool = False) -> None:
+        """Take answers in until those to all of these jobs are there, or the `first` of them."""
+        missing = ids - self._inbox.keys()
+        enough = len(ids) - 1 if first else 0
+        if len(missing) <= enough:
+            return
+        for result in self.engine.results():
+            self._inbox[result.job] = self._believed(result)
+            missing.discard(result.job)
+            if len(missing) <= enough:
+                return
+        raise RuntimeError("the engine lost a job: nothing is outstanding and an answer is missing")
+
+    def _believed(self, result: Answer | Failure) -> Answer | Failure:
+        """A score that counts classes which the task does not have makes its answer an invalid one."""
+        if isinstance(result, Answer):
+            held = [score.details for score in result.scores.values() if score.details is not None]
+            pairs = (pair for one in held for *pair, _ in one.confusion)
+            if any(max(pair) >= self.task.num_classes for pair in pairs):
+                reason = f"its scores name more classes than the task's {self.task.num_classes}"
+                return Failure(result.job, result.client, reason, "invalid")
+        return result

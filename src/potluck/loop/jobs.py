@@ -1,0 +1,93 @@
+"""What an engine carries: jobs to clients, answers and failures back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+from potluck.core.payload import Payload
+from potluck.core.tree import Flat
+from potluck.loop.score import Score
+
+Kind = Literal["train", "evaluate", "join", "fetch", "restore"]
+Test = Literal["own", "shared", "validation", "alone"]
+FailureKind = Literal["error", "lost", "late", "invalid", "dropped"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work for one client. `number` counts the client's own training jobs from 0."""
+
+    id: int
+    kind: Kind
+    client: int
+    number: int
+    round: int
+    rounds: int
+    message: Payload | None = None
+    tests: tuple[Test, ...] = ()
+    state: Flat | None = None
+    details: bool = False
+    """Whether scores come with what they are made of."""
+    epochs: int = 0
+    """How long a newcomer trains."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back for a job. `numbers_*` and `bytes_*` are counted from the real messages."""
+
+    job: int
+    client: int
+    payload: Payload | None = None
+    scores: dict[Test, Score] = field(default_factory=dict)
+    train_loss: float | None = None
+    trained_samples: int = 0
+    seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    notes: dict[str, float] = field(default_factory=dict)
+    state: Flat | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job without a usable answer: `error` (the client raised), `lost`, `late`, `invalid` or `dropped`."""
+
+    job: int
+    client: int
+    reason: str
+    kind: FailureKind = "error"
+    trace: str = ""
+
+
+class Engine(Protocol):
+    """Carries jobs to clients and answers back; knows nothing of what they mean.
+
+    Jobs of one client are done in the order submitted. `realtime` engines deliver in the order in which
+    answers really arrive; on others the loop goes by its virtual clock, so results never depend on timing.
+    Clients of `remote` engines keep their states to themselves, and answer again what they were asked before.
+    """
+
+    name: str
+    realtime: bool
+    remote: bool
+
+    def submit(self, job: Job) -> None:
+        """Take a job; returns without waiting for it."""
+
+    def results(self) -> Iterator[Answer | Failure]:
+        """Answers as they come, until nothing submitted is outstanding. May be left and entered again."""
+
+    def close(self) -> None:
+        """Stop all work and free what the engine holds."""
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """An engine that may have the states of its clients in files already."""
+
+    def keep(self, client: int, path: Path) -> bool:
+        """Put a client's state, as it is between jobs, at `path` if that takes no time; says whether it did."""

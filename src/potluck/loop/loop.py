@@ -1,0 +1,135 @@
+"""The one loop: every method, schedule and engine runs through it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from potluck.core import tree
+from potluck.core.errors import PotluckError
+from potluck.core.method import Method, Update
+from potluck.core.samples import Samples
+from potluck.core.task import Context, Task
+from potluck.loop import newcomers
+from potluck.loop.callbacks import Callback, End, Step, watching
+from potluck.loop.dispatch import Dispatcher
+from potluck.loop.evaluation import Evaluation
+from potluck.loop.jobs import Engine, Failure
+from potluck.loop.progress import Progress
+from potluck.loop.records import Scores, count_exchanges, record_step
+from potluck.loop.schedule import Clock, Schedule
+from potluck.loop.server import Server
+from potluck.loop.tester import Tester
+
+
+class TooFewClients(PotluckError):
+    """A round ended with fewer answers than the schedule asks for."""
+
+
+class Loop:
+    """Server steps until the rounds are done: send, collect, fold in, evaluate, tell the callbacks."""
+
+    def __init__(
+        self,
+        method: Method[Any, Any, Any],
+        task: Task,
+        engine: Engine,
+        schedule: Schedule,
+        evaluation: Evaluation,
+        callbacks: Sequence[Callback] = (),
+        progress: Progress | None = None,
+        *,
+        clock: Clock | None = None,
+        shared_test: Samples | None = None,
+    ) -> None:
+        self.newcomers = newcomers.draw(evaluation, task)
+        task = newcomers.without(task, self.newcomers)
+        self.method, self.task, self.schedule = method, task, schedule
+        self.evaluation, self.callbacks = evaluation, callbacks
+        self.server = Server(method, task, schedule, progress)
+        self.progress, self.cohort = self.server.progress, self.server.cohort
+        name = type(method).__name__
+        self.dispatcher = Dispatcher(engine, task, name, self.progress, schedule, clock or Clock())
+        self.tester = Tester(self.server, self.dispatcher, evaluation, shared_test, self.newcomers)
+
+    def run(self) -> Progress:
+        """Run to the end and return where it stands then."""
+        for callback in self.callbacks:
+            callback.on_start(self)
+        while self.progress.ended < self.schedule.rounds * self.cohort:
+            self.step()
+        scores, state = self.tester.at_end(), self.progress.state
+        joined = newcomers.welcome(self.newcomers, self.server, self.dispatcher, self.evaluation)
+        for callback in self.callbacks:
+            callback.on_end(End(state, scores.test, self.fetch, scores.validation, joined))
+        return self.progress
+
+    def step(self) -> None:
+        """One server step."""
+        started, now, context = time.perf_counter(), self.progress, self.server.context()
+        self._send(context)  # 1. give work to idle clients
+        arrived = self.dispatcher.collect(self.schedule.answers_per_step(len(self.server.able)))  # 2. wait
+        updates, failures = self.server.accept(arrived, context)
+        for failure in failures:
+            self.dispatcher.stop_at(failure)
+        self._tell_updates(updates, context)
+        updates, failures = self.server.learn(updates, failures, context)  # 3. the server learns
+        self.server.remember(arrived, updates)
+        ends_round = (now.ended + len(arrived)) // self.cohort > now.ended // self.cohort
+        now.step, now.ended = now.step + 1, now.ended + len(arrived)
+        now.answered += len(updates)
+        scores = self._end_round(context, failures) if ends_round else Scores()  # 4. look at the round
+        record = record_step(
+            step=now.step,
+            round_number=context.round,
+            protocol=self.evaluation.protocol,
+            arrived=arrived,
+            updates=updates,
+            failures=failures,
+            scores=scores,
+            seconds=time.perf_counter() - started,
+            virtual_seconds=now.clock,
+            notes=context.notes,
+        )
+        counted = count_exchanges(self.method, arrived, updates)
+        for callback in self.callbacks:  # 5. tell those who watch
+            callback.on_step(
+                Step(record, now.state, failures, scores.test, self.fetch, counted, scores.validation)
+            )
+
+    def _send(self, context: Context) -> None:
+        left = self.schedule.rounds * self.cohort - self.progress.ended
+        # An answer may come in a later round than it was asked for; scores that are not due then are let go.
+        due = not self.schedule.synchronous or self.evaluation.due(context.round, context.rounds)
+        tests = self.evaluation.tests_in_training(self.task) if due else ()
+        for index in self.dispatcher.choose(self.server.able, left):
+            info = self.task.clients[index]
+            message = self.server.message(info, context)
+            for callback in watching(self.callbacks, "on_send"):
+                callback.on_send(info, message.copy(), context.round)
+            self.dispatcher.train(index, message, context, tests)
+
+    def _tell_updates(self, updates: Sequence[Update[Any]], context: Context) -> None:
+        for callback in watching(self.callbacks, "on_update"):
+            for update in updates:
+                callback.on_update(replace(update, payload=update.payload.copy()), context.round)
+
+    def _end_round(self, context: Context, failures: Sequence[Failure]) -> Scores:
+        now, wanted = self.progress, self.schedule.min_clients
+        if now.answered < wanted:
+            why = "; ".join(f"client {failure.client}: {failure.reason}" for failure in failures[:3])
+            raise TooFewClients(
+                f"Round {context.round} ended with {now.answered} usable answers, fewer than "
+                f"schedule.min_clients = {wanted} ({why or 'nobody failed: lower schedule.min_clients'})."
+            )
+        due = self.evaluation.due(context.round, context.rounds)
+        scores = self.tester.after_round(context) if due else Scores()
+        now.answered, now.scores = 0, {}
+        return scores
+
+    def fetch(self, client: int) -> dict[str, Any]:
+        """A client's whole state as plain nested tensors: model, private, modules, optimizers."""
+        state: dict[str, Any] = tree.unflatten(self.dispatcher.fetch(client, self.server.context()))
+        return state

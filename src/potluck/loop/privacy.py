@@ -1,0 +1,119 @@
+"""Clipping and Gaussian noise for what a client sends, applied before it leaves the client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from potluck.core.client import Client
+from potluck.core.payload import Payload, Tensors, field_kinds
+from potluck.core.schema import Like
+from potluck.core.settings import Settings, setting
+
+
+@dataclass(frozen=True)
+class Privacy(Settings):
+    """Clipping and noise for what clients send; the guarantee and its limits are in docs/privacy.md.
+
+    All real numbers of an answer, as one vector, are clipped to length `clip`; noise of `noise_multiplier`·`clip` is
+    added. Tensors that were also in the message (weights) are clipped as differences to what was received. Class ids,
+    counts and single numbers travel as they are. With `reproducible` the noise comes from the client's seeded
+    stream, which whoever knows the seed can take away again: right for experiments, wrong for real secrets.
+    Without, every number is made from random bytes of the operating system, and no seed exists.
+    """
+
+    clip: float = setting(0.0, "length that an answer's real numbers are clipped to; 0: off", ge=0)
+    noise_multiplier: float = setting(0.0, "standard deviation of the noise, in units of clip", ge=0)
+    delta: float = setting(1e-5, "the δ at which ε is reported", gt=0, lt=1)
+    reproducible: bool = setting(True, "noise from the seed (experiments), or truly secret noise")
+
+    def __bool__(self) -> bool:
+        return self.clip > 0
+
+    def conceal(self, me: Client, message: Payload, answer: Payload) -> Payload:
+        """The answer as it may leave the client."""
+        known, sent = message.flatten()[0], _real(answer)
+        origin = {name: _origin(name, tensor, known) for name, tensor in sent.items()}
+        moved = {name: tensor - origin[name] for name, tensor in sent.items()}
+        length = torch.stack([step.double().square().sum() for step in moved.values()] or [torch.zeros(())])
+        norm = float(length.sum().sqrt())
+        scale = min(1.0, self.clip / norm) if norm > 0 else 1.0
+        draw = partial(_seeded_normal, me.rng("privacy")) if self.reproducible else secret_normal
+        noisy = {
+            name: origin[name]
+            + scale * step
+            + self.clip * self.noise_multiplier * _like(step, draw(step.shape))
+            for name, step in moved.items()
+        }
+        return _rebuilt(answer, noisy)
+
+
+def _real(answer: Payload) -> Tensors:
+    return {name: tensor for name, tensor in answer.flatten()[0].items() if tensor.is_floating_point()}
+
+
+def _origin(name: str, tensor: Tensor, known: Mapping[str, Tensor]) -> Tensor:
+    """What the server knows already of an entry of a dict field: the tensor it sent under the same name."""
+    received = known.get(name) if "." in name else None
+    if received is None or received.shape != tensor.shape:
+        return torch.zeros_like(tensor)
+    return received.to(device=tensor.device, dtype=tensor.dtype)
+
+
+def _seeded_normal(rng: torch.Generator, shape: torch.Size) -> Tensor:
+    return torch.randn(shape, generator=rng, dtype=torch.float64)
+
+
+def _like(tensor: Tensor, noise: Tensor) -> Tensor:
+    return noise.to(device=tensor.device, dtype=tensor.dtype)
+
+
+def _rebuilt(answer: Payload, tensors: Tensors) -> Payload:
+    values: dict[str, Any] = {}
+    tensors = {**answer.flatten()[0], **tensors}
+    for field in fields(answer):
+        value = getattr(answer, field.name)
+        if isinstance(value, Tensor):
+            values[field.name] = tensors[field.name]
+        elif isinstance(value, Mapping):
+            rules = field_kinds(type(answer))[field.name].rules
+            changes = any(isinstance(rule, Like) and rule.changes for rule in rules)
+            values[field.name] = {key: _usable(key, tensors[f"{field.name}.{key}"], changes) for key in value}
+    return replace(answer, **values)
+
+
+def _usable(name: str, tensor: Tensor, changes: bool) -> Tensor:
+    """Noise may make a variance negative; lifting it to zero looks at nothing private."""
+    return tensor.clamp(min=0) if name.endswith("running_var") and not changes else tensor
+
+
+# -- noise from the operating system: for what an adversary must not guess ------------------------------------
+
+PAIRS = 1 << 17
+"""How many pairs of numbers are made at once, so that noise for a large model needs little memory besides."""
+
+
+def secret_normal(shape: torch.Size) -> Tensor:
+    """Standard normal numbers in double precision; each pair takes 128 bits from `os.urandom`, no seed exists."""
+    count = shape.numel()
+    noise = np.empty(count + count % 2)
+    for start in range(0, len(noise), 2 * PAIRS):
+        part = noise[start : start + 2 * PAIRS]
+        part[:] = _box_muller(len(part) // 2)
+    return torch.from_numpy(noise[:count].copy()).view(shape)
+
+
+def _box_muller(pairs: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Two independent normal numbers out of every two uniform ones."""
+    bits = np.frombuffer(os.urandom(16 * pairs), dtype=np.uint64) >> np.uint64(11)  # a double holds 53 bits
+    first, second = bits[:pairs], bits[pairs:]
+    radius = np.sqrt(-2 * np.log((first + np.uint64(1)) * 2.0**-53))  # above 0, so the logarithm is finite
+    angle = second * (2 * np.pi * 2.0**-53)
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])

@@ -1,0 +1,138 @@
+"""What one server step leaves behind in numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from potluck.core.method import Method, PaperAccounting, Update
+from potluck.core.task import ClientInfo
+from potluck.loop.evaluation import Protocol, summarise
+from potluck.loop.jobs import Answer, Failure
+from potluck.loop.progress import Flight
+from potluck.loop.score import Score
+
+
+@dataclass(frozen=True)
+class ClientScore:
+    """One client's score in one evaluation; `client` is None for the server's own model."""
+
+    round: int
+    client: ClientInfo | None
+    protocol: Protocol
+    score: Score
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of one evaluation: on test samples, and on validation samples by the chosen protocol."""
+
+    test: Sequence[ClientScore] = ()
+    validation: Sequence[ClientScore] = ()
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One server step in numbers, a line of `rounds.jsonl`; accuracies are None without evaluation."""
+
+    step: int
+    round: int
+    accuracy: float | None
+    accuracy_std: float | None
+    accuracy_micro: float | None
+    accuracy_local: float | None
+    accuracy_received: float | None
+    accuracy_shared: float | None
+    accuracy_global: float | None
+    accuracy_validation: float | None
+    macro_f1: float | None
+    calibration_error: float | None
+    loss: float | None
+    loss_validation: float | None
+    train_loss: float | None
+    floats_up: int
+    floats_down: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    virtual_seconds: float
+    trained_samples: int
+    participants: list[int]
+    staleness: list[int]
+    failures: list[dict[str, Any]]
+    notes: dict[str, float]
+
+
+def record_step(
+    *,
+    step: int,
+    round_number: int,
+    protocol: Protocol,
+    arrived: Sequence[Flight],
+    updates: Sequence[Update[Any]],
+    failures: Sequence[Failure],
+    scores: Scores,
+    seconds: float,
+    virtual_seconds: float,
+    notes: Mapping[str, float],
+) -> StepRecord:
+    """Sum up a step. Traffic is that of answered training jobs, counted from the messages themselves."""
+    means = {name: summarise(s.score for s in scores.test if s.protocol == name) for name in _PROTOCOLS}
+    chosen, validation = means[protocol], summarise(s.score for s in scores.validation)
+    accepted = {update.client.index for update in updates}
+    flights = [flight for flight in arrived if flight.job.client in accepted]
+    answers = [flight.result for flight in flights if isinstance(flight.result, Answer)]
+    losses = [answer.train_loss for answer in answers if answer.train_loss is not None]
+    return StepRecord(
+        step=step,
+        round=round_number,
+        accuracy=chosen.accuracy,
+        accuracy_std=chosen.std,
+        accuracy_micro=chosen.micro,
+        accuracy_local=means["local"].accuracy,
+        accuracy_received=means["received"].accuracy,
+        accuracy_shared=means["shared"].accuracy,
+        accuracy_global=means["global"].accuracy,
+        accuracy_validation=validation.accuracy,
+        macro_f1=chosen.macro_f1,
+        calibration_error=chosen.calibration_error,
+        loss=chosen.loss,
+        loss_validation=validation.loss,
+        train_loss=sum(losses) / len(losses) if losses else None,
+        floats_up=sum(update.payload.numbers() for update in updates),
+        floats_down=sum(flight.job.message.numbers() for flight in flights if flight.job.message is not None),
+        bytes_up=sum(answer.bytes_up for answer in answers),
+        bytes_down=sum(answer.bytes_down for answer in answers),
+        seconds=seconds,
+        virtual_seconds=virtual_seconds,
+        trained_samples=sum(answer.trained_samples for answer in answers),
+        participants=[update.client.index for update in updates],
+        staleness=[update.staleness for update in updates],
+        failures=[{"client": f.client, "kind": f.kind, "reason": f.reason} for f in failures],
+        notes={**_mean_notes(answers), **notes},
+    )
+
+
+def _mean_notes(answers: Sequence[Answer]) -> dict[str, float]:
+    """What methods recorded of their jobs, each as the mean over those that did; not-a-number is left out."""
+    found: dict[str, list[float]] = {}
+    for answer in answers:
+        for name, value in answer.notes.items():
+            if math.isfinite(value):
+                found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+_PROTOCOLS: tuple[Protocol, ...] = ("local", "received", "shared", "global")
+
+
+def count_exchanges(
+    method: Method[Any, Any, Any], arrived: Sequence[Flight], updates: Sequence[Update[Any]]
+) -> list[PaperAccounting]:
+    """The accepted exchanges of a step as the method's paper counts them; nothing where it counts as we do."""
+    sent = {flight.job.client: flight.job.message for flight in arrived}
+    found = [method.paper_accounting(sent[update.client.index], update.payload) for update in updates]
+    return [one for one in found if one is not None]

@@ -1,0 +1,106 @@
+"""Who works next, how many answers make a server step, and how long everything takes on the virtual clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from potluck.core.payload import Payload
+from potluck.core.settings import Settings, setting
+from potluck.core.task import Averaging, ClientInfo, Rule
+
+Mode = Literal["auto", "sync", "async"]
+
+
+@dataclass(frozen=True)
+class Schedule(Settings):
+    """Who works when. A round is a cohort's worth of ended jobs in either mode, so that curves and budgets compare."""
+
+    rounds: int = setting(20, "how many rounds", ge=1)
+    participation: float = setting(1.0, "share of the clients asked per round", gt=0, le=1)
+    order: tuple[tuple[int, ...], ...] = setting(
+        (),
+        "who is asked at each draw, one list of client numbers after another and again from the start; none: by lot",
+    )
+    mode: Mode = setting(
+        "auto", "server steps per round (sync) or per answer (async); auto: the method's own"
+    )
+    buffer: int = setting(0, "answers per server step; 0: the cohort (sync) or 1 (async)", ge=0)
+    concurrency: int = setting(0, "clients at work at once; 0: the cohort (sync) or 1 (async)", ge=0)
+    min_clients: int = setting(1, "usable answers without which a round ends the run", ge=0)
+    deadline: float = setting(0.0, "virtual seconds a synchronous round waits; 0: for everybody", ge=0)
+    over_select: float = setting(1.0, "ask this many times the cohort, drop the late", ge=1, le=1e6)
+    staleness_power: float = setting(
+        0.0, "a stale answer weighs (1 + staleness)^-power, its staleness counted in rounds", ge=0
+    )
+    robust: Rule = setting("mean", "how the server averages; all but the mean withstand a poisoned answer")
+    trim: float = setting(0.1, "share that the trimmed mean leaves out at either end", ge=0, lt=0.5)
+    max_payload_mb: float = setting(1024.0, "megabytes; a larger answer is refused", gt=0, le=1e9)
+    on_failure: Literal["stop", "continue"] = setting(
+        "stop", "at a client's exception: end the run, or go on"
+    )
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether a server step waits for the whole cohort."""
+        return self.mode != "async" and self.buffer == 0 and self.concurrency == 0
+
+    @property
+    def patience(self) -> float:
+        """Virtual seconds that a synchronous round waits."""
+        return self.deadline or math.inf
+
+    @property
+    def averaging(self) -> Averaging:
+        """How the server takes averages."""
+        return Averaging(self.robust, self.trim)
+
+    def cohort(self, clients: int) -> int:
+        """m = max(1, int(C·N)), with a guard against 0.29·100 = 28.99…"""
+        return max(1, int(self.participation * clients + 1e-9))
+
+    def asked(self, clients: int) -> int:
+        """How many jobs a round has: the cohort, and the spare ones of over-selection."""
+        return min(clients, math.ceil(self.cohort(clients) * self.over_select - 1e-9))
+
+    def answers_per_step(self, clients: int) -> int:
+        """How many answers the server waits for."""
+        usual = 1 if self.mode == "async" else self.cohort(clients)
+        return min(self.buffer or usual, self.at_work(clients))
+
+    def at_work(self, clients: int) -> int:
+        """How many clients are busy at once."""
+        usual = 1 if self.mode == "async" else self.asked(clients)
+        return min(self.concurrency or usual, clients)
+
+    def weight(self, staleness: int, clients: int) -> float:
+        """How much an update counts that is so many server steps old, each of which is a part of a round."""
+        rounds = staleness * self.answers_per_step(clients) / self.asked(clients)
+        return float((1 + rounds) ** -self.staleness_power)
+
+    def listed(self, draw: int) -> tuple[int, ...]:
+        """Who is to be asked at the n-th draw (counted from 1), where that is a list."""
+        return self.order[(draw - 1) % len(self.order)]
+
+    def draw(self, idle: Sequence[int], count: int, rng: torch.Generator) -> list[int]:
+        """Choose clients uniformly without replacement, in ascending order."""
+        chosen = torch.randperm(len(idle), generator=rng)[:count]
+        return sorted(idle[position] for position in chosen.tolist())
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Virtual time. Without devices every job takes one second, answers take none, and everybody is always there.
+
+    `duration(client, number, message)`: seconds from sending a client its job of that number until the answer is
+    ready. `upload(client, size)`: seconds that an answer of so many bytes takes. `available(client, draw)`: whether a
+    client can take a job at the n-th draw.
+    """
+
+    duration: Callable[[ClientInfo, int, Payload], float] = lambda client, number, message: 1.0
+    upload: Callable[[ClientInfo, int], float] = lambda client, size: 0.0
+    available: Callable[[ClientInfo, int], bool] = lambda client, draw: True

@@ -1,0 +1,93 @@
+"""Tests of clients after a round and at the end, by jobs of their own where training did not test them already."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from potluck.core.samples import Samples, outputs
+from potluck.core.task import Context
+from potluck.loop.dispatch import Dispatcher
+from potluck.loop.evaluation import Evaluation, Protocol
+from potluck.loop.jobs import Test
+from potluck.loop.records import ClientScore, Scores
+from potluck.loop.score import Score, score_outputs
+from potluck.loop.server import Server
+
+Found = Iterable[tuple[int, Mapping[Test, Score]]]
+"""Clients with the outcome of each of their tests."""
+
+
+class Tester:
+    """Asks clients, or the server's own model, for scores."""
+
+    def __init__(
+        self,
+        server: Server,
+        dispatcher: Dispatcher,
+        evaluation: Evaluation,
+        shared_test: Samples | None = None,
+        newcomers: Collection[int] = (),
+    ) -> None:
+        self.server, self.dispatcher, self.newcomers = server, dispatcher, newcomers
+        self.evaluation, self.shared_test = evaluation, shared_test
+
+    def after_round(self, context: Context) -> Scores:
+        """Every score of a round: the local ones that came with answers, then those of the other protocols."""
+        task, number = self.server.task, context.round
+        local = self._scores(sorted(self.server.progress.scores.items()), number, "local")
+        tests = self.evaluation.tests(task)
+        clients = self.evaluation.population(task, self.newcomers)
+        asked = self._ask(clients, tests, received=True) if tests else ()
+        others = self._scores(asked, number, "received")
+        own = self._global(context)
+        return Scores([*local.test, *others.test, *own], [*local.validation, *others.validation])
+
+    def at_end(self) -> Scores:
+        """Every client that takes part once, by the chosen protocol."""
+        local, task = self.evaluation.protocol == "local", self.server.task
+        everybody = [info.index for info in task.clients if info.index not in self.newcomers]
+        tests = self.evaluation.last_tests(task)
+        asked = self._ask(everybody, tests, received=not local, details=True)
+        return self._scores(asked, self.server.schedule.rounds, "local" if local else "received", final=True)
+
+    def _global(self, context: Context) -> list[ClientScore]:
+        """The score of the server's own model, where it is asked for and there is one."""
+        if "global" not in self.evaluation.protocols or self.shared_test is None:
+            return []
+        predictor = self.server.predictor(context)
+        if predictor is None:
+            return []
+        score = score_outputs(outputs(predictor, self.shared_test, self.server.task))
+        return [ClientScore(context.round, None, "global", score)]
+
+    def _scores(self, found: Found, number: int, own: Protocol, *, final: bool = False) -> Scores:
+        """Scores by what they are of; `own` is the protocol of tests on clients' own samples."""
+        task, test, validation = self.server.task, list[ClientScore](), list[ClientScore]()
+        chosen: Protocol = "shared" if self.evaluation.protocol == "global" else self.evaluation.protocol
+        for index, scores in found:
+            for kind, score in scores.items():
+                protocol = {"own": own, "shared": "shared", "validation": chosen}[kind]
+                into = validation if kind == "validation" else test
+                into.append(ClientScore(number, task.clients[index], protocol, score, final))
+        return Scores(test, validation)
+
+    def _ask(
+        self, clients: Iterable[int], tests: tuple[Test, ...], *, received: bool, details: bool = False
+    ) -> Found:
+        """Clients' answers to evaluation jobs."""
+        context, task, submit = (
+            replace(self.server.context(), testing=True),
+            self.server.task,
+            self.dispatcher.submit,
+        )
+        messages = (
+            (index, self.server.message(task.clients[index], context) if received else None)
+            for index in clients
+        )
+        jobs = (
+            submit("evaluate", index, context, message, tests=tests, details=details)
+            for index, message in messages
+        )
+        for job, answer in self.dispatcher.exchange(jobs):
+            yield job.client, {} if answer is None else answer.scores

@@ -1,0 +1,147 @@
+"""Does a job on a client: the same few lines on every engine."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from potluck.core.client import Client
+from potluck.core.errors import PotluckError
+from potluck.core.method import Method, Predictor
+from potluck.core.model import norms_at_rest
+from potluck.core.payload import Payload
+from potluck.core.random import seeded, without_denormals
+from potluck.core.samples import Samples
+from potluck.core.task import CPU
+from potluck.loop.cache import ClientCache, Saved
+from potluck.loop.jobs import Answer, Failure, Job, Kind, Test
+from potluck.loop.letter import encoded_size
+from potluck.loop.newcomers import join
+from potluck.loop.privacy import Privacy
+from potluck.loop.score import Score, score_outputs
+
+CHANGING: frozenset[Kind] = frozenset({"train", "restore"})
+"""The kinds of job after which a client is not what it was."""
+
+
+class Worker:
+    """Holds the clients that live here and runs jobs on them; engines may limit how many are in memory."""
+
+    def __init__(
+        self,
+        method: Method[Any, Any, Any],
+        clients: Callable[[int], Client],
+        saved: Saved | None = None,
+        privacy: Privacy | None = None,
+    ) -> None:
+        self.method = method
+        self.privacy = privacy or Privacy()
+        self.cache = ClientCache(clients, saved)
+
+    def client(self, index: int) -> Client:
+        """The client of this index, made or brought back if it is not in memory."""
+        return self.cache[index]
+
+    def run(self, job: Job) -> Answer | Failure:
+        """Do the job. A client that raises gives a `Failure` with the phase; the worker lives on."""
+        started = time.perf_counter()
+        phase = "set-up"
+        result: Answer | Failure
+        try:
+            me = self.client(job.client)
+            phase = job.kind
+            with without_denormals(), seeded(me.task.seed, "torch", me.info.name, job.kind, job.number):
+                result = self.do(me, job)
+        except Exception as error:
+            result = failure_of(job, phase, error)
+        try:
+            self.note_changes(job)
+        except Exception as error:
+            return failure_of(job, "storing the client", error)
+        if isinstance(result, Failure):
+            return result
+        return replace(result, seconds=time.perf_counter() - started)
+
+    def note_changes(self, *jobs: Job) -> None:
+        """Note what jobs, even failed ones, did to their clients, and only then make room for others."""
+        for job in jobs:
+            if job.client in self.cache and job.kind in CHANGING:
+                self.client(job.client).rest()
+                self.cache.changed(job.client, job.id)
+        self.cache.trim()
+
+    def do(self, me: Client, job: Job) -> Answer:
+        """The job itself; whatever the client raises comes through."""
+        if job.kind == "fetch":
+            return Answer(job.id, job.client, state=me.state())
+        if job.kind == "restore":
+            assert job.state is not None
+            me.restore(job.state)
+            return Answer(job.id, job.client)
+        message = None if job.message is None else job.message.to(me.task.device)
+        me.begin(job.kind, job.number, job.round, job.rounds)
+        if job.kind == "evaluate":
+            return Answer(job.id, job.client, scores=self._test(me, job, message))
+        if job.kind == "join":
+            return Answer(job.id, job.client, scores=join(self.method, me, message, job, _own_test))
+        assert job.message is not None
+        payload = self.method.client(me, message).copy()
+        if self.privacy:
+            payload = self.privacy.conceal(me, job.message, payload)
+        loss, samples = me.train_loss, me.trained_samples
+        notes = {} if self.privacy else me.notes  # they are made from private rows
+        # "local" scores are those of the client as training left it, without a new download.
+        me.begin("evaluate", job.number, job.round, job.rounds)
+        return Answer(
+            job.id,
+            job.client,
+            payload.to(CPU),
+            scores=self._test(me, job, None),
+            train_loss=loss,
+            trained_samples=samples,
+            bytes_down=encoded_size(job.message),
+            bytes_up=encoded_size(payload),
+            notes=notes,
+        )
+
+    def _test(self, me: Client, job: Job, message: Payload | None) -> dict[Test, Score]:
+        sets: dict[Test, Samples | None] = {
+            "own": me.test,
+            "shared": me.shared_test,
+            "validation": me.validation,
+        }
+        wanted = {test: found for test in job.tests if (found := sets.get(test)) is not None and len(found)}
+        if not wanted:
+            return {}
+        me.model.eval()
+        scores: dict[Test, Score] = {}
+        predictors: dict[bool, Predictor] = {}
+        for test, samples in wanted.items():
+            me.on_shared_test = test == "shared"
+            if me.on_shared_test not in predictors:
+                predictors[me.on_shared_test] = self.method.predict(me, message)
+            predictor = predictors[me.on_shared_test]
+            details = job.details and test != "validation"
+            scores[test] = _score(me, predictor, samples, details=details)
+        return scores
+
+
+def _score(me: Client, predictor: Predictor, samples: Samples, *, details: bool = False) -> Score:
+    """A test of a predictor; BatchNorm cannot normalise one sample alone."""
+    with norms_at_rest(*([me.model] if len(samples) == 1 else [])):
+        return score_outputs(me.outputs(predictor, samples), details=details)
+
+
+def _own_test(me: Client, predictor: Predictor) -> Score:
+    return _score(me, predictor, me.test)
+
+
+def failure_of(job: Job, phase: str, error: BaseException) -> Failure:
+    """A client's exception as the loop sees it, with the phase and the whole trace; a sentence needs none."""
+    if isinstance(error, PotluckError):
+        return Failure(job.id, job.client, f"{phase} in round {job.round}: {error}", "error")
+    reason = f"{phase} in round {job.round}: {type(error).__name__}: {error}"
+    return Failure(job.id, job.client, reason, "error", "".join(traceback.format_exception(error)))

@@ -1,0 +1,282 @@
+"""First part of a run: everything decided and checked, nothing written, nothing trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from potluck.core.errors import PotluckError
+from potluck.core.method import Method
+from potluck.core.needs import check_needs
+from potluck.core.random import one_thread
+from potluck.data import Data, Partition
+from potluck.engines.channels_last import chosen as chosen_layouts
+from potluck.engines.pool.process import check_possible
+from potluck.engines.vectorized.decide import is_faster_together
+from potluck.experiment import Experiment, read_experiment
+from potluck.experiment.inert import refuse_inert
+from potluck.experiment.objects import check_present, chosen, fill
+from potluck.experiment.sections import EngineSettings
+from potluck.federation.federation import BUILT, Federation
+from potluck.federation.population import ModelSource, build_federation, experiment_data, suitable_models
+from potluck.loop.newcomers import draw
+from potluck.runs.privacy_ledger import check_privacy
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a user brings as Python objects; None where the experiment's names say it."""
+
+    method: Method[Any, Any, Any] | None = None
+    data: Data | None = None
+    partition: Partition | None = None
+    models: Sequence[ModelSource] | None = None
+    federation: Federation | None = None
+    state: Any = None
+    """The server's state to begin with, of the form that the method's `init_server` makes."""
+
+    def given(self) -> list[str]:
+        """The parts that are objects and that no file can hold; a method has its name there."""
+        names = ("data", "partition", "models", "federation", "state")
+        return [name for name in names if getattr(self, name) is not None]
+
+    def facts(self) -> dict[str, dict[str, Any]]:
+        """What each part that is an object says of the experiment, by dotted names."""
+        facts: dict[str, dict[str, Any]] = {}
+        if self.data is not None:
+            facts["data"] = {"data.name": self.data.name}
+        if self.partition is not None:
+            facts["partition"] = {"partition.rule": type(self.partition).__name__}
+        if self.models is not None:
+            facts["models"] = {"models.names": tuple(_label(model) for model in self.models)}
+        if self.federation is not None:
+            facts["federation"] = population_facts(self.federation)
+        if self.state is not None:
+            facts["state"] = {}
+        if self.method is not None:
+            settings: dict[str, Any] = asdict(self.method) if is_dataclass(self.method) else {}
+            facts["method"] = {f"method.{name}": value for name, value in settings.items()}
+        return facts
+
+
+def population_facts(federation: Federation) -> dict[str, Any]:
+    """What a population that is there already says of the experiment."""
+    task = federation.task
+    return {
+        "seed": task.seed,
+        "data.name": federation.label,
+        "partition.rule": "own",
+        "partition.clients": len(federation.members),
+        "models.names": tuple(task.architectures),
+        "models.precision": str(task.dtype).removeprefix("torch."),
+        "engine.device": str(task.device),
+        **({"devices.fleet": "own"} if federation.devices else {}),
+        **{f"training.{name}": value for name, value in vars(federation.training).items()},
+    }
+
+
+def _label(model: ModelSource) -> str:
+    return model if isinstance(model, str) else str(getattr(model, "__name__", type(model).__name__))
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A question with all its parts: the experiment as it will be recorded, its method and its population."""
+
+    experiment: Experiment
+    method: Method[Any, Any, Any]
+    federation: Federation
+    state: Any = None
+
+    @property
+    def label(self) -> str:
+        """What the run's folder is called unless told."""
+        name = self.experiment.method.name.split(":")[-1].lower()
+        return f"{name}-{self.federation.label}-seed{self.experiment.seed}"
+
+
+def resolve(experiment: Experiment, parts: Parts = Parts()) -> Resolved:
+    """Build what the experiment names, around what was brought, and check that it fits together."""
+    check_present(experiment, parts.given())
+    method = parts.method or experiment.build_method()
+    experiment = decided(experiment, method)
+    if parts.federation is not None:
+        return replace(with_population(experiment, method, parts.federation), state=parts.state)
+    data = parts.data or experiment_data(experiment)
+    experiment = decide_models(experiment, method, data)
+    federation = build_federation(
+        experiment, method, data=data, models=parts.models, partition=parts.partition
+    )
+    return replace(with_population(experiment, method, federation), state=parts.state)
+
+
+def resolve_around(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> Resolved:
+    """The same for a population that was gathered: nodes with data of their own."""
+    experiment = fill(experiment, chosen(experiment), {"nodes": population_facts(federation)})
+    return with_population(decided(experiment, method), method, federation)
+
+
+def decided(experiment: Experiment, method: Method[Any, Any, Any]) -> Experiment:
+    """The experiment with its method's settings spelled out, if its settings go together."""
+    experiment = decide_mode(experiment.with_method(method, experiment.method.name), method)
+    refuse_inert(experiment)
+    check_schedule(experiment, method)
+    method.check_training(experiment.training)
+    check_averaging(experiment, method)
+    check_privacy(experiment.privacy)
+    return experiment
+
+
+def with_population(
+    experiment: Experiment, method: Method[Any, Any, Any], federation: Federation
+) -> Resolved:
+    """All together, if the population has what the method needs and what the tests need."""
+    check_needs(method, federation.task)
+    check_order(experiment, federation)
+    wanted = {*experiment.evaluate.protocols} & {"shared", "global"}
+    if wanted and federation.shared_test is None:
+        raise PotluckError(
+            f"evaluate.protocol = {min(wanted)!r} needs a common test set; give the federation shared_test=(x, y)."
+        )
+    draw(experiment.evaluate, federation.task)  # raises where nobody would be left to train
+    return Resolved(decide_selection(experiment, federation), method, federation)
+
+
+# -- decisions: made once, then on record ---------------------------------------------------------------------
+
+
+def decide_mode(experiment: Experiment, method: Method[Any, Any, Any]) -> Experiment:
+    """`auto` is the method's own mode."""
+    if experiment.schedule.mode != "auto":
+        return experiment
+    return experiment.changed({"schedule.mode": "async" if method.asynchronous else "sync"})
+
+
+def decide_selection(experiment: Experiment, federation: Federation) -> Experiment:
+    """`auto`: on validation samples where there are some. To ask for them where there are none is refused."""
+    there = any(info.validation for info in federation.task.clients)
+    if experiment.evaluate.select == "validation" and not there:
+        remedies = {
+            "federation": "give clients some: potluck.Member(..., validation=(x, y))",
+            "nodes": "have the nodes' node.toml say split = '8:1:1'",
+        }
+        remedy = next((remedies[part] for part in experiment.objects or () if part in remedies), None)
+        raise PotluckError(
+            "evaluate.select = 'validation' needs validation samples, and no client has any; "
+            f"{remedy or 'set data.split to three parts, such as 8:1:1'}."
+        )
+    if experiment.evaluate.select != "auto":
+        return experiment
+    return experiment.changed({"evaluate.select": "validation" if there else "test"})
+
+
+def decide_models(experiment: Experiment, method: Method[Any, Any, Any], data: Data) -> Experiment:
+    """Say which group `auto` means, so that the run's own file can repeat it."""
+    if experiment.models.names != ("auto",):
+        return experiment
+    return experiment.changed({"models.names": (suitable_models(method, data),)})
+
+
+def decide_engine(resolved: Resolved, file: Path) -> Resolved:
+    """What `auto` means for engine, vectorisation and layout: what the run's file says, or else what suits."""
+    experiment, federation = resolved.experiment, resolved.federation
+    settings = experiment.engine
+    known = read_experiment(file).get("engine", {}) if file.exists() else {}
+    decided: dict[str, Any] = {}
+    if settings.name == "auto":
+        suitable = "pool" if federation.task.device.type == "cpu" else "serial"
+        decided["engine.name"] = known.get("name", suitable)
+    if settings.vectorize == "auto":
+        decided["engine.vectorize"] = known.get("vectorize") or _measured(federation)
+    together = decided.get("engine.vectorize", settings.vectorize) == "on"
+    if decided.get("engine.name", settings.name) == "pool" and not together:
+        check_possible()
+    decided["engine.channels_last"] = _layout(settings, federation, known.get("channels_last"), together)
+    experiment = experiment.changed(decided)
+    return replace(
+        resolved, experiment=experiment, federation=federation.laid_out(experiment.engine.channels_last)
+    )
+
+
+def _layout(
+    settings: EngineSettings, federation: Federation, known: Sequence[str] | None, together: bool
+) -> tuple[str, ...]:
+    """The architectures whose channels lie last: a stack has them first, and nodes build their networks themselves."""
+    words = settings.channels_last
+    if settings.nodes and words == BUILT:
+        return words
+    built = chosen_layouts(BUILT, federation)
+    if together or settings.name == "flower":
+        usual = () if together else built
+        if words in (BUILT, ("auto",), usual):
+            return usual
+        other = "engine.vectorize = 'on'" if together else "engine.name = 'flower'"
+        raise PotluckError(f"engine.channels_last does not go with {other}; leave one of them out.")
+    if known is not None and words in (BUILT, ("auto",)):
+        return tuple(known)
+    with one_thread():
+        return chosen_layouts(words, federation)
+
+
+def _measured(federation: Federation) -> str:
+    with one_thread():
+        return "on" if is_faster_together(federation.task, federation.client) else "off"
+
+
+# -- checks -----------------------------------------------------------------------------------------------------
+
+
+def check_schedule(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
+    """Refuse what only whole rounds have in a schedule without them, and methods that need them."""
+    schedule = experiment.schedule
+    if not schedule.synchronous and (reason := method.whole_rounds()):
+        raise PotluckError(
+            f"schedule.mode = {schedule.mode!r} makes no sense here: {type(method).__name__} {reason}; "
+            "set schedule.mode = 'sync', and neither schedule.buffer nor schedule.concurrency."
+        )
+    if not schedule.synchronous and (schedule.deadline or schedule.over_select > 1):
+        raise PotluckError(
+            "schedule.deadline and schedule.over_select need whole rounds: set schedule.mode = 'sync', and neither "
+            "schedule.buffer nor schedule.concurrency."
+        )
+
+
+def check_order(experiment: Experiment, federation: Federation) -> None:
+    """Refuse a list of whom to ask that names no such client, or does not make whole rounds."""
+    schedule, clients = experiment.schedule, federation.task.clients
+    able = {info.index for info in clients if info.samples > 0}
+    wanted = schedule.asked(len(able)) if schedule.synchronous else 1
+    for entry in schedule.order:
+        if odd := [index for index in entry if index not in able]:
+            raise PotluckError(f"schedule.order names client {odd[0]}; clients with data are {_range(able)}.")
+        if (
+            len(set(entry)) != len(entry)
+            or len(entry) < wanted
+            or (schedule.synchronous and len(entry) > wanted)
+        ):
+            raise PotluckError(
+                f"schedule.order has the entry {list(entry)}; each must name {wanted} different clients, or change "
+                "schedule.participation."
+            )
+    if schedule.order and not schedule.synchronous and any(len(entry) != 1 for entry in schedule.order):
+        raise PotluckError(
+            "schedule.order of an asynchronous run names one client per entry, such as [[0], [2], [1]]."
+        )
+
+
+def _range(numbers: set[int]) -> str:
+    ordered = sorted(numbers)
+    whole = ordered == list(range(ordered[0], ordered[-1] + 1))
+    return f"{ordered[0]} to {ordered[-1]}" if whole else ", ".join(map(str, ordered))
+
+
+def check_averaging(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
+    """Refuse a robust rule where the method takes no average that it could act on."""
+    rule = experiment.schedule.robust
+    if rule != "mean" and not method.averaged():
+        raise PotluckError(
+            f"schedule.robust = {rule!r} cannot act: {type(method).__name__} {method.no_average}; "
+            "leave it out, or choose a method that averages."
+        )

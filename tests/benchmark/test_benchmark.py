@@ -1,0 +1,219 @@
+"""A benchmark in pieces: the same trials for every method, rows kept as they come, the page from the rows alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from potluck.benchmark.digests import code_digest, experiment_digest
+from potluck.benchmark.pages import page_text, usual_place, write_page
+from potluck.benchmark.runner import Runner, stale
+from potluck.benchmark.statistics import front, holm, lines, mean_ranks
+from potluck.benchmark.store import Results, Row, thinned
+from potluck.benchmark.suite import Suite, find_suite, parse_suite, suite_names
+from potluck.core.errors import PotluckError
+from potluck.methods import METHODS
+
+ROOT = Path(__file__).parents[2]
+SMALL = """
+title = "One small task."
+seeds = [0, 1]
+[methods]
+any = ["standalone", "fedproto"]
+[tuning]
+trials = 2
+seed = 100
+share = 0.5
+[tuning.options]
+fedproto = { prototype_weight = [0.1, 1.0] }
+[[task]]
+name = "few"
+title = "Few digits"
+methods = ["any"]
+rates = [0.05, 0.1]
+[task.experiment]
+data = { name = "digits", limit = 150, split = "6:2:2" }
+partition = { rule = "iid", clients = 4 }
+models = { names = ["small-mlp"] }
+training = { epochs = 3 }
+schedule = { rounds = 2 }
+evaluate = { newcomers = 0.25 }
+"""
+
+
+def small() -> Suite:
+    return parse_suite("small", SMALL)
+
+
+def runner(
+    folder: Path, suite: Suite | None = None, methods: tuple[str, ...] = ("standalone", "fedproto")
+) -> Runner:
+    suite = suite or small()
+    return Runner(
+        suite, Results.read(folder, suite.name), suite.tasks, methods, suite.seeds, "potluck benchmark"
+    )
+
+
+def test_every_method_has_the_same_number_of_trials():
+    for suite in (find_suite(name) for name in suite_names()):
+        for task in suite.tasks:
+            assert {len(suite.candidates(task, method)) for method in task.methods} == {max(1, suite.trials)}
+            assert task.methods[0] == "standalone" or not suite.trials
+    suite = small()
+    assert suite.candidates(suite.tasks[0], "standalone") == [{"training.lr": 0.05}, {"training.lr": 0.1}]
+    assert suite.candidates(suite.tasks[0], "fedproto") == [
+        {"training.lr": 0.05, "method.prototype_weight": 0.1},
+        {"training.lr": 0.05, "method.prototype_weight": 1.0},
+    ]
+
+
+def test_trials_are_on_another_seed_for_a_part_of_the_rounds():
+    suite = small()
+    trial = suite.experiment(suite.tasks[0], "fedproto", 100, {"training.lr": 0.05}, tuning=True)
+    assert (trial.seed, trial.schedule.rounds, trial.evaluate.newcomers) == (100, 1, 0.0)
+    assert 100 not in suite.seeds
+
+
+def test_a_benchmark_is_done_in_pieces_and_nothing_twice(tmp_path: Path):
+    said: list[str] = []
+    first = runner(tmp_path, methods=("standalone",))
+    assert first.count() == (2, 2)
+    assert first.run(1, said.append) == []
+    assert len(said) == 4
+    second = runner(tmp_path)
+    assert second.count() == (2, 2)  # fedproto alone is left
+    second.run(2, said.append)
+    third = runner(tmp_path)
+    assert third.count() == (0, 0)
+    found = Results.read(tmp_path, "small")
+    assert [(row.task, row.method, row.seed) for row in found.rows] == [
+        ("few", method, seed) for method in ("fedproto", "standalone") for seed in (0, 1)
+    ]
+    best = max((one for one in found.trials if one.method == "fedproto"), key=lambda one: one.validation)
+    assert {row.settings for row in found.rows if row.method == "fedproto"} == {best.settings}
+    row = found.rows[0]
+    assert 0 < row.accuracy <= 1
+    assert row.newcomers is not None
+    assert row.versions.startswith("potluck ")
+    assert len(found.details[row.experiment]["clients"]) == 3  # a fourth is the newcomer
+    text = page_text(small(), found)
+    assert "| standalone |" in text
+    assert text == page_text(small(), Results.read(tmp_path, "small"))
+    write_page(small(), found, tmp_path / "docs" / "page.md")
+    assert (tmp_path / "docs" / "figures" / "benchmark-few.svg").read_text().count("fedproto") == 1
+
+
+def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path: Path):
+    broken = parse_suite(
+        "small", SMALL.replace('"standalone", "fedproto"', '"standalone", "fedmrl", "fedin"')
+    )
+    failures = runner(tmp_path, broken, ("standalone", "fedin")).run(1, lambda _: None)
+    assert failures
+    assert all("fedin" in sentence and "FedIN needs" in sentence for sentence in failures)
+    assert {row.method for row in Results.read(tmp_path, "small").rows} == {"standalone"}
+
+
+def made(task: str, method: str, seed: int, accuracy: float, floats: float = 10.0) -> Row:
+    numbers = dict.fromkeys(("final_accuracy", "worst_tenth"), accuracy)
+    words = dict.fromkeys(("settings", "commit", "versions", "machine", "date", "command"), "")
+    return Row(
+        task, method, seed, accuracy, **numbers, macro_f1=None, calibration_error=None, newcomers=0.6,
+        newcomers_alone=0.5, floats_up=floats, floats_down=0.0, samples_per_job=1.0, seconds=1.0,
+        experiment=f"{task}-{method}-{seed}", code="x", **words,
+    )  # fmt: skip
+
+
+def results(tmp_path: Path, gains: dict[str, float]) -> Results:
+    found = Results(tmp_path, "made")
+    for task in ("one", "two"):
+        for seed in (0, 1, 2):
+            clients = [0.5 + 0.01 * number + 0.02 * seed for number in range(10)]
+            found.rows.append(made(task, "standalone", seed, 0.5, floats=0.0))
+            found.details[f"{task}-standalone-{seed}"] = {"clients": clients}
+            for number, (method, gain) in enumerate(gains.items()):
+                found.rows.append(made(task, method, seed, 0.5 + gain, floats=10.0 ** (number + 1)))
+                theirs = [
+                    value + gain + (0.001 if index % 2 else -0.001) for index, value in enumerate(clients)
+                ]
+                found.details[f"{task}-{method}-{seed}"] = {"clients": theirs}
+    return found
+
+
+def test_gains_are_paired_and_corrected(tmp_path: Path):
+    found = {
+        line.method: line
+        for line in lines(results(tmp_path, {"good": 0.05, "same": 0.0, "bad": -0.05}), "one")
+    }
+    assert next(iter(found)) == "standalone"
+    assert found["good"].gain == pytest.approx(0.05)
+    assert found["good"].verdict == "better"
+    assert found["bad"].verdict == "worse"
+    assert found["same"].verdict == ""
+    assert found["good"].newcomers == pytest.approx(0.1)
+    assert found["good"].corrected >= found["good"].p
+
+
+def test_holms_correction_by_hand():
+    """0.01, 0.02, 0.04 of three: times 3, times 2, times 1; an order is never turned round."""
+    assert holm({"a": 0.02, "b": 0.01, "c": 0.04}) == pytest.approx({"b": 0.03, "a": 0.04, "c": 0.04})
+    assert holm({"a": 0.9, "b": 0.8}) == pytest.approx({"b": 1.0, "a": 1.0})
+
+
+def test_ranks_and_the_front(tmp_path: Path):
+    found = results(tmp_path, {"good": 0.05, "costly": 0.04, "bad": -0.05})
+    ranks, critical = mean_ranks(found, ["one", "two"])
+    assert ranks == {"good": 1.0, "costly": 2.0, "standalone": 3.0, "bad": 4.0}
+    # Nemenyi: q(0.05; 4) = 2.569, times sqrt(4·5 / (6·2))
+    assert critical == pytest.approx(2.569 * (20 / 12) ** 0.5, abs=0.01)
+    assert front(lines(found, "one")) == ["standalone", "good"]
+
+
+def test_digests_follow_the_question_and_the_code_not_the_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    suite = small()
+    task = suite.tasks[0]
+    one = suite.experiment(task, "fedproto", 0, {"training.lr": 0.1})
+    assert experiment_digest(one) == experiment_digest(one.changed({"engine.workers": 2}))
+    assert experiment_digest(one) != experiment_digest(
+        suite.experiment(task, "fedproto", 1, {"training.lr": 0.1})
+    )
+    assert experiment_digest(one) != experiment_digest(
+        suite.experiment(task, "fedproto", 0, {"training.lr": 0.2})
+    )
+    assert (
+        len({code_digest(method) for method in METHODS}) >= len(METHODS) - 1
+    )  # fedl2g-l and -f share a file
+    found = Results(tmp_path, "made", rows=[replace(made("few", "fedgh", 0, 0.5), code=code_digest("fedgh"))])
+    assert stale(found) == []
+    found.rows.append(made("few", "fedhe", 0, 0.5))
+    assert stale(found) == ["few, fedhe, seed 0 (commit )"]
+
+
+def test_curves_are_thinned_to_their_last_point():
+    points = thinned([None if number % 2 else number / 100 for number in range(100)])
+    assert len(points) <= 25
+    assert points[-1] == (99, 0.98)
+    assert thinned([]) == []
+
+
+def test_mistakes_are_one_sentence(tmp_path: Path):
+    with pytest.raises(PotluckError, match="Unknown suite 'cpuu'. Did you mean 'cpu'"):
+        find_suite("cpuu")
+    with pytest.raises(PotluckError, match="Suite 'x' is not understood: KeyError 'methods'"):
+        parse_suite("x", 'title = "x"')
+    with pytest.raises(PotluckError, match="Unknown setting of method 'fedproto' 'weight'"):
+        parse_suite("x", SMALL.replace("prototype_weight", "weight"))
+    with pytest.raises(PotluckError, match="Unknown task of the suite 'feww'"):
+        small().task("feww")
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_the_pages_say_what_the_data_say(name: str):
+    suite, stored = find_suite(name), Results.read(ROOT / "results", name)
+    if not stored.rows:
+        pytest.skip("no results are stored")
+    assert (ROOT / usual_place(suite)).read_text() == page_text(suite, stored)
+    assert stored.details.keys() >= {row.experiment for row in stored.rows}

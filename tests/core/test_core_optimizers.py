@@ -1,0 +1,95 @@
+"""Steps in one pass over memory are the steps that the formulas say, however tensors lie in memory."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from potluck.core.training import Training
+
+KINDS = {
+    "sgd": Training(optimizer="sgd", momentum=0.9, weight_decay=0.01),
+    "adam": Training(optimizer="adam", weight_decay=0.01),
+    "adamw": Training(optimizer="adamw", weight_decay=0.01),
+}
+
+
+def usual(name: str, parameters: list[Tensor], lr: float) -> Optimizer:
+    if name == "sgd":
+        return SGD(parameters, lr, momentum=0.9, weight_decay=0.01)
+    return (Adam if name == "adam" else AdamW)(parameters, lr, weight_decay=0.01)
+
+
+def weights(layout: torch.memory_format) -> list[nn.Parameter]:
+    rng = torch.Generator().manual_seed(0)
+    tensors = torch.randn(4, 3, 5, 5, generator=rng), torch.randn(6, generator=rng)
+    return [nn.Parameter(tensors[0].contiguous(memory_format=layout)), nn.Parameter(tensors[1])]
+
+
+LAST, FIRST = torch.channels_last, torch.contiguous_format
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("layout", "other"), [(FIRST, FIRST), (LAST, LAST), (LAST, FIRST), (FIRST, LAST)])
+def test_steps_are_torchs_own_whatever_the_layout(
+    kind: str, layout: torch.memory_format, other: torch.memory_format
+):
+    mine, theirs = weights(layout), weights(layout)
+    optimizers = KINDS[kind].make_optimizer(mine, 0.1), usual(kind, theirs, 0.1)
+    assert all(group["fused"] for group in optimizers[0].param_groups)
+    rng = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        gradient = torch.randn(4, 3, 5, 5, generator=rng).contiguous(memory_format=other)
+        for parameters, optimizer in zip((mine, theirs), optimizers, strict=True):
+            parameters[0].grad = gradient.clone(memory_format=torch.preserve_format)
+            optimizer.step()  # the second parameter has no gradient
+    for one, same in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, same, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_moments_that_come_back_in_another_layout_are_put_right(kind: str):
+    gradient = torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(1))
+    ends = []
+    for layout in (LAST, FIRST):
+        parameters = weights(LAST)
+        first = KINDS[kind].make_optimizer(parameters, 0.1)
+        parameters[0].grad = gradient.clone()
+        first.step()
+        state = copy.deepcopy(first.state_dict())
+        for name, value in state["state"][0].items():
+            if value.dim() == 4:
+                state["state"][0][name] = value.contiguous(memory_format=layout)
+        second = KINDS[kind].make_optimizer(parameters, 0.1)
+        second.load_state_dict(state)
+        second.step()
+        ends.append(parameters[0].detach().clone())
+    assert torch.equal(*ends)
+
+
+def test_two_steps_with_momentum_are_those_of_the_formula():
+    weight = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    optimizer = Training(momentum=0.5).make_optimizer([weight], 0.1)
+    for gradient in ([1.0, 2.0], [3.0, -1.0]):
+        weight.grad = torch.tensor(gradient, dtype=torch.float64)
+        optimizer.step()
+    # v = g₁, w -= 0.1 v; v = 0.5 v + g₂, w -= 0.1 v
+    expected = [1 - 0.1 * 1 - 0.1 * (0.5 * 1 + 3), -2 - 0.1 * 2 - 0.1 * (0.5 * 2 - 1)]
+    torch.testing.assert_close(
+        weight.detach(), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=0
+    )
+
+
+def test_a_first_step_of_adam_is_one_learning_rate_long():
+    weight = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    optimizer = Training(optimizer="adam").make_optimizer([weight], 0.1)
+    weight.grad = torch.tensor([3.0, -0.5], dtype=torch.float64)
+    optimizer.step()
+    steps = [-0.1 * g / (math.sqrt(g * g) + 1e-8) for g in (3.0, -0.5)]
+    expected = torch.tensor([1 + steps[0], -2 + steps[1]], dtype=torch.float64)
+    torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=0)

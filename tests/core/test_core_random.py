@@ -1,0 +1,65 @@
+"""What results may not depend on: the process's threads and how it treats numbers next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from potluck.core.client import Client
+from potluck.core.payload import Nothing
+from potluck.core.random import without_denormals
+from potluck.engines.pool import PoolEngine
+from potluck.engines.serial import SerialEngine
+from potluck.engines.vectorized import VectorizedEngine
+from potluck.loop.jobs import Engine, Job
+from potluck.loop.worker import Worker
+from potluck.methods.standalone import Standalone
+from tiny import tiny
+
+
+def product() -> float:
+    """A number below the smallest normal one of float32."""
+    return float(torch.tensor([1e-30]) * torch.tensor([1e-10]))
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_denormals_count_as_zero_and_the_process_gets_its_setting_back(before: bool):
+    if not torch.set_flush_denormal(before):
+        pytest.skip("this processor cannot flush denormals")
+    with without_denormals():
+        assert product() == 0
+    assert (product() == 0) is before
+    with pytest.raises(ZeroDivisionError), without_denormals():
+        raise ZeroDivisionError
+    assert (product() == 0) is before
+
+
+class Noting(Standalone):
+    """Tells the loss what a product next to nothing comes to."""
+
+    def client(self, me: Client, message: Nothing) -> Nothing:
+        me.fit()
+        me.report(1, product())
+        return Nothing()
+
+
+@pytest.mark.parametrize("engine", [SerialEngine, VectorizedEngine, PoolEngine])
+def test_clients_compute_without_denormals_on_every_engine(engine: Any):
+    torch.set_flush_denormal(False)
+    worker = Worker(Noting(), tiny(2).client)
+    working: Engine = engine(lambda: worker, 1) if engine is PoolEngine else engine(worker)
+    try:
+        for client in range(2):
+            working.submit(Job(client + 1, "train", client, 0, 1, 1, Nothing()))
+        assert [answer.train_loss for answer in working.results()] == [0, 0]
+    finally:
+        working.close()

@@ -1,0 +1,66 @@
+"""Programs that are started for a while: nothing of them stays, and what they complained of is told."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from potluck.flower.deploy import family
+from potluck.flower.deploy.processes import Processes
+
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import signal, time; {ignore}time.sleep(600)"], start_new_session=True)
+open("child", "w").write(str(child.pid))
+time.sleep(600)
+"""
+
+
+def child_of(processes: Processes, ignore: str = "") -> set[family.Kin]:
+    """Start a program that starts another one in a session of its own."""
+    place = processes.home
+    (place / "parent.py").write_text(
+        PARENT.replace('"child"', repr(str(place / "child"))).format(ignore=ignore)
+    )
+    processes.start("parent", [sys.executable, str(place / "parent.py")])
+    ends = time.monotonic() + 60
+    while not (place / "child").exists() or not (place / "child").read_text():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    found = family.descendants([processes.running["parent"].pid])
+    assert int((place / "child").read_text()) in {one[0] for one in found}
+    return found
+
+
+def test_what_a_program_started_in_another_session_ends_with_it(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        theirs = child_of(processes)
+        assert family.alive(theirs) == theirs
+    assert family.alive(theirs) == set()
+
+
+def test_what_does_not_want_to_end_is_killed(tmp_path: Path) -> None:
+    processes = Processes(tmp_path)
+    theirs = child_of(processes, "signal.signal(signal.SIGTERM, signal.SIG_IGN); ")
+    time.sleep(0.5)  # until the signal is ignored
+
+    processes.stop(patience=1.0)
+
+    ends = time.monotonic() + 10
+    while family.alive(theirs) and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert family.alive(theirs) == set()
+
+
+def test_last_words_are_the_complaint_of_this_start(tmp_path: Path) -> None:
+    def say(*lines: str) -> str:
+        processes.start("one", [sys.executable, "-c", f"print({chr(10).join(lines)!r})"])
+        processes.running["one"].wait(60)
+        return processes.last_words("one")
+
+    with Processes(tmp_path) as processes:
+        assert say("\x1b[91mERROR \x1b[0m: Exit Code: 305", "no connection", "INFO: bye", "a", "b") == (
+            "ERROR : Exit Code: 305 no connection INFO: bye a"
+        )
+        assert say("all is well", "bye") == "all is well bye"

@@ -1,0 +1,115 @@
+"""A federation of real processes, with TLS and node keys, in which nodes are killed and come back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Error, Message
+
+from loopgrid import LoopGrid
+from own_nodes import three_nodes, write_node
+from potluck.experiment import parse_experiment, read_experiment
+from potluck.flower.deploy.keys import make_node_key
+from potluck.flower.deploy.processes import free_ports
+from potluck.flower.server_app import serve
+from potluck.runs import folder
+from real_processes import Commands, commands_in, kill, rows, wait_for
+
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(1500)]
+
+EXPERIMENT = """
+[method]
+name = "fedgh"
+[training]
+epochs = 1
+[schedule]
+rounds = 6
+on_failure = "continue"
+[engine]
+name = "flower"
+nodes = 3
+classes = 3
+wait = 500
+"""
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[Commands]:
+    with commands_in(tmp_path) as ours:
+        yield ours
+
+
+def test_killed_nodes_are_left_out_and_take_part_again_with_their_own_state(commands: Commands) -> None:
+    place, (port,) = commands.place, free_ports(1)
+    address, paths = f"127.0.0.1:{port}", three_nodes(commands.place)
+    stranger = write_node(place / "n3", "node-3", "mlp-1+6", 3)
+    (place / "experiment.toml").write_text(EXPERIMENT)
+    commands.run("keys", "server", "keys", "--host", "127.0.0.1")
+    commands.start("server", "server", "start", "--port", str(port))
+    public = [str(make_node_key(path.with_suffix(".key"))) for path in [*paths, stranger]]
+    commands.up("server", "runner started")
+    commands.run("register", "server", "keys", *public[:3], "--server", address)
+
+    def start(index: int) -> None:
+        path = str([*paths, stranger][index])
+        secure = ["--server", address, "--ca", "potluck-server/ca.crt"]
+        commands.start(f"node-{index}", "node", "start", path, *secure)
+
+    for index in range(4):
+        start(index)
+    commands.up("node-3", "does it know this node's key")
+    commands.end("node-3")
+    secure = ["--server", address, "--ca", "potluck-server/ca.crt"]
+    commands.start("run", "run", "experiment.toml", *secure, "--out", "run", "-q")
+    ended = commands.running["run"].poll
+    wait_for(lambda: rows(place / "run") or ended() is not None, "no round")
+    kill(place, "flower-supernode", str(paths[1]))  # its supervisor lives
+    commands.running["node-2"].kill()  # a machine that goes down: nobody is left to start it again
+    kill(place, "flower-supernode", str(paths[2]))
+    wait_for(lambda: lost(place / "run") or ended() is not None, "nobody was missed")
+    start(2)
+    assert commands.running["run"].wait(600) == 0, commands.said("run")
+
+    done = rows(place / "run")
+    assert [row["round"] for row in done] == list(range(1, 7))
+    assert [0 in row["participants"] for row in done] == [True] * 6
+    assert done[0]["participants"] == done[-1]["participants"] == [0, 1, 2]
+    assert {(client, kind) for _, client, kind in lost(place / "run")} == {(1, "lost"), (2, "lost")}
+    assert "node started again" in commands.said("node-1")
+    assert json.loads((place / "run" / folder.SUMMARY).read_text())["clients"] == 3
+    # The same losses in one process give the same bits: nodes came back as they had been, not as new ones.
+    assert without_reasons(done) == without_reasons(replayed(place, lost(place / "run")))
+
+
+def lost(run: Path) -> list[tuple[int, int, str]]:
+    """(round, client, kind) of all failures so far."""
+    return [(row["round"], one["client"], one["kind"]) for row in rows(run) for one in row["failures"]]
+
+
+def without_reasons(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "failures": [(f["client"], f["kind"]) for f in row["failures"]]} for row in done]
+
+
+def replayed(place: Path, losses: list[tuple[int, int, str]]) -> list[dict[str, Any]]:
+    """The run on a grid in this process, with nodes of the same names, data and models."""
+
+    def gone(message: Message) -> Message:
+        return Message(Error(5, "Node unavailable"), reply_to=message)
+
+    paths = three_nodes(place / "again")
+    nodes = {200 + index: {"node-file": str(path)} for index, path in enumerate(paths)}
+    faults = {
+        200 + client: [gone if (number, client, "lost") in losses else None for number in range(1, 7)]
+        for client in (1, 2)
+    }
+    one = parse_experiment(read_experiment(place / "experiment.toml"))
+    config = {"experiment": one.model_dump_json(exclude_none=True), "out": str(place / "replay")}
+    serve(LoopGrid(nodes, {}, faults=faults), config, poll=0)
+    return rows(place / "replay")

@@ -1,0 +1,169 @@
+"""Nodes with data and models of their own: what the server learns, what a message may do, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from own_nodes import experiment, registrations, three_nodes, write_node
+from potluck.core.errors import PotluckError
+from potluck.core.method import payload_types
+from potluck.core.payload import Nothing
+from potluck.experiment import parse_experiment
+from potluck.flower.node import node as node_side
+from potluck.flower.node.assignment import Assignment
+from potluck.flower.node.check import check_node
+from potluck.flower.node.federation import node_federation, server_federation
+from potluck.flower.node.file import read_node
+from potluck.flower.node.node import answer
+from potluck.loop.jobs import Job
+from potluck.loop.letter import Letter, pack_job, unpack_result
+from potluck.methods import method_class
+from potluck.runs.resolve import resolve_around
+
+
+def test_the_server_knows_names_counts_and_shapes_only(tmp_path: Path) -> None:
+    (path, *_) = three_nodes(tmp_path)
+    (one,) = registrations(experiment(), [path])
+    told = json.loads(json.dumps(one.letter().facts))["registration"]
+    assert set(told) == {
+        "name", "samples", "architecture", "device", "input_shape", "feature_dim", "tensors", "parameters", "head",
+        "stage_shapes", "width_rate", "validation",
+    }  # fmt: skip
+    assert (told["name"], told["samples"], told["validation"], told["input_shape"]) == ("node-0", 18, 0, [4])
+    assert one.letter().payload is one.letter().state is None
+
+
+def test_first_weights_are_asked_for_only_where_the_server_uses_them(tmp_path: Path) -> None:
+    paths = three_nodes(tmp_path)
+    asked: list[int] = []
+
+    def weights(client: int) -> dict[str, torch.Tensor]:
+        asked.append(client)
+        return node_federation(alike, read_node(paths[0])).task.architectures["mlp-1+6"].initial
+
+    one = experiment("fedgh")
+    server_federation(one, method_class("fedgh")(), registrations(one, paths), weights)
+    assert asked == []
+    alike = experiment("fedavg")
+    people = registrations(alike, paths[:1])
+    task = server_federation(alike, method_class("fedavg")(), people, weights).task
+    assert asked == [0]
+    assert all(torch.isfinite(tensor).all() for tensor in task.architectures["mlp-1+6"].initial.values())
+
+
+def test_two_models_of_one_name_and_different_shapes_are_two_architectures(tmp_path: Path) -> None:
+    one = experiment()
+    (first, *_) = registrations(one, [write_node(tmp_path / "a", "a", "{module}:Wards", 1)])
+    (second, *_) = registrations(one, [write_node(tmp_path / "b", "b", "{module}:Wards", 2)])
+    object.__setattr__(second, "architecture", first.architecture)
+    task = server_federation(one, method_class("fedgh")(), [first, second], lambda client: {}).task
+    assert [info.architecture for info in task.clients] == ["of_a:Wards", "of_a:Wards-2"]
+
+
+def test_a_repeated_job_gives_the_stored_answer_and_trains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_node(tmp_path / "n", "solo", "mlp-1+6", 3)
+    order = Assignment(experiment("standalone").model_dump_json(exclude_none=True), "ab12")
+    message = order.on(pack_job(Job(1, "train", 0, 0, 1, 2, Nothing(), ("own",))))
+
+    first = answer(message, {"node-file": str(path)})
+    monkeypatch.setattr(node_side.Node, "_do", lambda *_: pytest.fail("trained twice"))
+    again = answer(message, {"node-file": str(path)})
+
+    assert again.facts == first.facts
+    assert first.facts["answer"]["trained_samples"] == 18
+    assert (tmp_path / "n" / "potluck-state" / "ab12" / "state-1.safetensors").exists()
+
+
+def test_a_message_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
+    path = write_node(tmp_path / "n", "strict", "mlp-1+6", 3)
+    one = experiment("fedgh")
+    order = Assignment(one.model_dump_json(exclude_none=True), "ab12")
+    job = Job(1, "train", 0, 0, 1, 2, Nothing())
+    flat = answer(order.on(pack_job(job)), {"node-file": str(path)})
+    result = unpack_result(flat, payload_types(one.build_method())[1], job)
+    assert result.kind == "invalid"
+    assert "lacks the tensor" in result.reason
+
+
+@pytest.mark.parametrize("run", ["../../etc", "run/one", "Ü", "a" * 33])
+def test_a_run_id_cannot_name_another_folder(tmp_path: Path, run: str) -> None:
+    path = write_node(tmp_path / "n", "careful", "mlp-1+6", 3)
+    order = Assignment(experiment().model_dump_json(exclude_none=True), run)
+    flat = answer(order.on(Letter({"ask": "registration"})), {"node-file": str(path)})
+    assert "is not one of Potluck's" in flat.facts["refusal"]
+
+
+def test_check_says_what_it_tried(tmp_path: Path) -> None:
+    path = write_node(tmp_path / "n", "ready", "{module}:Wards", 4)
+    lines = "\n".join(check_node(path, parse_experiment({})))
+    assert "18 training and 6 test rows of shape (4,)" in lines
+    assert "of_ready:Wards" in lines
+    assert "one training step: loss" in lines
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('model = "mlp-9"', "Unknown model 'mlp-9'"),
+        ('model = "of_wrong:Nothing"', "model = 'of_wrong:Nothing' could not be imported"),
+        ('name = "two words"', "name is not valid"),
+        ('colour = "red"', "colour is not valid"),
+    ],
+)
+def test_mistakes_in_a_node_file_are_one_sentence(tmp_path: Path, line: str, sentence: str) -> None:
+    path = write_node(tmp_path / "n", "wrong", "mlp-1+6", 3)
+    field = line.split(" ")[0]
+    lines = [old for old in path.read_text().splitlines() if not old.startswith(f"{field} =")]
+    path.write_text("\n".join([line, *lines]))
+    with pytest.raises(PotluckError, match=sentence):
+        check_node(path, parse_experiment({}))
+
+
+def test_labels_beyond_the_agreed_classes_are_refused(tmp_path: Path) -> None:
+    path = write_node(tmp_path / "n", "beyond", "mlp-1+6", 3)
+    one = experiment(engine={"name": "flower", "nodes": 1, "classes": 2})
+    with pytest.raises(PotluckError, match="Node 'beyond' has label 2 but engine.classes = 2"):
+        node_federation(one, read_node(path))
+
+
+def test_the_middle_part_of_a_nodes_split_is_kept_for_validation(tmp_path: Path) -> None:
+    paths = three_nodes(tmp_path)
+    for path in paths:
+        path.write_text(path.read_text().replace('split = "75:25"', 'split = "50:25:25"'))
+    (member,) = node_federation(experiment(), read_node(paths[0])).members
+    assert [len(part) for part in (member.train, member.validation, member.test)] == [12, 6, 6]
+    told = registrations(experiment(), paths)
+    assert [one.validation for one in told] == [6, 6, 6]
+    method = experiment().build_method()
+    federation = server_federation(experiment(), method, told, lambda client: {})
+    assert [info.validation for info in federation.task.clients] == [6, 6, 6]
+    assert resolve_around(experiment(), method, federation).experiment.evaluate.select == "validation"
+    assert "12 training, 6 validation and 6 test rows" in "\n".join(check_node(paths[0], experiment()))
+
+
+def test_validation_asked_of_nodes_that_have_none_is_refused(tmp_path: Path) -> None:
+    asked = experiment(evaluate={"select": "validation"})
+    method = asked.build_method()
+    federation = server_federation(
+        asked, method, registrations(asked, three_nodes(tmp_path)), lambda client: {}
+    )
+    with pytest.raises(PotluckError, match=r"have the nodes' node\.toml say split = '8:1:1'"):
+        resolve_around(asked, method, federation)
+
+
+def test_a_node_tells_how_good_it_is_and_not_which_classes_it_has(tmp_path: Path) -> None:
+    path = write_node(tmp_path / "n", "discreet", "mlp-1+6", 3)
+    one = experiment("standalone")
+    order = Assignment(one.model_dump_json(exclude_none=True), "ab12")
+    job = Job(1, "evaluate", 0, 0, 1, 2, Nothing(), ("own",), details=True)
+    said = answer(order.on(pack_job(job)), {"node-file": str(path)})
+    score = unpack_result(said, payload_types(one.build_method())[1], job).scores["own"]
+    assert score.details is None
+    assert score.samples == 6
+    assert score.calibration_error > 0

@@ -1,0 +1,280 @@
+"""One loop for every schedule: who works, what the server sees, what is recorded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from potluck.core.client import Client
+from potluck.core.method import Method, Update
+from potluck.core.payload import Payload
+from potluck.core.task import ClientInfo, Context
+from potluck.loop.dispatch import ClientFailed
+from potluck.loop.evaluation import Evaluation
+from potluck.loop.loop import TooFewClients
+from potluck.methods.fedavg import FedAvg
+from potluck.methods.fedgh import FedGH
+from potluck.methods.standalone import Standalone
+from tiny import Recorder, make_loop, tiny
+
+
+@dataclass(frozen=True)
+class Number(Payload):
+    value: Tensor
+
+
+@dataclass
+class Counting(Method[Tensor, Number, Number]):
+    """The server counts its steps; a client answers with what it was sent."""
+
+    fail: int = -1
+    poison: int = -1
+
+    def init_server(self, ctx: Context) -> Tensor:
+        return torch.zeros(1, dtype=torch.float64)
+
+    def broadcast(self, state: Tensor, client: ClientInfo, ctx: Context) -> Number:
+        return Number(state)
+
+    def client(self, me: Client, message: Number) -> Number:
+        if me.info.index == self.fail:
+            raise ValueError("no luck")
+        return Number(message.value / (0.0 if me.info.index == self.poison else 1.0))
+
+    def server(self, state: Tensor, updates: Sequence[Update[Number]], ctx: Context) -> Tensor:
+        state += 1  # in place on purpose: what was sent before must not change
+        return state
+
+
+def test_synchronous_every_participant_gets_the_same_state_and_none_is_stale():
+    seen = Recorder()
+    make_loop(Counting(), tiny(4), rounds=3, callbacks=[seen]).run()
+    assert [[m.value.item() for r, _, m in seen.sent if r == n] for n in (1, 2, 3)] == [
+        [0.0] * 4,
+        [1.0] * 4,
+        [2.0] * 4,
+    ]
+    assert [step.record.participants for step in seen.steps] == [[0, 1, 2, 3]] * 3
+    assert all(step.record.staleness == [0] * 4 for step in seen.steps)
+
+
+def test_asynchronous_the_server_steps_at_each_answer_and_staleness_is_real():
+    """Two at work, jobs of 1 and 2.5 seconds: worked out by hand."""
+    seen = Recorder()
+    make_loop(
+        Counting(),
+        tiny(2),
+        rounds=3,
+        callbacks=[seen],
+        buffer=1,
+        duration=lambda info, n, message: 1.0 + 1.5 * info.index,
+    ).run()
+    order = [(step.record.participants[0], step.record.staleness[0]) for step in seen.steps]
+    assert order == [(0, 0), (0, 0), (1, 2), (0, 1), (0, 0), (1, 2)]
+    assert [step.record.virtual_seconds for step in seen.steps] == [1.0, 2.0, 2.5, 3.0, 4.0, 5.0]
+
+
+def test_a_round_is_a_cohort_of_ended_jobs_in_both_schedules():
+    for buffer, steps in ((0, 3), (1, 12), (2, 6)):
+        seen = Recorder()
+        make_loop(Counting(), tiny(4), rounds=3, callbacks=[seen], buffer=buffer).run()
+        assert len(seen.steps) == steps
+        assert seen.steps[-1].record.round == 3
+        assert [step.record.round for step in seen.steps].count(1) == steps // 3
+
+
+def test_what_was_sent_never_changes_under_a_client_at_work():
+    seen = Recorder()
+    make_loop(Counting(), tiny(3), rounds=2, callbacks=[seen], buffer=1).run()
+    first = [message.value.item() for _, _, message in seen.sent[:3]]
+    assert first == [0.0, 0.0, 0.0]
+
+
+def test_partial_participation_draws_without_replacement_from_the_servers_stream():
+    def drawn(seed: int) -> list[list[int]]:
+        seen = Recorder()
+        make_loop(Counting(), tiny(8, seed=seed), rounds=6, participation=0.5, callbacks=[seen]).run()
+        return [step.record.participants for step in seen.steps]
+
+    assert all(len(set(round_)) == 4 for round_ in drawn(0))
+    assert len({tuple(round_) for round_ in drawn(0)}) > 1
+    assert drawn(0) == drawn(0)
+    assert drawn(0) != drawn(1)
+
+
+@pytest.mark.parametrize(
+    ("share", "clients", "cohort"), [(0.29, 100, 29), (0.05, 10, 1), (0.1, 30, 3), (1.0, 7, 7)]
+)
+def test_cohort_size(share: float, clients: int, cohort: int):
+    from potluck.loop.schedule import Schedule
+
+    assert Schedule(1, participation=share).cohort(clients) == cohort
+
+
+def test_a_client_without_samples_is_never_asked():
+    from potluck.federation.own import Member, federate
+    from tiny import Net, points
+
+    empty = (torch.zeros(0, 4, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
+    members = [Member(Net().double(), points(6, 1), points(3, 2)), Member(Net().double(), empty)]
+    seen = Recorder()
+    make_loop(Standalone(), federate(members, num_classes=3), callbacks=[seen]).run()
+    assert all(step.record.participants == [0] for step in seen.steps)
+
+
+def test_an_exception_in_a_client_names_method_client_round_and_phase():
+    with pytest.raises(
+        ClientFailed, match=r"Counting, client 2 'client-2', train in round 1: ValueError: no luck"
+    ) as caught:
+        make_loop(Counting(fail=2), tiny(4)).run()
+    assert "Traceback" in caught.value.__notes__[0]
+
+
+def test_told_to_continue_the_round_goes_on_with_the_others():
+    seen = Recorder()
+    make_loop(Counting(fail=2), tiny(4), callbacks=[seen], on_failure="continue").run()
+    assert [step.record.participants for step in seen.steps] == [[0, 1, 3]] * 2
+    assert seen.steps[0].record.failures[0]["client"] == 2
+
+
+def test_a_bad_payload_is_a_failure_with_its_reason():
+    seen = Recorder()
+    make_loop(Counting(poison=1), tiny(3), callbacks=[seen]).run()
+    failure = seen.steps[0].record.failures[0]
+    assert (failure["client"], failure["kind"]) == (1, "invalid")
+    assert "not finite" in failure["reason"]
+    assert torch.isfinite(seen.end.state).all()
+
+
+def test_too_few_answers_end_the_run_with_the_reason():
+    with pytest.raises(TooFewClients, match=r"Round 1 ended with 2 usable answers.*min_clients = 3.*no luck"):
+        make_loop(Counting(fail=0), tiny(3), on_failure="continue", min_clients=3).run()
+
+
+def test_protocols_are_recorded_apart():
+    seen = Recorder()
+    evaluation = Evaluation("received", ("local", "shared", "global"))
+    fed = tiny(2, hidden=(5,))
+    make_loop(FedAvg(), fed, rounds=1, evaluation=evaluation, callbacks=[seen]).run()
+    record = seen.steps[0].record
+    assert record.accuracy == record.accuracy_received
+    assert None not in (record.accuracy_local, record.accuracy_shared, record.accuracy_global)
+    protocols = [score.protocol for score in seen.steps[0].scores]
+    assert sorted(protocols) == ["global", "local", "local", "received", "received", "shared", "shared"]
+
+
+def test_received_scores_are_those_of_the_message():
+    """After one FedAvg round all clients of one architecture share weights: on one test set they score alike."""
+    fed = tiny(3, hidden=(5,))
+    seen = Recorder()
+    evaluation = Evaluation("shared")
+    make_loop(FedAvg(), fed, rounds=2, evaluation=evaluation, callbacks=[seen]).run()
+    scores = {score.score for score in seen.steps[0].scores}
+    assert len(scores) == 1
+
+
+def test_rounds_without_evaluation_have_no_accuracy_and_the_last_always_has():
+    seen = Recorder()
+    make_loop(Standalone(), rounds=5, evaluation=Evaluation(every=2), callbacks=[seen]).run()
+    assert [step.record.accuracy is None for step in seen.steps] == [True, False, True, False, False]
+
+
+def test_asynchronous_rounds_that_are_evaluated_have_the_scores_of_all_who_answered():
+    """Answers mostly come in a later round than they were asked for in."""
+    seen = Recorder()
+    plan = {"buffer": 1, "concurrency": 4, "duration": lambda info, n, m: 1.0 + 0.01 * info.index}
+    loop = make_loop(
+        Standalone(), tiny(4), rounds=5, evaluation=Evaluation(every=2), callbacks=[seen], **plan
+    )
+    loop.run()
+    tested = {step.record.round: len(step.scores) for step in seen.steps if step.scores}
+    assert tested == {2: 4, 4: 4, 5: 4}
+
+
+@pytest.mark.parametrize("protocol", ["local", "received", "shared"])
+def test_scores_bear_the_round_they_are_of(protocol):
+    seen = Recorder()
+    make_loop(
+        FedAvg(), tiny(3, hidden=(5,)), rounds=3, evaluation=Evaluation(protocol), callbacks=[seen]
+    ).run()
+    for step in seen.steps:
+        assert {score.round for score in step.scores} == {step.record.round}
+    assert {score.round for score in seen.end.scores} == {3}
+
+
+def test_every_client_is_scored_once_at_the_end():
+    seen = Recorder()
+    make_loop(Standalone(), tiny(4), participation=0.25, callbacks=[seen]).run()
+    assert [score.client.index for score in seen.end.scores] == [0, 1, 2, 3]
+    assert all(score.final for score in seen.end.scores)
+
+
+def test_one_client_per_architecture_can_stand_for_all():
+    seen = Recorder()
+    evaluation = Evaluation("received", clients="one-per-architecture")
+    make_loop(Standalone(), tiny(4), rounds=1, evaluation=evaluation, callbacks=[seen]).run()
+    assert [score.client.index for score in seen.steps[0].scores] == [0, 1]
+
+
+def test_accuracy_is_the_unweighted_mean_over_clients():
+    from potluck.loop.evaluation import summarise
+    from potluck.loop.score import Score
+
+    summary = summarise([Score(1, 2, 1.0), Score(8, 8, 4.0)])
+    assert summary.accuracy == 0.75
+    assert summary.micro == 0.9
+    assert summary.std == 0.25
+    assert summary.loss == 0.5
+
+
+def test_a_client_can_be_fetched_after_any_step():
+    states = []
+
+    class Fetching(Recorder):
+        def on_step(self, step) -> None:
+            states.append(step.fetch(1)["model"]["head.weight"])
+
+    make_loop(FedGH(), callbacks=[Fetching()], rounds=2).run()
+    assert not torch.equal(states[0], states[1])
+
+
+def test_traffic_is_counted_from_the_messages():
+    seen = Recorder()
+    make_loop(FedGH(), tiny(2), rounds=1, callbacks=[seen]).run()
+    record = seen.steps[0].record
+    assert record.floats_down == 2 * (3 * 3 + 3)
+    assert record.floats_up == 2 * (3 * 3 + 3)
+    assert record.bytes_up > 8 * record.floats_up
+
+
+def test_the_whole_run_leaves_global_random_state_alone():
+    fed = tiny(2)
+    before = torch.random.get_rng_state()
+    make_loop(FedGH(), fed, rounds=1).run()
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_dropout_draws_from_the_clients_own_stream():
+    """Two runs with the same seed agree although the model uses torch's default generator for dropout."""
+    from tiny import Net
+
+    class Dropping(Net):
+        def features(self, x: Tensor) -> Tensor:
+            return torch.nn.functional.dropout(super().features(x), 0.5, self.training)
+
+    from potluck.federation.own import Member, federate
+    from tiny import points
+
+    torch.rand(1)  # the caller's own stream may stand anywhere
+
+    def trained(model: Net) -> Tensor:
+        seen = Recorder()
+        make_loop(FedGH(), federate([Member(model, points(8, 1))], num_classes=3), callbacks=[seen]).run()
+        return seen.end.state.weight
+
+    model = Dropping().double()
+    first = trained(model)
+    torch.rand(5)
+    assert torch.equal(first, trained(model))

@@ -1,0 +1,94 @@
+"""Bytes on the wire and on disk: readable by any safetensors reader, of a size known beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from potluck.core.payload import Nothing, Payload, PayloadError, Tensors
+from potluck.core.tree import Flat
+from potluck.loop.letter import (
+    decode,
+    decode_state,
+    encode,
+    encode_state,
+    encoded_size,
+    image,
+    load_state,
+    save_state,
+)
+
+KINDS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32]
+KINDS += [torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64]
+
+
+@dataclass(frozen=True)
+class Mixed(Payload):
+    table: Tensor
+    weights: Tensors
+    count: int
+    share: float | None
+
+
+def mixed() -> Mixed:
+    table = torch.arange(6.0).reshape(2, 3).t()
+    weights = {'odd "näme"': torch.tensor(2.5, dtype=torch.bfloat16), "empty": torch.empty(0, 4)}
+    return Mixed(table, weights, 3, 0.1)
+
+
+def test_a_payload_comes_back_and_has_the_size_foretold() -> None:
+    data = encode(mixed())
+    assert encoded_size(mixed()) == len(data)
+    back = decode(Mixed, data)
+    assert torch.equal(back.table, mixed().table)
+    assert torch.equal(back.weights['odd "näme"'], torch.tensor(2.5, dtype=torch.bfloat16))
+    assert back.weights["empty"].shape == (0, 4)
+    assert (back.count, back.share) == (3, 0.1)
+    assert encode(Nothing()) == b""
+    assert encoded_size(Nothing()) == 0
+
+
+def test_every_kind_of_number_is_read_by_the_safetensors_library() -> None:
+    tensors = {str(kind): torch.tensor([[1, 0, 1]]).to(kind) for kind in KINDS}
+    data = encode_state(Flat(tensors, None))
+    read = safetensors.torch.load(data)
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert read[name].dtype == tensor.dtype
+        assert torch.equal(read[name], tensor)
+
+
+def test_states_survive_memory_and_disk(tmp_path: Path) -> None:
+    shared = torch.randn(3)
+    flat = Flat({"a": shared, "b": shared}, {"list": [1, "ü", None]})
+    save_state(tmp_path / "state", flat)
+    for back in (decode_state(encode_state(flat)), load_state(tmp_path / "state")):
+        assert back.layout == flat.layout
+        assert torch.equal(back.tensors["a"], shared)
+        assert torch.equal(back.tensors["b"], shared)
+
+
+def test_tensors_lie_aligned_and_come_back_in_the_order_given() -> None:
+    tensors = {"small": torch.ones(3, dtype=torch.uint8), "wide": torch.ones(2, dtype=torch.float64)}
+    head, *buffers = image(Flat(tensors, {"x": 1}))
+    assert [len(buffer) for buffer in buffers] == [16, 3]  # wide numbers first
+    assert len(head) % 8 == 0
+    back = decode_state(encode_state(Flat(tensors, {"x": 1})))
+    assert list(back.tensors) == ["small", "wide"]
+    assert back.layout == {"x": 1}
+
+
+@pytest.mark.parametrize("data", [b"x", b"\x02\0\0\0\0\0\0\0{}", encode(mixed())[:-1]])
+def test_bytes_that_are_no_payload_are_refused(data: bytes) -> None:
+    with pytest.raises(PayloadError, match="could not be read"):
+        decode(Mixed, data)
+
+
+def test_a_number_type_without_a_name_is_refused() -> None:
+    with pytest.raises(PayloadError, match=r"'table' is torch.complex128, which cannot be sent"):
+        encode(Mixed(torch.ones(1, dtype=torch.complex128), {}, 1, None))

@@ -1,0 +1,155 @@
+"""Clipping and noise on what leaves a client, and the accountant's figures."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import potluck
+from potluck.core.errors import PotluckError
+from potluck.core.payload import Nothing, Payload, Tensors
+from potluck.kit import Weights
+from potluck.loop.privacy import PAIRS, Privacy, secret_normal
+from potluck.methods.fedgh import ClassMeans
+from potluck.runs.privacy_ledger import epsilon
+from tiny import tiny
+
+
+def client() -> Any:
+    me = tiny(1).client(0)
+    me.begin("train", 0, 1, 1)
+    return me
+
+
+def row(*values: float) -> Tensor:
+    return torch.tensor([values], dtype=torch.float64)
+
+
+def test_an_answer_is_clipped_as_one_vector_and_its_ids_are_left_alone():
+    answer = ClassMeans(row(3.0, 4.0, 0.0), torch.tensor([2]))
+    clipped = Privacy(clip=1.0, noise_multiplier=0.0).conceal(client(), Nothing(), answer)
+    assert clipped.means.tolist() == [[pytest.approx(0.6), pytest.approx(0.8), 0.0]]
+    assert clipped.labels.tolist() == [2]
+    short = Privacy(clip=10.0, noise_multiplier=0.0).conceal(client(), Nothing(), answer)
+    assert torch.equal(short.means, answer.means)
+
+
+def test_weights_are_clipped_as_changes_over_all_tensors():
+    got = Weights({"a": torch.tensor([10.0]), "b": torch.tensor([20.0])})
+    sent = Weights({"a": torch.tensor([13.0]), "b": torch.tensor([24.0])})  # a change of length 5
+    clipped = Privacy(clip=2.5, noise_multiplier=0.0).conceal(client(), got, sent)
+    assert clipped.tensors["a"].item() == pytest.approx(11.5)
+    assert clipped.tensors["b"].item() == pytest.approx(22.0)
+
+
+def test_noise_has_the_promised_size_and_the_clients_own_stream():
+    answer = ClassMeans(torch.zeros(100, 100, dtype=torch.float64), torch.arange(100))
+    conceal = Privacy(clip=2.0, noise_multiplier=1.5).conceal
+    noisy = conceal(client(), Nothing(), answer)
+    assert noisy.means.std().item() == pytest.approx(3.0, rel=0.05)  # 10,000 draws: a standard error of 0.7 %
+    assert torch.equal(noisy.means, conceal(client(), Nothing(), answer).means)
+    secret = Privacy(clip=2.0, noise_multiplier=1.5, reproducible=False).conceal
+    assert not torch.equal(
+        secret(client(), Nothing(), answer).means, secret(client(), Nothing(), answer).means
+    )
+
+
+def test_secret_noise_comes_from_the_operating_system_alone(monkeypatch: pytest.MonkeyPatch):
+    """Torch's generator starts from 32 bits of its seed, so any use of it could be found out by trying."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a torch generator was used")
+
+    asked: list[int] = []
+
+    def counted(count: int, urandom: Any = os.urandom) -> bytes:
+        asked.append(count)
+        return urandom(count)
+
+    me, answer = client(), ClassMeans(torch.zeros(401, 501, dtype=torch.float64), torch.arange(401))
+    for name in ("Generator", "randn", "rand", "normal", "manual_seed"):
+        monkeypatch.setattr(torch, name, refuse)
+    monkeypatch.setattr(os, "urandom", counted)
+    conceal = Privacy(clip=2.0, noise_multiplier=1.5, reproducible=False).conceal
+    one, other = (conceal(me, Nothing(), answer).means.flatten() / 3.0 for _ in range(2))
+    assert sum(asked) >= 2 * 8 * 401 * 501  # 64 random bits for every number
+    both = torch.stack([one, other])
+    # 200,901 draws each; every limit is at least ten standard errors wide.
+    assert both.mean(dim=1).abs().max() < 0.025
+    assert (both.var(dim=1) - 1).abs().max() < 0.035
+    assert (both.pow(4).mean(dim=1) - 3).abs().max() < 0.25
+    assert ((both.abs() < 1).double().mean(dim=1) - 0.6827).abs().max() < 0.012
+    assert (one * other).mean().abs() < 0.025
+    assert (one[1:] * one[:-1]).mean().abs() < 0.025
+    assert not torch.equal(one, other)
+    assert len(torch.unique(one)) > 200_000
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5), (2 * PAIRS + 3,)])
+def test_secret_noise_has_any_shape(shape: tuple[int, ...]):
+    noise = secret_normal(torch.Size(shape))
+    assert noise.shape == shape
+    assert noise.dtype == torch.float64
+    assert bool(noise.isfinite().all())
+    assert bool((noise != 0).all())
+
+
+def test_reproducible_noise_is_the_clients_seeded_stream_in_the_order_of_the_tensors():
+    """Numbers of earlier runs stay what they were."""
+    sent = Weights({"a": torch.zeros(3, 5), "b": torch.zeros(17)})
+    noisy = Privacy(1.0, 2.0).conceal(client(), Nothing(), sent).tensors
+    rng = client().rng("privacy")
+    for name in ("a", "b"):
+        drawn = torch.randn(sent.tensors[name].shape, generator=rng, dtype=torch.float64).float()
+        assert torch.equal(noisy[name], 2.0 * drawn)
+
+
+def test_noise_keeps_variances_usable():
+    got = Weights({"running_var": torch.zeros(1000)})
+    assert Privacy(1.0, 1.0).conceal(client(), got, got).tensors["running_var"].min() == 0
+
+
+def test_a_message_without_real_numbers_passes():
+    @dataclass(frozen=True)
+    class Ids(Payload):
+        ids: Tensor
+        empty: Tensors
+
+    assert Privacy(1.0, 1.0).conceal(client(), Nothing(), Ids(torch.tensor([1]), {})).ids.tolist() == [1]
+
+
+def test_epsilon_of_one_release_lies_below_the_classic_bound_and_grows_with_releases():
+    pytest.importorskip("opacus")
+    # Replacing a client's data moves the answer by up to 2C: z = 20 counts as 10. The classic Gaussian
+    # mechanism gives ε = sqrt(2 ln(1.25/δ)) / 10 = 0.4845 at δ = 1e-5; Rényi accounting is at most as large.
+    classic = math.sqrt(2 * math.log(1.25e5)) / 10
+    assert 0.3 < epsilon(20.0, 1, 1e-5) < classic
+    assert epsilon(20.0, 1, 1e-5) < epsilon(20.0, 10, 1e-5) < epsilon(2.0, 10, 1e-5)
+    assert epsilon(0.0, 1, 1e-5) == math.inf
+    assert epsilon(1.0, 0, 1e-5) == 0.0
+
+
+def test_a_run_reports_what_it_spent(tmp_path: Any):
+    pytest.importorskip("opacus")
+    federation = tiny(3)
+    run = potluck.run(
+        "fedgh", federation=federation, rounds=2, out=tmp_path / "run", engine="serial",
+        privacy={"clip": 1.0, "noise_multiplier": 4.0},
+    )  # fmt: skip
+    assert run.summary["privacy"]["releases"] == 2
+    assert run.summary["privacy"]["epsilon"] == pytest.approx(epsilon(4.0, 2, 1e-5))
+
+
+def test_noise_without_a_length_to_clip_to_is_refused(tmp_path: Any):
+    with pytest.raises(
+        PotluckError, match=r"privacy.noise_multiplier = 1.0 cannot act: it is in units of privacy.clip"
+    ):
+        potluck.run(
+            "fedgh", federation=tiny(2), rounds=1, out=tmp_path / "x", privacy={"noise_multiplier": 1.0}
+        )

@@ -1,0 +1,195 @@
+"""Answers one by one, fresh or stale: what every method's server has to be sound for."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from potluck.core import tree
+from potluck.core.errors import PotluckError
+from potluck.core.method import Update
+from potluck.core.task import ClientInfo, Context
+from potluck.experiment import make_method, parse_experiment
+from potluck.kit import Weights, average
+from potluck.loop.schedule import Schedule
+from potluck.methods import METHODS, method_class
+from potluck.runs.resolve import decided
+from potluck.testing import small_federation
+from tiny import Recorder, context, make_loop, tiny
+
+QUICK: dict[str, dict[str, Any]] = {"fedtgp": {"server_epochs": 40}, "fedgen": {"server_steps": 40}}
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("fedproto", {"aggregate": "weighted"}),
+    ("fedhe", {"store": "latest_per_client"}),
+    ("fedavg", {"aggregate": "same_arch", "weight": "uniform"}),
+    ("fedl2g-l", {"divide_by": "participants"}),
+    ("fedkd", {"uplink": "params"}),
+    ("fedin", {"common_start": True}),
+]
+CASES = [(name, QUICK.get(name, {})) for name in METHODS if name != "standalone"] + VARIANTS
+COHORT = 10
+
+every_method = pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: str(value))
+
+
+@functools.cache
+def scene(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[Any, Any, Context, list[Update[Any]]]:
+    """A method in the middle of a run: its state, and the answers of the next round with what each was sent."""
+    method = make_method(method_class(name), dict(options))
+    seen = Recorder()
+    loop = make_loop(method, small_federation(method, dtype=torch.float64), rounds=9, callbacks=[seen])
+    for _ in range(3):
+        loop.step()
+    state = copy.deepcopy(loop.progress.state)
+    seen.updates.clear()
+    loop.step()
+    return method, state, loop.server.context(), [update for _, update in seen.updates]
+
+
+def served(name: str, options: dict[str, Any], updates: Any, *, cohort: int = COHORT) -> tuple[Any, float]:
+    """The state after a step that is given some of the scene's answers, and how far it moved."""
+    method, before, ctx, answers = scene(name, tuple(options.items()))
+    state = copy.deepcopy(before)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        after = method.server(state, updates(answers), replace(ctx, cohort=cohort, notes={}))
+    return after, distance(before, after)
+
+
+def learned(state: Any) -> dict[str, torch.Tensor]:
+    """What a method learns: real numbers, without FedIN's store of features, FedKD's second copy and what FedGen's server makes of the heads."""
+    return {
+        name: tensor
+        for name, tensor in tree.flatten(state).tensors.items()
+        if tensor.is_floating_point()
+        and not any(word in name for word in ("entering", "leaving", "/sent", "latest", "generator"))
+    }
+
+
+def meaning(state: Any) -> dict[str, torch.Tensor]:
+    """FedHe's state is a sum and a count; what it means is their quotient."""
+    if hasattr(state, "total"):
+        return {"mean": state.total / state.count.clamp(min=1e-9)[:, None]}
+    return learned(state)
+
+
+def distance(one: Any, other: Any) -> float:
+    first, second = meaning(one), meaning(other)
+    return sum(float((second[name] - first[name]).square().sum()) for name in first if name in second) ** 0.5
+
+
+@every_method
+def test_a_full_fresh_cohort_is_the_synchronous_step_bit_for_bit(name: str, options: dict[str, Any]):
+    together, _ = served(name, options, lambda answers: answers, cohort=3)
+    waited, _ = served(name, options, lambda answers: answers, cohort=0)
+    mine, theirs = tree.flatten(together), tree.flatten(waited)
+    assert mine.tensors.keys() == theirs.tensors.keys()
+    assert all(torch.equal(mine.tensors[key], theirs.tensors[key]) for key in mine.tensors)
+
+
+@every_method
+def test_one_answer_of_ten_moves_the_state_by_about_its_share(name: str, options: dict[str, Any]):
+    """As if all ten had sent the same: that would be a whole round's way, and one of them goes a part of it."""
+    _, alone = served(name, options, lambda answers: answers[:1])
+    _, whole = served(
+        name, options, lambda answers: [as_client(answers[0], number) for number in range(COHORT)], cohort=0
+    )
+    assert alone > 0
+    assert alone <= 0.35 * whole
+
+
+def as_client(update: Update[Any], number: int) -> Update[Any]:
+    return replace(update, client=replace(update.client, index=number, name=f"client-{number}"))
+
+
+@every_method
+def test_the_staler_the_shorter_the_way(name: str, options: dict[str, Any]):
+    def stale(weight: float) -> float:
+        return served(name, options, lambda answers: [replace(answers[0], staleness=3, weight=weight)])[1]
+
+    fresh, old, ancient = stale(1.0), stale(0.5), stale(0.1)
+    assert fresh > old > ancient > 0
+
+
+@every_method
+def test_the_same_answer_twice_is_no_catastrophe(name: str, options: dict[str, Any]):
+    method, before, ctx, answers = scene(name, tuple(options.items()))
+    state, ways = copy.deepcopy(before), []
+    for _ in range(2):
+        last = copy.deepcopy(state)
+        state = method.server(state, answers[:1], replace(ctx, cohort=COHORT, notes={}))
+        ways.append(distance(last, state))
+    assert tree.is_finite(state)
+    assert ways[1] <= 1.5 * ways[0]
+
+
+def test_the_example_of_one_stale_answer():
+    """Old 0, a client that was sent 0 answers 4 with weight 0.1, ten to a round: a hundredth of the way, not 4."""
+    answer = Update(
+        ClientInfo(0, "c", 5, "net"),
+        Weights({"w": torch.tensor(4.0)}),
+        3,
+        0.1,
+        Weights({"w": torch.tensor(0.0)}),
+    )
+    ctx = replace(context(tiny(10, sizes=(5,))), cohort=10)
+    moved = average(ctx, {"w": torch.tensor(0.0)}, [answer], lambda sent: sent.tensors, "samples")
+    assert moved["w"].item() == pytest.approx(4 * 0.1 / 10)
+
+
+def test_latest_answers_of_others_keep_fast_clients_from_outvoting_slow_ones():
+    """Client 0 answers over and over with +1, client 1 once with −1: their changes count alike at every step."""
+    infos = [ClientInfo(index, f"c{index}", 5, "net") for index in range(2)]
+    zero = Weights({"w": torch.tensor(0.0)})
+    fast = Update(infos[0], Weights({"w": torch.tensor(1.0)}), sent=zero)
+    slow = Update(infos[1], Weights({"w": torch.tensor(-1.0)}), sent=zero, fresh=False)
+    ctx, state = replace(context(tiny(2, sizes=(5,))), cohort=2), {"w": torch.tensor(0.0)}
+    for _ in range(10):
+        state = average(ctx, state, [fast, slow], lambda sent: sent.tensors, "samples")
+    assert state["w"].item() == 0.0
+
+
+class Gathering(method_class("fedavg")):  # type: ignore[misc]
+    """FedAvg that writes down whose answers its server was given."""
+
+    given: ClassVar[list[list[tuple[int, int, bool]]]] = []
+
+    def server(self, state: Any, updates: Any, ctx: Any) -> Any:
+        self.given.append([(one.client.index, one.staleness, one.fresh) for one in updates])
+        return super().server(state, updates, ctx)
+
+
+def test_a_server_that_asks_for_it_sees_the_latest_answer_of_each_other_client():
+    """Three clients, one at a time; jobs take 1, 2 and 4 seconds: worked out by hand."""
+    Gathering.given.clear()
+    loop = make_loop(
+        Gathering(), tiny(3, hidden=(5,)), rounds=2, buffer=1, concurrency=3,
+        duration=lambda info, number, message: float(2**info.index),
+    )  # fmt: skip
+    loop.run()
+    # Ends: client 0 at 1, 2, 3; client 1 at 2; client 2 at 4. Ties go to the earlier job.
+    assert Gathering.given[0] == [(0, 0, True)]
+    assert Gathering.given[1] == [(0, 1, False), (1, 1, True)]
+    assert Gathering.given[2] == [(0, 1, True), (1, 2, False)]
+    assert all(len({client for client, _, _ in step}) == len(step) for step in Gathering.given)
+    assert [sum(fresh for _, _, fresh in step) for step in Gathering.given] == [1] * 6
+
+
+def test_staleness_is_counted_in_rounds():
+    """Ten to a round: an answer ten steps old is one round old and weighs (1 + 1)^-1."""
+    schedule = Schedule(mode="async", staleness_power=1.0, concurrency=10)
+    assert schedule.weight(10, 10) == 0.5
+    assert schedule.weight(0, 10) == 1.0
+    assert Schedule(buffer=10, concurrency=10, staleness_power=1.0).weight(1, 10) == 0.5
+
+
+def test_a_method_that_needs_whole_rounds_is_refused_with_the_reason():
+    values = {"method": {"name": "fd", "target": "softmax_excl_own"}, "schedule": {"mode": "async"}}
+    experiment = parse_experiment(values)
+    with pytest.raises(PotluckError, match=r"schedule.mode = 'async' makes no sense here: FD with target"):
+        decided(experiment, experiment.build_method())

@@ -1,0 +1,175 @@
+"""The linear layer that oneDNN computes is `nn.Linear` in everything but rounding."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from potluck.core.model import are_channels_last
+from potluck.federation.flops import training_flops
+from potluck.models import build_model, dense
+from potluck.models.dense import Dense
+
+INPUTS, OUTPUTS, ROWS = 768, 512, 6  # large enough to be worth it
+
+
+def pair(bias: bool = True) -> tuple[Dense, nn.Linear, Tensor]:
+    torch.manual_seed(0)
+    mine, plain = Dense(INPUTS, OUTPUTS, bias), nn.Linear(INPUTS, OUTPUTS, bias)
+    plain.load_state_dict(mine.state_dict())
+    assert ROWS * mine.weight.numel() >= dense.WORTH
+    return mine, plain, torch.randn(ROWS, INPUTS)
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of the products that oneDNN was asked for."""
+    asked: list[tuple[int, ...]] = []
+    multiply = dense._multiply
+
+    def noting(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        asked.append((*x.shape, len(weight)))
+        return multiply(x, weight, bias)
+
+    monkeypatch.setattr(dense, "_multiply", noting)
+    return asked
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_output_and_gradients_are_those_of_a_linear_layer(bias: bool, products: list[tuple[int, ...]]):
+    mine, plain, x = pair(bias)
+    results = []
+    for layer in (mine, plain):
+        given = x.clone().requires_grad_()
+        out = layer(given)
+        (out**2).sum().backward()
+        results.append([out, given.grad, *(parameter.grad for parameter in layer.parameters())])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    if dense._AVAILABLE:  # forward, by the input, by the weight
+        assert products == [
+            (ROWS, INPUTS, OUTPUTS),
+            (ROWS, OUTPUTS, INPUTS),
+            (OUTPUTS, ROWS, INPUTS),
+        ]
+
+
+def test_rows_may_have_further_dimensions(products: list[tuple[int, ...]]):
+    mine, plain, x = pair()
+    out = mine(x.view(3, 2, INPUTS))
+    assert out.shape == (3, 2, OUTPUTS)
+    torch.testing.assert_close(out, plain(x.view(3, 2, INPUTS)), rtol=1e-4, atol=1e-4)
+    assert products in ([], [(ROWS, INPUTS, OUTPUTS)])
+
+
+def test_a_transformer_keeps_its_weights_and_draws_no_others():
+    def layer() -> nn.TransformerEncoderLayer:
+        torch.manual_seed(1)
+        return nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+
+    plain = layer()
+    after = torch.rand(1)
+    mine = dense.with_dense(layer())
+    assert torch.rand(1) == after
+    assert isinstance(mine.linear1, Dense)
+    x = torch.randn(2, 3, 16)
+    assert torch.equal(mine(x), plain(x))
+
+
+def test_what_needs_no_gradient_is_not_computed(products: list[tuple[int, ...]]):
+    mine, _, x = pair()
+    mine(x).sum().backward()
+    assert len(products) in (0, 2)  # forward and by the weight; none where torch has no oneDNN
+
+
+def test_the_same_product_twice_has_the_same_bits():
+    mine, _, x = pair()
+    again = copy.deepcopy(mine)
+    for layer in (mine, again):
+        layer(x).square().sum().backward()
+    assert torch.equal(mine(x), again(x))
+    assert mine.weight.grad is not None
+    assert again.weight.grad is not None
+    assert torch.equal(mine.weight.grad, again.weight.grad)
+
+
+def test_second_derivatives_are_those_of_a_linear_layer():
+    mine, plain, x = pair()
+    found = []
+    for layer in (mine, plain):
+        given = x.clone().requires_grad_()
+        (first,) = torch.autograd.grad(layer(given).pow(3).mean(), layer.weight, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), [given, layer.weight]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-7)
+
+
+def test_forward_mode_is_that_of_a_linear_layer():
+    mine, plain, x = pair()
+    along = torch.randn_like(x), torch.randn_like(mine.weight), torch.randn_like(mine.bias)
+    found = []
+    for layer in (mine, plain):
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual
+            tensors = {
+                "weight": dual(layer.weight.detach(), along[1]),
+                "bias": dual(layer.bias.detach(), along[2]),
+            }
+            out = functional_call(layer, tensors, (dual(x, along[0]),))
+            found.append(torch.autograd.forward_ad.unpack_dual(out).tangent)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
+
+
+def test_transforms_autocast_other_numbers_and_small_layers_take_torchs_own_way(
+    products: list[tuple[int, ...]],
+):
+    mine, plain, x = pair()
+    tensors = {name: torch.stack([tensor, 2 * tensor]).detach() for name, tensor in mine.state_dict().items()}
+
+    def loss(layer: nn.Module, one: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(layer, one, (x,)).square().sum()
+
+    both = [vmap(grad(lambda one, layer=layer: loss(layer, one, x)))(tensors) for layer in (mine, plain)]
+    assert all(torch.equal(both[0][name], both[1][name]) for name in tensors)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(mine(x), plain(x))
+    assert torch.equal(copy.deepcopy(mine).double()(x.double()), copy.deepcopy(plain).double()(x.double()))
+    small = Dense(3, 2)
+    small(torch.randn(4, 3)).sum().backward()
+    mine(x[:0])
+    assert products == []
+
+
+def test_a_network_with_such_layers_can_be_exported_and_its_operations_counted():
+    model = build_model("cnn-5", (3, 32, 32), 10).eval()
+    x = torch.randn(3, 3, 32, 32)
+    program = torch.export.export(model, (x,))
+    torch.export.save(program, io.BytesIO())
+    torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-4)
+    convolutions = 28 * 28 * 16 * 75 + 10 * 10 * 32 * 16 * 25
+    dense_layers = 800 * 500 + 500 * 500 + 500 * 10
+    assert training_flops(model, x) == 3 * 2 * (convolutions + dense_layers)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "last"),
+    [
+        ("cnn-1", (3, 32, 32), True),
+        ("mobilenet-v2", (3, 32, 32), True),
+        ("resnet8", (3, 32, 32), True),
+        ("resnet18", (3, 32, 32), False),
+        ("resnet18-cifar", (3, 32, 32), True),
+        ("resnet50", (3, 32, 32), True),
+        ("resnet50-cifar", (3, 32, 32), False),
+        ("slim-cnn@0.25", (3, 32, 32), True),
+        ("mobilenet-v2+512", (3, 32, 32), True),
+        ("small-mlp", (1, 8, 8), False),
+    ],
+)
+def test_the_zoo_knows_how_a_network_lies_in_memory(name: str, shape: tuple[int, ...], last: bool):
+    assert are_channels_last(build_model(name, shape, 10).parameters()) is last

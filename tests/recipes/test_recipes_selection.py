@@ -1,0 +1,31 @@
+"""Papers that pick their best round on test samples are reproduced so, and the table says it."""
+
+from __future__ import annotations
+
+import pytest
+
+from potluck.recipes.recipe import find_recipe, recipe_names
+from potluck.recipes.reproduce import plan
+from potluck.recipes.tables import scale_lines, to_markdown
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_the_papers_pick_on_test_at_every_scale(name: str):
+    recipe = find_recipe(name)
+    for scale in ("smoke", "small", "paper"):
+        table = plan(recipe, scale)
+        assert {experiment.evaluate.select for experiment in table.work.values()} == {"test"}
+    assert "picked on the test samples themselves, as in the paper" in to_markdown(table)
+
+
+def test_another_way_of_picking_is_told_and_a_table_without_best_rounds_says_nothing():
+    recipe = find_recipe("fedgh-table1")
+
+    def on_validation(values):
+        return {**values, "evaluate": {**values["evaluate"], "select": "validation"}}
+
+    table = plan(recipe, "smoke", change=on_validation)
+    assert "Best rounds are picked on validation samples." in scale_lines(table)
+    assert table.differs["evaluate.select"] == [("test", "validation")]
+    rounds = plan(find_recipe("fedin-table3"), "smoke", columns=["rounds"])
+    assert not any("picked" in line for line in scale_lines(rounds))

@@ -1,0 +1,146 @@
+"""An exported model predicts exactly as the run evaluated it, for every kind of predictor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import potluck
+from potluck.core.errors import PotluckError
+from potluck.core.samples import outputs
+from potluck.experiment import parse_experiment, read_experiment
+from potluck.federation.population import build_federation
+from potluck.loop.score import score_outputs
+from potluck.models import build_model
+from potluck.models.registry import example_shape, model_names
+from tiny import tiny
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("fedgh", {}),
+    ("pfedafm", {}),
+    ("fedapen", {}),
+    ("fedmrl", {}),
+    ("fedproto", {"method": {"prediction": "proto_all"}}),
+    ("fedavg", {"evaluate": {"protocol": "received"}}),
+    ("heterofl", {"method": {"mask_tests": True}}),
+]
+
+
+def run_of(tmp_path: Path, name: str, settings: dict[str, Any]) -> potluck.Run:
+    return potluck.run(
+        {"method": {"name": name}, "data": {"limit": 120}},
+        clients=2,
+        rounds=1,
+        engine="serial",
+        out=tmp_path / "run",
+        training={"epochs": 1},
+        **settings,
+    )
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_an_exported_model_scores_as_the_run_did(tmp_path: Path, name: str, settings: dict[str, Any]):
+    run = run_of(tmp_path, name, settings)
+    potluck.export_client(run.path, 1, tmp_path / "model")
+    model = potluck.load_model(tmp_path / "model")
+
+    experiment = parse_experiment(read_experiment(run.path / "experiment.toml"))
+    federation = build_federation(experiment, experiment.build_method())
+    score = score_outputs(outputs(model, federation.members[1].test, federation.task))
+    (row,) = [row for row in run.clients if row["final"] and row["client"] == 1]
+    assert isinstance(model, nn.Module)
+    assert score.accuracy == row["accuracy"]
+    assert score.loss == row["loss"]  # to the last bit
+
+
+def test_pfedafm_gives_the_mixed_model(tmp_path: Path):
+    run = run_of(tmp_path, "pfedafm", {})
+    potluck.export_client(run.path, 0, tmp_path / "model")
+    assert '"predictor": "potluck.methods.pfedafm:Mixed"' in (tmp_path / "model" / "model.json").read_text()
+
+
+def test_what_cannot_be_exported_is_one_sentence(tmp_path: Path):
+    run = run_of(tmp_path, "fedgh", {})
+    with pytest.raises(PotluckError, match="--client 7 is not in"):
+        potluck.export_client(run.path, 7, tmp_path / "model")
+    own = potluck.run("fedavg", federation=tiny(2), rounds=1, engine="serial", out=tmp_path / "own")
+    with pytest.raises(PotluckError, match="made with Python objects"):
+        potluck.export_client(own.path, 0, tmp_path / "model")
+    with pytest.raises(PotluckError, match="holds no exported model"):
+        potluck.load_model(tmp_path / "nowhere")
+
+
+def test_a_damaged_export_is_refused(tmp_path: Path):
+    run = run_of(tmp_path, "fedgh", {})
+    place = potluck.export_client(run.path, 0, tmp_path / "model")
+    good = (place / "model.json").read_text()
+    for text in (
+        "",
+        "[]",
+        good.replace('"format": 2', '"format": 9'),
+        good.replace('"zoo": "', '"zoo": "no-'),
+    ):
+        (place / "model.json").write_text(text)
+        with pytest.raises(PotluckError):
+            potluck.load_model(place)
+    (place / "model.json").write_text(good)
+    (place / "model.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(PotluckError, match="export it again"):
+        potluck.load_model(place)
+
+
+def test_onnx_gives_the_same_scores(tmp_path: Path):
+    pytest.importorskip("onnxscript")
+    from onnx.reference import ReferenceEvaluator
+
+    run = run_of(tmp_path, "pfedafm", {})
+    place = potluck.export_client(run.path, 0, tmp_path / "model", onnx=True)
+    model = potluck.load_model(place)
+    x = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    session = ReferenceEvaluator(str(place / "model.onnx"))
+    (found,) = session.run(None, {session.input_names[0]: x.numpy()})
+    with torch.no_grad():
+        assert torch.allclose(torch.from_numpy(found), model(x), atol=1e-5)
+
+
+def test_no_memory_is_taken_for_what_a_description_merely_asks_for(tmp_path: Path):
+    save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
+    facts = {
+        "format": 2,
+        "input_shape": [1, 8, 8],
+        "num_classes": 10,
+        "vocabulary": None,
+        "precision": "float32",
+    }
+    huge = {"linear": [10**7, 10**7, False]}  # 400 TB
+    (tmp_path / "model.json").write_text(json.dumps({**facts, "model": huge}))
+    with pytest.raises(PotluckError, match=r"'weight' should be \(10000000, 10000000\) and is \(1,\)"):
+        potluck.load_model(tmp_path)
+
+
+def test_a_loaded_model_is_not_a_window_on_its_file(tmp_path: Path):
+    run = run_of(tmp_path, "fedavg", {})
+    place = potluck.export_client(run.path, 0, tmp_path / "model")
+    model = potluck.load_model(place)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    weights = place / "model.safetensors"
+    with weights.open("r+b") as file:
+        file.seek(-64, 2)
+        file.write(b"\xff" * 64)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_everything_a_model_computes_with_is_in_its_weights(name: str):
+    # An exported model is built without memory, so nothing may be made by its constructor alone.
+    with torch.device("meta"):
+        model = build_model(name, example_shape(name), 10, vocabulary=100)
+    held = {key for key, _ in (*model.named_parameters(), *model.named_buffers())}
+    assert held == set(model.state_dict())

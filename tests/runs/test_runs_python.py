@@ -1,0 +1,107 @@
+"""What a notebook asks for: where to begin, whom to ask, what a client predicts, how long it all would take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import potluck
+from potluck.core.errors import PotluckError
+from potluck.federation.devices import Device
+from tiny import Recorder, tiny
+
+
+def run(tmp_path: Path, name: str, **more: Any) -> tuple[potluck.Run, Recorder]:
+    seen = Recorder()
+    settings = {"method": "fedavg", "federation": tiny(3, hidden=(5,)), "rounds": 2, **more}
+    what = settings.pop("method")
+    return potluck.run(what, engine="serial", callbacks=[seen], out=tmp_path / name, **settings), seen
+
+
+def test_the_servers_state_to_begin_with(tmp_path: Path):
+    """Two rounds, or one and then another from where it ended: the first message of the second is that state."""
+    _, first = run(tmp_path, "first", rounds=1)
+    _, second = run(tmp_path, "second", rounds=1, state=first.end.state)
+    _, both = run(tmp_path, "both")
+    sent = second.sent[0][2].tensors
+    third = next(message.tensors for number, _, message in both.sent if number == 2)
+    assert all(torch.equal(sent[name], third[name]) for name in sent)
+    first.end.state["Net"]["head.bias"] += 1.0  # what was brought is not touched, nor is the run by it
+    assert torch.equal(second.sent[0][2].tensors["head.bias"], third["head.bias"])
+
+
+def test_a_state_of_another_form_is_refused(tmp_path: Path):
+    odd = {"Net": {"head.bias": torch.zeros(7)}}
+    with pytest.raises(
+        PotluckError, match=r"The state to begin with has None at '/Net/body.0.bias' where FedAvg"
+    ):
+        run(tmp_path, "odd", state=odd)
+
+
+def test_whom_to_ask_may_be_a_list_instead_of_a_draw(tmp_path: Path):
+    order = [[2, 0], [1, 0], [2, 1]]
+    done, _ = run(tmp_path, "order", rounds=4, participation=0.67, schedule={"order": order})
+    assert [row["participants"] for row in done.rounds] == [[0, 2], [0, 1], [1, 2], [0, 2]]
+    one_by_one, _ = run(tmp_path, "async", rounds=1, schedule={"mode": "async", "order": [[2], [2], [0]]})
+    assert [row["participants"] for row in one_by_one.rounds] == [[2], [2], [0]]
+
+
+@pytest.mark.parametrize(
+    ("order", "says"),
+    [
+        ([[0, 3]], r"schedule.order names client 3; clients with data are 0 to 2"),
+        ([[0, 0]], r"each must name 2 different clients"),
+        ([[0]], r"schedule.order has the entry \[0\]; each must name 2"),
+    ],
+)
+def test_a_list_that_makes_no_rounds_is_refused(order: list[list[int]], says: str, tmp_path: Path):
+    with pytest.raises(PotluckError, match=says):
+        run(tmp_path, "odd", participation=0.67, schedule={"order": order})
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproto", "pfedafm", "heterofl"])
+def test_what_a_client_predicts_is_what_was_tested(method: str, tmp_path: Path):
+    if method == "heterofl":
+        done = potluck.run(
+            method, rounds=1, clients=3, data={"limit": 90}, engine="serial", out=tmp_path / "run"
+        )
+        x, y = potluck.read_run(done.path), None
+        scores = done.predict(1, torch.zeros(2, 1, 8, 8))
+        assert scores.shape == (2, 10)
+        assert torch.equal(scores, x.predict(1, torch.zeros(2, 1, 8, 8)))  # named data need nothing else
+        return
+    federation = tiny(3)
+    done, _ = run(tmp_path, "run", method=method, federation=federation)
+    for client in range(3):
+        x, y = federation.client(client).test.take(slice(None))
+        right = (done.predict(client, x).argmax(dim=1) == y).double().mean()
+        assert float(right) == done.client_accuracy[client]
+    again = potluck.read_run(done.path)
+    x, _ = federation.client(0).test.take(slice(None))
+    assert torch.equal(again.predict(0, x, federation=federation), done.predict(0, x))
+    with pytest.raises(PotluckError, match=r"made with Python objects \(federation\)"):
+        again.predict(0, x)
+    with pytest.raises(PotluckError, match=r"There is no client 7"):
+        done.predict(7, x)
+
+
+def test_devices_of_ones_own_federation_move_the_clock(tmp_path: Path):
+    slow = [Device("slow", latency=float(10 * (index + 1))) for index in range(3)]
+    members = tiny(3).members
+    federation = potluck.federate(members, num_classes=3, devices=slow)
+    done, _ = run(tmp_path, "slow", federation=federation, rounds=1)
+    assert done.rounds[0]["virtual_seconds"] > 60  # twice the latency of the slowest
+    assert 'fleet = "own"' in (done.path / "experiment.toml").read_text()
+    named = potluck.federate(members, num_classes=3, devices="long-tail")
+    assert len(named.devices) == 3
+    with pytest.raises(PotluckError, match=r"devices lists 2 devices for 3 clients"):
+        potluck.federate(members, num_classes=3, devices=slow[:2])
+
+
+def test_methods_are_importable_by_name():
+    from potluck.methods import FedGH, FedL2GLogits, PFedAFM
+
+    assert (FedGH.name, PFedAFM.name, FedL2GLogits.name) == ("fedgh", "pfedafm", "fedl2g-l")
