@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from torch import Tensor
 import potluck
 from potluck.core.errors import PotluckError
 from potluck.core.payload import Nothing, Payload, Tensors
+from potluck.core.schema import check_payload
 from potluck.kit import Weights
 from potluck.loop.privacy import PAIRS, Privacy, secret_normal
 from potluck.methods.fedgh import ClassMeans
+from potluck.methods.fedproto import Prototypes
 from potluck.runs.privacy_ledger import epsilon
 from tiny import tiny
 
@@ -153,3 +156,86 @@ def test_noise_without_a_length_to_clip_to_is_refused(tmp_path: Any):
         potluck.run(
             "fedgh", federation=tiny(2), rounds=1, out=tmp_path / "x", privacy={"noise_multiplier": 1.0}
         )
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_does_not_switch_clipping_off(bad: float):
+    """A norm of not-a-number once meant a scale of 1: everything else left unclipped."""
+    answer = ClassMeans(row(bad, 300.0, 400.0), torch.tensor([1]))
+    clipped = Privacy(clip=1.0, noise_multiplier=0.0).conceal(client(), Nothing(), answer)
+    assert clipped.means.tolist() == [[0.0, pytest.approx(0.6), pytest.approx(0.8)]]
+
+
+def test_a_change_too_long_to_measure_is_no_change():
+    got, sent = (
+        Weights({"a": torch.tensor([7.0])}),
+        Weights({"a": torch.tensor([1e308], dtype=torch.float64)}),
+    )
+    assert Privacy(1.0).conceal(client(), got, sent).tensors["a"].tolist() == [7.0]
+
+
+def test_hidden_classes_leave_a_row_for_every_class_and_equal_counts():
+    me = client()
+    answer = Prototypes(torch.ones(2, 3, dtype=torch.float64), torch.tensor([2, 0]), torch.tensor([1, 5]))
+    hidden = Privacy(100.0, 1e-9, hide_classes=True).conceal(me, Nothing(), answer)
+    assert hidden.labels.tolist() == [0, 1, 2]
+    assert hidden.means.round(decimals=3).tolist() == [[1, 1, 1], [0, 0, 0], [1, 1, 1]]
+    assert hidden.counts.tolist() == [me.info.samples // 3] * 3
+    check_payload(hidden, Prototypes, me.task, me.info)
+
+
+def test_two_clients_of_different_classes_say_the_same_but_for_noise():
+    private = Privacy(1.0, 1.0, hide_classes=True)
+    one, other = (
+        private.conceal(client(), Nothing(), ClassMeans(torch.zeros(len(labels), 3), torch.tensor(labels)))
+        for labels in ([0], [1, 2])
+    )
+    assert torch.equal(one.labels, other.labels)
+    assert torch.equal(one.means, other.means)  # the same stream: nothing but noise
+
+
+def test_counts_that_cannot_be_hidden_are_refused():
+    me = client()
+    me.info = replace(me.info, samples=2)
+    answer = Prototypes(torch.ones(1, 3), torch.tensor([0]), torch.tensor([2]))
+    with pytest.raises(PotluckError, match="privacy.hide_classes needs at least 3 training samples"):
+        Privacy(1.0, 1.0, hide_classes=True).conceal(me, Nothing(), answer)
+
+
+@pytest.mark.parametrize("method", ["fedgh", "fedproto", "fd", "heterofl", "fedgen", "fedl2g-l"])
+def test_methods_work_with_hidden_classes(method: str, tmp_path: Any):
+    pytest.importorskip("opacus")
+    run = potluck.run(
+        method, data="digits", clients=3, rounds=2, engine="serial", out=tmp_path / "run",
+        privacy={"clip": 1.0, "noise_multiplier": 0.1, "hide_classes": True},
+        **{"data.limit": 240, "partition.rule": "pathological:3"},
+    )  # fmt: skip
+    assert run.summary["failures"] == 0
+    assert run.summary["final_accuracy"] is not None
+
+
+@pytest.mark.parametrize("protocol", ["local", "received"])
+def test_without_scores_nothing_is_told_of_private_rows(protocol: str, tmp_path: Any):
+    run = potluck.run(
+        "fedproto", federation=tiny(3), rounds=2, engine="serial", out=tmp_path / "run",
+        privacy={"scores": False}, **{"evaluate.protocol": protocol},
+    )  # fmt: skip
+    rows = [json.loads(line) for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
+    assert [row["train_loss"] for row in rows] == [None, None]
+    assert [row["accuracy"] for row in rows] == [None, None]
+    assert [row["participants"] for row in rows] == [[0, 1, 2], [0, 1, 2]]
+    assert all(row["notes"] == {} for row in rows)
+    assert (tmp_path / "run/clients.jsonl").read_text() == ""
+    assert run.summary["client_accuracy"] == [None, None, None]
+
+
+def test_settings_that_could_not_hide_anything_are_refused(tmp_path: Any):
+    with pytest.raises(PotluckError, match=r"privacy.hide_classes = True cannot act: without noise"):
+        potluck.run("fedgh", federation=tiny(2), rounds=1, out=tmp_path / "x",
+                    privacy={"clip": 1.0, "hide_classes": True})  # fmt: skip
+    with pytest.raises(PotluckError, match=r"FedAvg sends neither class ids nor counts"):
+        potluck.run("fedavg", federation=tiny(2), rounds=1, out=tmp_path / "x",
+                    privacy={"clip": 1.0, "noise_multiplier": 1.0, "hide_classes": True})  # fmt: skip
+    with pytest.raises(PotluckError, match=r"evaluate.newcomers = 0.5 cannot act: privacy.scores is false"):
+        potluck.run("fedgh", federation=tiny(2), rounds=1, out=tmp_path / "x",
+                    privacy={"scores": False}, evaluate={"newcomers": 0.5})  # fmt: skip

@@ -35,6 +35,16 @@ def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
         yield "privacy.noise_multiplier", "it is in units of privacy.clip; set that, for instance to 1.0"
         yield "privacy.delta", "privacy.clip is 0, so nothing is accounted for; leave it out"
         yield "privacy.reproducible", "privacy.clip is 0, so there is no noise; leave it out"
+    if not privacy.clip or not privacy.noise_multiplier:
+        yield (
+            "privacy.hide_classes",
+            "without noise the rows of absent classes are zeros; set privacy.clip and privacy.noise_multiplier",
+        )
+    if not privacy.scores:
+        yield (
+            "evaluate.newcomers",
+            "privacy.scores is false, so nobody tells how good a newcomer is; leave it out",
+        )
     if not experiment.evaluate.newcomers:
         yield (
             "evaluate.newcomer_epochs",

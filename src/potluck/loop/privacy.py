@@ -16,6 +16,7 @@ from potluck.core.client import Client
 from potluck.core.payload import Payload, Tensors, field_kinds
 from potluck.core.schema import Like
 from potluck.core.settings import Settings, setting
+from potluck.loop.every_class import for_every_class
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,9 @@ class Privacy(Settings):
     """Clipping and noise for what clients send; the guarantee and its limits are in docs/privacy.md.
 
     All real numbers of an answer, as one vector, are clipped to length `clip`; noise of `noise_multiplier`·`clip` is
-    added. Tensors that were also in the message (weights) are clipped as differences to what was received. Class ids,
-    counts and single numbers travel as they are. With `reproducible` the noise comes from the client's seeded
+    added. Tensors that were also in the message (weights) are clipped as differences to what was received. A number
+    that is not finite counts as no change. Class ids and counts travel as they are unless `hide_classes` is set,
+    single numbers always do. With `reproducible` the noise comes from the client's seeded
     stream, which whoever knows the seed can take away again: right for experiments, wrong for real secrets.
     Without, every number is made from random bytes of the operating system, and no seed exists.
     """
@@ -33,15 +35,23 @@ class Privacy(Settings):
     noise_multiplier: float = setting(0.0, "standard deviation of the noise, in units of clip", ge=0)
     delta: float = setting(1e-5, "the δ at which ε is reported", gt=0, lt=1)
     reproducible: bool = setting(True, "noise from the seed (experiments), or truly secret noise")
+    hide_classes: bool = setting(
+        False, "answer for every class, with equal counts, so that nobody learns which classes a client has"
+    )
+    scores: bool = setting(
+        True, "whether scores, training losses and notes, which have no noise, leave clients"
+    )
 
     def __bool__(self) -> bool:
         return self.clip > 0
 
     def conceal(self, me: Client, message: Payload, answer: Payload) -> Payload:
         """The answer as it may leave the client."""
+        if self.hide_classes:
+            answer = for_every_class(me, answer)
         known, sent = message.flatten()[0], _real(answer)
         origin = {name: _origin(name, tensor, known) for name, tensor in sent.items()}
-        moved = {name: tensor - origin[name] for name, tensor in sent.items()}
+        moved = {name: _finite(tensor - origin[name]) for name, tensor in sent.items()}
         length = torch.stack([step.double().square().sum() for step in moved.values()] or [torch.zeros(())])
         norm = float(length.sum().sqrt())
         scale = min(1.0, self.clip / norm) if norm > 0 else 1.0
@@ -65,6 +75,11 @@ def _origin(name: str, tensor: Tensor, known: Mapping[str, Tensor]) -> Tensor:
     if received is None or received.shape != tensor.shape:
         return torch.zeros_like(tensor)
     return received.to(device=tensor.device, dtype=tensor.dtype)
+
+
+def _finite(step: Tensor) -> Tensor:
+    """The step without what is not finite: one such number would make any length not-a-number, and clip nothing."""
+    return torch.where(step.isfinite(), step, torch.zeros_like(step))
 
 
 def _seeded_normal(rng: torch.Generator, shape: torch.Size) -> Tensor:

@@ -38,7 +38,7 @@ class Worker:
         privacy: Privacy | None = None,
     ) -> None:
         self.method = method
-        self.privacy = privacy or Privacy()
+        self.privacy = Privacy() if privacy is None else privacy
         self.cache = ClientCache(clients, saved)
 
     def client(self, index: int) -> Client:
@@ -86,13 +86,15 @@ class Worker:
         if job.kind == "evaluate":
             return Answer(job.id, job.client, scores=self._test(me, job, message))
         if job.kind == "join":
-            return Answer(job.id, job.client, scores=join(self.method, me, message, job, _own_test))
+            tells = self.privacy.scores  # only scores would leave the client
+            found = join(self.method, me, message, job, _own_test) if tells else {}
+            return Answer(job.id, job.client, scores=found)
         assert job.message is not None
         payload = self.method.client(me, message).copy()
         if self.privacy:
             payload = self.privacy.conceal(me, job.message, payload)
         loss, samples = me.train_loss, me.trained_samples
-        notes = {} if self.privacy else me.notes  # they are made from private rows
+        notes = {} if self.privacy or not self.privacy.scores else me.notes  # they are made from private rows
         # "local" scores are those of the client as training left it, without a new download.
         me.begin("evaluate", job.number, job.round, job.rounds)
         return Answer(
@@ -100,7 +102,7 @@ class Worker:
             job.client,
             payload.to(CPU),
             scores=self._test(me, job, None),
-            train_loss=loss,
+            train_loss=loss if self.privacy.scores else None,
             trained_samples=samples,
             bytes_down=encoded_size(job.message),
             bytes_up=encoded_size(payload),
@@ -114,7 +116,7 @@ class Worker:
             "validation": me.validation,
         }
         wanted = {test: found for test in job.tests if (found := sets.get(test)) is not None and len(found)}
-        if not wanted:
+        if not wanted or not self.privacy.scores:
             return {}
         me.model.eval()
         scores: dict[Test, Score] = {}

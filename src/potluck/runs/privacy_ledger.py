@@ -7,13 +7,20 @@ import warnings
 from typing import Any
 
 from potluck.core.errors import PotluckError
+from potluck.core.method import Method, payload_types
 from potluck.loop.callbacks import Callback, End
+from potluck.loop.every_class import tells_classes
 from potluck.loop.loop import Loop
 from potluck.loop.privacy import Privacy
 
 
-def check_privacy(settings: Privacy) -> None:
-    """Refuse, before any training, what cannot be accounted for here."""
+def check_privacy(settings: Privacy, method: Method[Any, Any, Any]) -> None:
+    """Refuse, before any training, what cannot be accounted for here, and hiding what is not told."""
+    if settings.hide_classes and not tells_classes(payload_types(method)[1]):
+        raise PotluckError(
+            f"privacy.hide_classes = True cannot act: {type(method).__name__} sends neither class ids nor counts; "
+            "leave it out."
+        )
     if settings and settings.noise_multiplier:
         _accountant()
 
@@ -21,8 +28,8 @@ def check_privacy(settings: Privacy) -> None:
 def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
     """ε at δ for one client that sent `releases` answers, against anybody who sees every one of them.
 
-    Neighbours are federations in which this client's data are replaced by any others, so two answers clipped
-    to C may differ by 2C: noise of z·C is worth z/2 to the accountant. Who takes part is known to the server,
+    Neighbours are federations in which this client's rows are replaced by others of which answers tell the same
+    ids and counts (docs/privacy.md), so two answers clipped to C may differ by 2C: noise of z·C is worth z/2 to the accountant. Who takes part is known to the server,
     so nothing is gained from sampling.
     """
     if releases == 0:

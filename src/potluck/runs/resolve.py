@@ -125,7 +125,7 @@ def decided(experiment: Experiment, method: Method[Any, Any, Any]) -> Experiment
     check_schedule(experiment, method)
     method.check_training(experiment.training)
     check_averaging(experiment, method)
-    check_privacy(experiment.privacy)
+    check_privacy(experiment.privacy, method)
     return experiment
 
 
