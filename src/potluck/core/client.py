@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from potluck.core import tree
 from potluck.core.errors import PotluckError
 from potluck.core.model import ClientModel, has_batch_norm, load_tensors, norms_at_rest
+from potluck.core.optimizers import Scale, autocast
 from potluck.core.payload import Tensors
 from potluck.core.random import generator, seeded
 from potluck.core.samples import ClassMean, Samples, outputs, prepare
@@ -67,6 +68,7 @@ class Client:
         self._saved_modules: dict[str, Tensors] = {}
         self._optimizers: dict[str, Optimizer] = {}
         self._saved_optimizers: dict[str, Any] = {}
+        self._scale: Scale | None = None
 
     # -- the job at hand ------------------------------------------------------------------------------
 
@@ -151,17 +153,24 @@ class Client:
         optimizers = [self.optimizer(model, name=name) for name, model in models.items()]
         if batches is None:
             batches = self.batches(epochs, samples, models=models.values(), batch_size=batch_size)
+        scale = self._loss_scale()
         total, steps = torch.zeros((), device=self.task.device, dtype=self.task.dtype), 0
         with self.training_mode(*models.values(), samples=samples, batch_size=batch_size):
             for x, y in batches:
-                value = loss(x, y)
+                with autocast(self.training.amp, self.task.device):
+                    value = loss(x, y)
                 for optimizer in optimizers:
                     optimizer.zero_grad()
-                torch.autograd.backward(value)
+                if scale is None:
+                    torch.autograd.backward(value)
+                else:
+                    scale.backward(value, optimizers)
                 if adjust is not None:
                     adjust()
                 for optimizer in optimizers:
-                    self.apply(optimizer)
+                    self.apply(optimizer, scale)
+                if scale is not None:
+                    scale.update()
                 if after is not None:
                     after()
                 total += value.detach()
@@ -248,12 +257,21 @@ class Client:
         loss.backward()  # type: ignore[no-untyped-call]
         self.apply(optimizer)
 
-    def apply(self, optimizer: Optimizer) -> None:
+    def apply(self, optimizer: Optimizer, scale: Scale | None = None) -> None:
         """Step on gradients that are there already (clipped as the experiment says)."""
         if self.training.clip_norm is not None:
             parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
             nn.utils.clip_grad_norm_(parameters, self.training.clip_norm)
-        optimizer.step()
+        if scale is None:
+            optimizer.step()
+        else:
+            scale.step(optimizer)
+
+    def _loss_scale(self) -> Scale | None:
+        """What this client's losses are scaled by in `fp16`; it is learned over all its jobs."""
+        if self.training.amp == "fp16" and self._scale is None:
+            self._scale = Scale(self.task.device)
+        return self._scale
 
     @contextmanager
     def training_mode(
@@ -327,6 +345,8 @@ class Client:
                 **{name: optimizer.state_dict() for name, optimizer in self._optimizers.items()},
             },
         }
+        if self._scale is not None:
+            everything["scale"] = self._scale.state()
         try:
             return tree.flatten(everything, copy=copy)
         except TypeError as error:
@@ -346,6 +366,7 @@ class Client:
         self.private = state["private"]
         self._modules, self._saved_modules = {}, state["modules"]
         self._optimizers, self._saved_optimizers = {}, state["optimizers"]
+        self._scale = Scale(self.task.device, state["scale"]) if "scale" in state else None
 
 
 def _remedy(path: str, kind: type) -> str:

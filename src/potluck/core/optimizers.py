@@ -1,17 +1,23 @@
-"""Torch's optimisers with a step in one pass over memory (`fused`), made safe for tensors of any layout.
+"""Optimiser steps that need care: in one pass over memory (`fused`), and with losses in half precision.
 
 Torch's fused steps go through the memory of a parameter, its gradient and its moments side by side. Where one of them
 is laid out otherwise than the parameter (channels last, or a gradient set by hand), they silently mix numbers up.
+
+With mixed precision losses are computed in half the bits; weights, gradients and messages are kept in full.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from potluck.core.errors import PotluckError
 
 
 class _Aligned(Optimizer):
@@ -48,3 +54,61 @@ class FusedAdamW(_Aligned, AdamW):
 
 def _like(parameter: Tensor, value: Tensor) -> Tensor:
     return value if value.stride() == parameter.stride() else torch.empty_like(parameter).copy_(value)
+
+
+# -- mixed precision ---------------------------------------------------------------------------------------
+
+Amp = Literal["off", "bf16", "fp16"]
+_KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast(amp: Amp, device: torch.device) -> AbstractContextManager[object]:
+    """A block in which torch computes what it safely can in half precision; with `off`, any block."""
+    return nullcontext() if amp == "off" else torch.autocast(device.type, _KINDS[amp])
+
+
+def check_amp(amp: Amp, device: torch.device) -> None:
+    """Refuse half precision on a device for which torch has none."""
+    if amp != "off" and not torch.amp.is_autocast_available(device.type):
+        raise PotluckError(
+            f"training.amp = {amp!r} is not available on engine.device = {device.type!r}; use off."
+        )
+
+
+class Scale:
+    """Gradients in `fp16` are too small for their bits: losses are scaled up, gradients back down before a step.
+
+    A step whose gradients overflowed is left out and the scale halved. `bf16` has the range of full precision and
+    needs none of this.
+    """
+
+    def __init__(self, device: torch.device, saved: dict[str, float] | None = None) -> None:
+        self._scaler = GradScaler(device.type)
+        self._unscaled: set[int] = set()
+        if saved:
+            self._scaler.load_state_dict(saved)
+
+    def backward(self, loss: Tensor, optimizers: list[Optimizer]) -> None:
+        """Gradients of the loss as they would be in full precision, infinite where they overflowed."""
+        torch.autograd.backward(self._scaler.scale(loss))
+        for optimizer in optimizers:
+            if any(tensor.grad is not None for group in optimizer.param_groups for tensor in group["params"]):
+                self._scaler.unscale_(optimizer)
+                self._unscaled.add(id(optimizer))
+
+    def step(self, optimizer: Optimizer) -> None:
+        """A step, unless its gradients overflowed."""
+        if id(optimizer) in self._unscaled:
+            self._scaler.step(optimizer)
+        else:  # nothing of the loss reached it
+            optimizer.step()
+
+    def update(self) -> None:
+        """Learn from the steps just taken, or left out."""
+        if self._unscaled:
+            self._scaler.update()
+        self._unscaled.clear()
+
+    def state(self) -> dict[str, float]:
+        """What the next job has to know."""
+        return dict(self._scaler.state_dict())

@@ -98,6 +98,8 @@ class ClassMean:
     def add(self, vectors: Tensor, labels: Tensor) -> None:
         """Add a batch of vectors with their labels."""
         vectors = vectors.detach()
+        if vectors.dtype in (torch.bfloat16, torch.float16):  # sums need more bits than mixed precision gives
+            vectors = vectors.float()
         if self.total is None or self.count is None:
             self.total = vectors.new_zeros(self.num_classes, vectors.shape[1])
             self.count = labels.new_zeros(self.num_classes)

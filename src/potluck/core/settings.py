@@ -21,9 +21,14 @@ class Settings:
     }
 
 
-def setting(default: Any, meaning: str, *, results: bool = True, **limits: Any) -> Any:
-    """A field with its meaning; `limits` are ge, gt, le, lt. `results=False`: no result depends on it."""
-    return field(default=default, metadata={"description": meaning, "results": results, **limits})
+def setting(default: Any, meaning: str, *, results: bool = True, later: bool = False, **limits: Any) -> Any:
+    """A field with its meaning; `limits` are ge, gt, le, lt. `results=False`: no result depends on it.
+
+    `later=True`: it came after results were on record; at its default it asks what was asked without it.
+    """
+    return field(
+        default=default, metadata={"description": meaning, "results": results, "later": later, **limits}
+    )
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class Setting:
     default: Any
     meaning: str
     results: bool
+    later: bool = False
 
 
 def settings_of(section: type[Any] | Any) -> Iterator[Setting]:
@@ -48,4 +54,5 @@ def settings_of(section: type[Any] | Any) -> Iterator[Setting]:
             None if default is MISSING else default,
             str(entry.metadata.get("description", "")),
             bool(entry.metadata.get("results", True)),
+            bool(entry.metadata.get("later", False)),
         )

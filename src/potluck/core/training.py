@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 
-from potluck.core.optimizers import FusedAdam, FusedAdamW, FusedSGD
+from potluck.core.optimizers import Amp, FusedAdam, FusedAdamW, FusedSGD
 from potluck.core.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ class Training(Settings):
     lr_decay: float = setting(1.0, "factor on the learning rate per round", gt=0, le=10)
     drop_last: bool = setting(False, "leave out a last batch that is not full")
     keep_optimizer: bool = setting(False, "optimiser state survives from round to round")
+    amp: Amp = setting(
+        "off", "numbers that losses are computed in: off (full precision), bf16 or fp16", later=True
+    )
 
     def __post_init__(self) -> None:
         if not all(0 <= beta < 1 for beta in self.betas):

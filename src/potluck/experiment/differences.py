@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from potluck.core.settings import settings_of
 from potluck.experiment.checks import known_settings
 from potluck.experiment.experiment import Experiment
 from potluck.experiment.files import dotted
@@ -16,14 +17,33 @@ def _without_effect() -> frozenset[str]:
     return frozenset(name for name, results in known_settings(Experiment) if not results)
 
 
+@functools.cache
+def _later() -> dict[str, Any]:
+    """The defaults of settings that came after results were on record."""
+    sections = {name: field.annotation for name, field in Experiment.model_fields.items()}
+    return {
+        f"{name}.{each.name}": each.default
+        for name, section in sections.items()
+        for each in settings_of(section)
+        if each.later
+    }
+
+
 def changes_results(name: str) -> bool:
     """Whether a result depends on the setting of this dotted name; of an unknown one it is feared."""
     return name not in _without_effect()
 
 
 def question(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that results depend on, by dotted names, out of an experiment's nested values."""
-    return {name: _plain(value) for name, value in dotted(values).items() if changes_results(name)}
+    """The settings that results depend on, by dotted names, out of an experiment's nested values.
+
+    A setting that came later is no part of it at its default: it then asks what was asked before it was there.
+    """
+    return {
+        name: _plain(value)
+        for name, value in dotted(values).items()
+        if changes_results(name) and not (name in _later() and value == _later()[name])
+    }
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:

@@ -54,6 +54,11 @@ def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
         yield "faults.slow_factor", "faults.slow is 0, so no job is slow; leave it out"
     if not experiment.models.feature_dim:
         yield "models.projection", "models.feature_dim is not set, so nothing is projected; leave it out"
+    if experiment.models.precision == "float64":
+        yield (
+            "training.amp",
+            "models.precision = 'float64' asks for more bits, not fewer; leave one of them out",
+        )
     if not experiment.devices.fleet:
         yield "devices.assign", "there are no devices; set devices.fleet, such as phones"
     if experiment.engine.name not in ("flower", "auto"):

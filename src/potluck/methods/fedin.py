@@ -181,7 +181,8 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
                 for _ in range(me.training.epochs if self.in_steps is None else self.in_steps):
                     me.step(optimizer, alignment())
         weights = tensors_of(me.model, buffers=self.buffers)
-        return Knowledge(weights, *seen) if self.intermediate else Knowledge(weights)
+        sent = [one.to(me.task.dtype) for one in seen] if self.intermediate else []
+        return Knowledge(weights, *sent)
 
     def _joint_gradient(
         self, model: ClientModel, middle: nn.Module, alignment: Callable[[], Tensor]

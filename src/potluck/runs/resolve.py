@@ -10,6 +10,7 @@ from typing import Any
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method
 from potluck.core.needs import check_needs
+from potluck.core.optimizers import check_amp
 from potluck.core.random import one_thread
 from potluck.data import Data, Partition
 from potluck.engines.channels_last import chosen as chosen_layouts
@@ -134,6 +135,7 @@ def with_population(
 ) -> Resolved:
     """All together, if the population has what the method needs and what the tests need."""
     check_needs(method, federation.task)
+    check_amp(experiment.training.amp, federation.task.device)
     check_order(experiment, federation)
     wanted = {*experiment.evaluate.protocols} & {"shared", "global"}
     if wanted and federation.shared_test is None:

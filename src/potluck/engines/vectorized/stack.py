@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_flatten, tree_map
 
 from potluck.core.client import Client
+from potluck.core.optimizers import autocast
 from potluck.core.payload import Tensors
 from potluck.core.random import seeded
 from potluck.core.training import Fit, FitRequest
@@ -26,7 +27,7 @@ Batch = tuple[Tensor, Tensor]
 def key_of(me: Client, request: FitRequest) -> object | None:
     """What two requests must have in common to be stacked; None where a request must be done plainly."""
     own_way = request.adjust is not None or request.samples is not None or request.batch_size is not None
-    if own_way or me.training.keep_optimizer or me.batch_size() == 1:
+    if own_way or me.training.keep_optimizer or me.training.amp == "fp16" or me.batch_size() == 1:
         return None
     if not any(tensor.requires_grad for tensor in request.model.parameters()):
         return None
@@ -182,7 +183,8 @@ class Stack:
     ) -> Tensor:
         named = parameters | constants | buffers
         tensors = {f"model.{name}": tensor for name, tensor in named.items()}
-        value: Tensor = functional_call(self.objective, tensors, (x, y, *given))
+        with autocast(self.training.amp, x.device):
+            value: Tensor = functional_call(self.objective, tensors, (x, y, *given))
         return value
 
     @torch.no_grad()
