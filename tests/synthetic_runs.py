@@ -27,6 +27,7 @@ class Synthetic:
     speed: float = 0.25
     floats_up: int = 1010
     floats_down: int = 5010
+    trained_samples: int = 500
     evaluate_every: int = 1
     finished: bool = True
     asynchronous: bool = False
@@ -94,6 +95,7 @@ class Synthetic:
                 "floats_down": down,
                 "bytes_up": 4 * up + 64 * len(answered),
                 "bytes_down": 4 * down + 64 * len(answered),
+                "trained_samples": self.trained_samples * len(answered),
                 "seconds": 0.5 + 0.1 * float(rng.random()),
                 "participants": answered,
                 "failures": [{"client": c, "reason": "timeout" if c % 2 else "not finite"} for c in failed],

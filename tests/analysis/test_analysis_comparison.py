@@ -125,6 +125,19 @@ def test_a_method_that_brought_other_models_is_noted(run_of: Maker) -> None:
     assert "Clients have different models under different methods." in compare(runs).notes
 
 
+def test_unequal_work_is_noted(run_of: Maker) -> None:
+    runs = [
+        run_of(method="a", trained_samples=1000),
+        run_of(method="b", trained_samples=48),
+        run_of(method="c", trained_samples=950),
+    ]
+    assert compare(runs).notes == (
+        "The methods did unequal work: a client's job trains on 48 samples with b and on 1,000 with a, "
+        "repetitions counted.",
+    )
+    assert compare([runs[0], runs[2]]).notes == ()  # a few samples put aside are no other amount of work
+
+
 def test_fair_comparison_has_no_notes(run_of: Maker) -> None:
     assert compare([run_of(method="a"), run_of(method="b")]).notes == ()
 

@@ -12,8 +12,12 @@ from potluck.analysis.fairness import fairness
 from potluck.analysis.groups import Group, group_runs
 from potluck.analysis.significance import PairedTest, paired_test, same_clients
 from potluck.analysis.targets import TargetCost, check_target, cost_to_target
+from potluck.analysis.text import count
 from potluck.core.errors import unknown
 from potluck.runs.run import Run
+
+UNEQUAL = 1.1
+"""A method whose jobs are longer than another's by more than this factor does more work."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +171,8 @@ def _notes(groups: list[Group]) -> list[str]:
         notes.append("Runs of the same seed gave their clients different samples.")
     if _models_differ(groups):
         notes.append("Clients have different models under different methods.")
+    if work := _unequal_work(groups):
+        notes.append(work)
     if len({group.runs[0].selected_by for group in groups}) > 1:
         notes.append("The runs do not pick their best round alike, so the best ones do not compare.")
     unfinished = [run.name for group in groups for run in group.runs if not run.finished]
@@ -191,6 +197,22 @@ def _models_differ(groups: list[Group]) -> bool:
         for client in run.client_results
     ]
     return any(first.setdefault((seed, index), name) != name for seed, index, name in clients)
+
+
+def _unequal_work(groups: list[Group]) -> str:
+    """A sentence where a client's job is more training under one method than under another; else nothing."""
+    work = {
+        group.label: _mean([run.total("trained_samples") / max(1.0, run.jobs[-1]) for run in group.counted])
+        for group in groups
+        if all(len(run.jobs) and run.has("trained_samples") for run in group.counted)
+    }
+    least, most = (pick(work, key=work.__getitem__, default="") for pick in (min, max))
+    if not work or work[most] <= UNEQUAL * work[least]:
+        return ""
+    return (
+        f"The methods did unequal work: a client's job trains on {count(work[least])} samples with {least} "
+        f"and on {count(work[most])} with {most}, repetitions counted."
+    )
 
 
 def _mean(values: Sequence[float]) -> float:
