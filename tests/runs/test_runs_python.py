@@ -33,6 +33,14 @@ def test_the_servers_state_to_begin_with(tmp_path: Path):
     assert torch.equal(second.sent[0][2].tensors["head.bias"], third["head.bias"])
 
 
+def test_a_run_that_began_with_a_state_predicts_without_it(tmp_path: Path):
+    federation, x = tiny(3, hidden=(5,)), tiny(3, hidden=(5,)).client(0).test.take(slice(None))[0]
+    _, first = run(tmp_path, "first", rounds=1, federation=federation)
+    done, _ = run(tmp_path, "second", rounds=1, federation=federation, state=first.end.state)
+    again = potluck.read_run(done.path).predict(0, x, federation=federation)
+    assert torch.equal(again, done.predict(0, x))
+
+
 def test_a_state_of_another_form_is_refused(tmp_path: Path):
     odd = {"Net": {"head.bias": torch.zeros(7)}}
     with pytest.raises(
