@@ -183,6 +183,9 @@ def test_digests_follow_the_question_and_the_code_not_the_words(
     assert experiment_digest(one) != experiment_digest(
         suite.experiment(task, "fedproto", 0, {"training.lr": 0.2})
     )
+    # What is as usual may be spelled out or not: a setting that did not exist yesterday changes no digest today.
+    spelled = suite.experiment(task, "fedproto", 0, {"training.lr": 0.1, "schedule.participation": 1.0})
+    assert experiment_digest(one) == experiment_digest(spelled)
     assert (
         len({code_digest(method) for method in METHODS}) >= len(METHODS) - 1
     )  # fedl2g-l and -f share a file

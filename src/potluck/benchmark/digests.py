@@ -20,9 +20,18 @@ SHARED = ("core", "kit", "loop", "models", "data", "federation")
 
 
 def experiment_digest(experiment: Experiment) -> str:
-    """The same for experiments that ask the same, whichever engine they run on."""
-    asked = question(experiment.model_dump(mode="json", exclude_none=True))
-    return _short(json.dumps(asked, sort_keys=True))
+    """The same for experiments that ask the same, whichever engine they run on.
+
+    What is as usual does not count, so that a setting added later changes no digest; a default that changes is a change
+    of the code, which `code_digest` sees.
+    """
+    usual = _values(Experiment.model_validate({"method": {"name": experiment.method.name}}).resolved())
+    asked = {name: value for name, value in _values(experiment).items() if usual.get(name) != value}
+    return _short(json.dumps({**asked, "method.name": experiment.method.name}, sort_keys=True))
+
+
+def _values(experiment: Experiment) -> dict[str, Any]:
+    return question(experiment.model_dump(mode="json", exclude_none=True))
 
 
 @functools.cache
