@@ -3,9 +3,10 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := OMP_NUM_THREADS=1 $(BIN)/python
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types audit bench test-slow test-browser test-flower clean
+.PHONY: help demo test check lint types audit bench test-slow test-browser test-flower docs docs-serve pages clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -19,8 +20,8 @@ test: $(VENV)/.installed-dev lint types ## what every change must pass: lint, ty
 check: test ## the same: exactly what CI runs
 
 lint: $(VENV)/.installed-dev ## ruff, as linter and as formatter
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests docs/generate docs/tables
+	$(BIN)/ruff format --check src tests docs/generate docs/tables
 
 types: $(VENV)/.installed-dev ## mypy, strict on src
 	$(BIN)/mypy
@@ -42,13 +43,23 @@ test-flower: ## the Flower engine with real processes, in an environment of its 
 	.venv-flower/bin/pip install -q -c constraints.txt -e ".[dev,flower]"
 	OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest tests/flower -m "flower or not (slow or browser)"
 
+docs: $(VENV)/.installed-dev ## the site into site/, strictly: dead links, missing pages, undocumented names, failing examples are errors
+	$(RUN) -m pytest tests/docs tests/house/test_docs.py
+	$(MKDOCS) build --strict
+
+docs-serve: $(VENV)/.installed-dev ## the site while you write, at localhost:8000
+	$(MKDOCS) serve
+
+pages: $(VENV)/.installed-dev ## write the parts of the docs that come out of code and results
+	PYTHONPATH=docs $(RUN) -m generate
+
 audit: $(VENV)/.installed-dev ## known holes of the dependencies, and bandit over the source
 	$(BIN)/pip install -q -c constraints.txt bandit pip-audit
 	$(BIN)/bandit -q -r src -c pyproject.toml
 	@$(BIN)/python .ci/audit.py
 
 clean: ## remove everything that was built, not the runs
-	rm -rf $(VENV) .venv-flower build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) .venv-flower build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)

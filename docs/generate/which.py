@@ -1,0 +1,80 @@
+"""The table behind "Which method?": what each asks of clients and server, and how much travels on a small federation."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from generate.text import table, with_block
+
+MARKS = ("same architecture", "nested width", "nested depth", "stages")
+FEATURES = ("equal feature size", "shared small model of the clients' feature size")
+SHARED = (
+    "shared small model",
+    "shared small model of the clients' feature size",
+    "shared small model with no more features than a client's",
+)
+
+
+def renewed(page: str) -> str:
+    """The page with its table as the code has it now."""
+    return with_block(page, "methods", methods())
+
+
+def methods() -> str:
+    """One line per method."""
+    from potluck.methods import METHODS
+
+    head = (
+        "method",
+        "clients' networks",
+        "one feature size",
+        "one kind of head",
+        "shared small model",
+        "public data",
+        "server",
+        "numbers down",
+        "numbers up",
+    )
+    return table(head, [_row(name) for name in METHODS], numbers=(7, 8))
+
+
+def _row(name: str) -> tuple[object, ...]:
+    from potluck.experiment.method_settings import make_method
+    from potluck.methods import method_class
+
+    cls = method_class(name)
+    asked = {str(need) for need in make_method(cls, {}).requires()}
+    server = f"averages {cls.averages}" if cls.averages else cls.no_average
+    down, up = traffic(name)
+    return (
+        f"[{name}](methods/{name}.md)",
+        ", ".join(mark for mark in MARKS if mark in asked) or "any",
+        "yes" if asked & set(FEATURES) else "",
+        "yes" if "identical heads" in asked else "",
+        "yes" if asked & set(SHARED) else "",
+        "yes" if "public data" in asked else "",
+        server,
+        down,
+        up,
+    )
+
+
+def traffic(name: str) -> tuple[int, int]:
+    """Numbers per client in the second round on digits: five clients and whatever networks suit the method."""
+    import potluck
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = potluck.run(
+            name,
+            clients=5,
+            rounds=2,
+            data={"name": "digits", "limit": 300},
+            training={"epochs": 1},
+            schedule={"mode": "sync"},
+            evaluate={"every": 2},
+            engine={"name": "serial", "checkpoint_every": 0},
+            out=Path(folder) / "run",
+        )
+    last = run.rounds[-1]
+    return round(last["floats_down"] / 5), round(last["floats_up"] / 5)
