@@ -36,7 +36,10 @@ def test_code_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_links_lead_somewhere():
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-            if not link.startswith("http"):
+            made = link.startswith(
+                ("reference/", "../reference/")
+            )  # with the site, whose strict build checks it
+            if not link.startswith("http") and not made:
                 assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
@@ -53,7 +56,9 @@ def test_a_methods_page_states_its_real_defaults(name: str):
     page = (ROOT / "docs" / "methods" / f"{name}.md").read_text()
     stated: dict[str, str] = {}
     for options, defaults in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|", page, re.MULTILINE):
-        stated |= dict(zip(re.findall(r"`(\w+)`", options), defaults.replace("`", "").split(", "), strict=True))
+        stated |= dict(
+            zip(re.findall(r"`(\w+)`", options), defaults.replace("`", "").split(", "), strict=True)
+        )
     assert stated == {one.name: _as_written(one.default) for one in fields(method_class(name))}
 
 

@@ -65,7 +65,9 @@ class Ended:
 def bring_back(run: Path, parts: Parts = Parts()) -> Ended:
     """Rebuild a run from its own file and its last checkpoint; parts that were objects are given again."""
     experiment = parse_experiment(read_experiment(run / folder.EXPERIMENT))
-    others = tuple(name for name in experiment.objects or () if name != "state")  # the checkpoint has a newer one
+    others = tuple(
+        name for name in experiment.objects or () if name != "state"
+    )  # the checkpoint has a newer one
     experiment = experiment.changed({"objects": others or None})
     resolved = resolve(experiment, parts)
     checkpoint = last_checkpoint(run)

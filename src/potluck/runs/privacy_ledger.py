@@ -29,8 +29,8 @@ def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
     """ε at δ for one client that sent `releases` answers, against anybody who sees every one of them.
 
     Neighbours are federations in which this client's rows are replaced by others of which answers tell the same
-    ids and counts (docs/privacy.md), so two answers clipped to C may differ by 2C: noise of z·C is worth z/2 to the accountant. Who takes part is known to the server,
-    so nothing is gained from sampling.
+    ids and counts (docs/privacy.md), so two answers clipped to C may differ by 2C: noise of z·C is worth z/2 to the
+    accountant. Who takes part is known to the server, so nothing is gained from sampling.
     """
     if releases == 0:
         return 0.0
