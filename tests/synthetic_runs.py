@@ -169,8 +169,9 @@ class Synthetic:
         }
 
     def _toml(self) -> str:
-        settings = {"seed": self.seed, "rounds": self.rounds, "partition": "dirichlet:0.3", **self.settings}
-        return tomli_w.dumps({**settings, "method": {"name": self.method}, "data": {"name": "digits"}})
+        settings = {"seed": self.seed, "partition": "dirichlet:0.3", **self.settings}
+        sections = {"method": {"name": self.method}, "data": {"name": "digits"}}
+        return tomli_w.dumps({**settings, **sections, "schedule": {"rounds": self.rounds}})
 
 
 def make_run(folder: Path, **options: Any) -> Path:

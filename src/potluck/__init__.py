@@ -16,7 +16,10 @@ __version__ = "0.1.0"
 _PLACES = {
     "potluck.api": ("run",),
     "potluck.runs.run": ("Run",),
-    "potluck.runs.read": ("read_run",),
+    "potluck.runs.read": (
+        "read_run",
+        "read_runs",
+    ),
     "potluck.runs.export": (
         "export_client",
         "load_model",
@@ -106,7 +109,7 @@ if TYPE_CHECKING:
     from potluck.loop.callbacks import Callback, End, Step
     from potluck.models import build_model, split
     from potluck.runs.export import export_client, load_model
-    from potluck.runs.read import read_run
+    from potluck.runs.read import read_run, read_runs
     from potluck.runs.run import Run
 
 

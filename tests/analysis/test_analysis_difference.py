@@ -103,7 +103,9 @@ def test_sweep_groups_seeds_by_value_in_natural_order(run_of: Maker) -> None:
 
 
 def test_sweep_over_an_unknown_setting_names_the_known_ones(run_of: Maker) -> None:
-    with pytest.raises(PotluckError, match=r"no setting 'alpha'.*partition"):
+    with pytest.raises(PotluckError, match=r"Unknown setting of run .* 'alpha'.*partition"):
         sweep([run_of()], "alpha")
+    with pytest.raises(PotluckError, match="Did you mean 'schedule.rounds'"):
+        sweep([run_of()], "rounds")
     with pytest.raises(PotluckError, match="Unknown metric 'worst'"):
         sweep([run_of()], "partition", metric="worst")

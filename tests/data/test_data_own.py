@@ -115,7 +115,7 @@ def test_npz_as_other_libraries_save_images(tmp_path):
         ({"x": np.zeros((2, 3)), "y": [0]}, "2 rows and 1 labels"),
         ({"x": np.zeros((2, 3)), "y": [0.5, 1]}, "must be whole numbers"),
         ({"x": np.zeros((2, 3)), "y": [0, 1], "groups": [0]}, "2 rows and 1 groups"),
-        ({"x": np.array([object(), object()]), "y": [0, 1]}, "is damaged"),  # pickled: never read
+        ({"x": np.array([object(), object()]), "y": [0, 1]}, "is no .npz archive"),  # pickled: never read
     ],
 )
 def test_npz_that_do_not_fit(tmp_path, arrays, says):
@@ -153,7 +153,7 @@ def test_labels_that_are_numbers_are_ordered_by_size(tmp_path):
         (TABLE, {"label": "sik"}, r"Unknown column of t\.csv 'sik'\. Did you mean 'sick'"),
         ("a,label\n1,2\n3\n", {}, "row 3 has 1 values where the header has 2"),
         ("a,label\n1,2\n,2\n", {}, "Column 'a' of .* is empty in row 3; fill it in"),
-        ("a,label\n", {}, "a header line and at least one row are needed"),
+        ("a,label\n", {}, "a header line and no row; give it a header line and at least one row"),
         ("label\n1\n", {}, "have no column besides 'label'"),
         ("a,label\nnan,1\n", {}, "not finite"),
         ("a,label\n" + "".join(f"w{i},1\n" for i in range(101)), {}, "101 different words"),

@@ -215,7 +215,7 @@ def test_unequal_features_name_the_client_and_the_remedy():
     members = [Member(Net(features=size).double(), points(6, 1)) for size in (3, 3, 4)]
     with pytest.raises(
         PotluckError,
-        match=r"FedGH needs equal feature size: client 2 'Net-2' gives 4, others 3. Pass feature_dim=3",
+        match=r"FedGH needs equal feature size: client 2 'Net-2' gives 4, others 3. Pass models.feature_dim=3",
     ):
         potluck.run("fedgh", federation=federate(members, num_classes=3))
 

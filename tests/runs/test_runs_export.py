@@ -70,7 +70,7 @@ def test_what_cannot_be_exported_is_one_sentence(tmp_path: Path):
     with pytest.raises(PotluckError, match="--client 7 is not in"):
         potluck.export_client(run.path, 7, tmp_path / "model")
     own = potluck.run("fedavg", federation=tiny(2), rounds=1, engine="serial", out=tmp_path / "own")
-    with pytest.raises(PotluckError, match="made with Python objects"):
+    with pytest.raises(PotluckError, match="had Python objects"):
         potluck.export_client(own.path, 0, tmp_path / "model")
     with pytest.raises(PotluckError, match="holds no exported model"):
         potluck.load_model(tmp_path / "nowhere")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from potluck.analysis.groups import settings_of
-from potluck.core.errors import PotluckError, unknown
+from potluck.core.errors import unknown
 from potluck.runs.run import Run
 
 METRICS = ("best", "final", "last")
@@ -51,9 +51,7 @@ def sweep(runs: Iterable[Run], field: str, metric: str = "best") -> Sweep:
     for run in runs:
         settings = settings_of(run)
         if field not in settings:
-            raise PotluckError(
-                f"Run {run.name!r} has no setting {field!r}; it has {', '.join(sorted(settings)) or 'none'}."
-            )
+            raise unknown(f"setting of run {run.name!r}", field, settings or ["(it has none)"])
         accuracy = float(getattr(run, f"{metric}_accuracy"))
         found.setdefault(run.method, {}).setdefault(_hashable(settings[field]), []).append(accuracy)
     methods = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -16,6 +18,25 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from potluck import __version__
+
+        typer.echo(f"potluck {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and end")
+    ] = False,
+) -> None:
+    """Federated learning where everyone brings their own model."""
+
+
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("compare")(compare.compare)
@@ -36,6 +57,8 @@ app.add_typer(server.app, name="server")
 
 def main() -> None:
     """Run the command; what a user can mend is one sentence and exit code 2."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last, so that module:Class is found here and nothing is shadowed
     try:
         app()
     except (KeyboardInterrupt, SystemExit) as ended:

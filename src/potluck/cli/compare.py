@@ -76,13 +76,19 @@ def compare(
 
 def _given_runs(what: list[str]) -> list[Path]:
     """The run folders that were named; none where methods were."""
-    runs = [Path(name) for name in what if (Path(name) / "rounds.jsonl").exists()]
-    if runs and len(runs) < len(what):
+    from potluck.methods import METHODS
+    from potluck.runs.read import find_runs, is_run
+
+    def is_place(name: str) -> bool:
+        path = Path(name)
+        return is_run(path) or (path.exists() and name not in METHODS and path.suffix != ".toml")
+
+    others = [name for name in what if not is_place(name)]
+    if others and len(others) < len(what):
         from potluck.core.errors import PotluckError
 
-        other = next(name for name in what if Path(name) not in runs)
-        raise PotluckError(f"{other!r} is no run folder; compare either methods or finished runs.")
-    return runs
+        raise PotluckError(f"{others[0]!r} is no run folder; compare either methods or finished runs.")
+    return [] if others else find_runs(what)
 
 
 def column_list(text: str | None, target: float | None) -> list[str]:

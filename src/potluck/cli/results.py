@@ -9,7 +9,9 @@ import typer
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="run folders")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="run folders, or folders that hold some")
+    ],
     out: Annotated[Path, typer.Option("--out", help="the HTML file")] = Path("report.html"),
     reference: Annotated[
         str | None, typer.Option("--reference", help="method to compare clients with")
@@ -18,9 +20,9 @@ def report(
 ) -> None:
     """Write one self-contained HTML file about one or more runs."""
     from potluck.report.html import write_report
-    from potluck.runs.read import read_run
+    from potluck.runs.read import read_runs
 
-    path = write_report([read_run(run) for run in runs], out, reference=reference, target=target)
+    path = write_report(read_runs(*runs), out, reference=reference, target=target)
     typer.echo(f"Report: {path}")
 
 
@@ -39,7 +41,9 @@ def export(
 
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="run folders")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="run folders, or folders that hold some")
+    ],
     out: Annotated[Path, typer.Option("--out", help="the figure: .pdf, .png or .svg")] = Path("figure.pdf"),
     kind: Annotated[
         str, typer.Option("--kind", help="accuracy, loss, clients, difference, traffic, …")
@@ -53,10 +57,10 @@ def plot(
 ) -> None:
     """Draw a figure for print from one or more runs."""
     from potluck.report.figures import plot as draw
-    from potluck.runs.read import read_run
+    from potluck.runs.read import read_runs
 
     path = draw(
-        [read_run(run) for run in runs],
+        read_runs(*runs),
         out,
         kind=kind,
         x=x,

@@ -14,13 +14,20 @@ class PotluckError(Exception):
 def unknown(kind: str, value: str, valid: Iterable[str]) -> PotluckError:
     """The error for a name that does not exist, with the nearest name that does."""
     names = sorted(valid)
+    same = [name for name in names if _bare(value) in (_bare(name), _bare(name.rpartition(".")[2]))]
     near = difflib.get_close_matches(value, names, n=3, cutoff=0.5)
-    hint = (
-        f"Did you mean {max(near, key=partial(_likeness, value))!r}?"
-        if near
-        else f"Choose one of: {', '.join(names)}."
-    )
+    if same:
+        hint = f"Did you mean {' or '.join(map(repr, same))}?"
+    elif near:
+        hint = f"Did you mean {max(near, key=partial(_likeness, value))!r}?"
+    else:
+        hint = f"Choose one of: {', '.join(names)}."
     return PotluckError(f"Unknown {kind} {value!r}. {hint}")
+
+
+def _bare(name: str) -> str:
+    """A name without what people spell differently: `FedGH`, `LG_FedAvg` and `fedgh`, `lg-fedavg` are the same."""
+    return name.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
 def _likeness(value: str, name: str) -> tuple[float, bool]:

@@ -27,11 +27,16 @@ def _odd_one(task: Task, facts: dict[str, Any]) -> tuple[str, Any, Any] | None:
     return None
 
 
+def _project(size: int) -> str:
+    """How features come to one size: for models of the zoo, and for a user's own."""
+    return f"Pass models.feature_dim={size} to project; a model of your own: potluck.split(…, feature_dim={size})."
+
+
 def _equal_features(task: Task) -> str | None:
     odd = _odd_one(task, {name: a.feature_dim for name, a in task.architectures.items()})
     if odd is None:
         return None
-    return f"{odd[0]} gives {odd[1]}, others {odd[2]}. Pass feature_dim={odd[2]} to project."
+    return f"{odd[0]} gives {odd[1]}, others {odd[2]}. {_project(odd[2])}"
 
 
 def _equal_heads(task: Task) -> str | None:
@@ -39,7 +44,8 @@ def _equal_heads(task: Task) -> str | None:
     if odd is None:
         return None
     mine, usual = (", ".join(f"{name} {'×'.join(map(str, s))}" for name, s in heads) for heads in odd[1:])
-    return f"{odd[0]} has a head of {mine}, others of {usual}. Pass feature_dim to give all the same head."
+    size = max(architecture.feature_dim for architecture in task.architectures.values())
+    return f"{odd[0]} has a head of {mine}, others of {usual}. {_project(size)}"
 
 
 def _linear_heads(task: Task) -> str | None:
@@ -129,7 +135,7 @@ def _shared_size(task: Task, fits: Callable[[int, int], bool]) -> str | None:
         if not fits(mine, shared):
             return (
                 f"client {info.index} {info.architecture!r} gives {mine}, the shared model {shared}. "
-                f"Pass models.shared=NAME of a model with {mine} features, or feature_dim={mine} to project."
+                f"Pass models.shared=NAME of a model with {mine} features. {_project(mine)}"
             )
     return None
 

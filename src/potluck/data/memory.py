@@ -99,8 +99,10 @@ def checked_labels(y: NDArray[Any], name: str) -> NDArray[np.int64]:
     """Labels as int64, or an error when they are not whole numbers from 0."""
     flat = y.reshape(-1) if y.ndim == 2 and y.shape[1] == 1 else y
     if flat.ndim != 1 or not np.issubdtype(flat.dtype, np.integer) or (len(flat) and flat.min() < 0):
+        example = repr(flat.reshape(-1)[0].item()) if flat.size else "nothing"
         raise PotluckError(
-            f"The labels of data {name!r} must be whole numbers from 0; map them to 0, 1, 2, … first."
+            f"The labels of data {name!r} must be whole numbers from 0, not such as {example}; map them first: "
+            "class_names, y = numpy.unique(y, return_inverse=True)."
         )
     return flat.astype(np.int64)
 
@@ -109,7 +111,8 @@ def _pair(source: Any, name: str) -> tuple[Tensor, Tensor]:
     if isinstance(source, Dataset):
         x, y = _stack(source, name)
     elif isinstance(source, tuple | list) and len(source) == 2:
-        x, y = _tensor(source[0]), torch.from_numpy(checked_labels(_tensor(source[1]).numpy(), name))
+        labels = source[1].detach().cpu().numpy() if isinstance(source[1], Tensor) else np.asarray(source[1])
+        x, y = _tensor(source[0]), torch.from_numpy(checked_labels(labels, name))
     else:
         raise PotluckError(
             f"Data {name!r} is a {type(source).__name__}; give a pair (x, y) of tensors or arrays, "
@@ -128,9 +131,17 @@ def _pair(source: Any, name: str) -> tuple[Tensor, Tensor]:
 def _tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach().cpu().contiguous()
-    array = np.ascontiguousarray(values)
+    try:
+        array = np.ascontiguousarray(values)
+    except ValueError:  # how numpy refuses ragged rows
+        array = np.array(None)
     if array.dtype == object:
         raise PotluckError("Rows of different shapes cannot become one tensor; pad or resize them first.")
+    if not np.issubdtype(array.dtype, np.number) and array.dtype != np.bool_:
+        raise PotluckError(
+            f"Rows of {array.dtype.kind!r} values are no numbers; turn them into numbers first, or texts with a "
+            "csv: or folder: source."
+        )
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 

@@ -11,6 +11,8 @@ from potluck.core.errors import PotluckError
 from potluck.core.random import derive_seed
 
 Rows = NDArray[np.int64]
+MOST_SHARES = 20
+"""Parts with a larger sum are taken for percents, which a slip of the finger may keep from adding up."""
 
 
 def split_client(
@@ -77,4 +79,10 @@ def parse_split(text: str) -> tuple[float, ...]:
         raise PotluckError(
             f"Split {text!r} is not understood; write train:test or train:val:test, such as 8:1:1."
         )
-    return tuple(number / sum(numbers) for number in numbers)
+    total = sum(numbers)
+    if total > MOST_SHARES and abs(total - 100) > 0.5:
+        raise PotluckError(
+            f"Split {text!r} adds up to {total:g}; write percents that add up to 100, such as 75:25, or small shares, "
+            "such as 8:1:1."
+        )
+    return tuple(number / total for number in numbers)

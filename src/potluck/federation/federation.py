@@ -56,7 +56,16 @@ class Member:
 
 def samples_of(given: Pair | Samples) -> Samples:
     """A pair of tensors as samples."""
-    return given if isinstance(given, Samples) else Samples(*given)
+    if isinstance(given, Samples):
+        return given
+    x, y = given
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or y.is_floating_point():
+        kinds = [str(one.dtype) if isinstance(one, Tensor) else type(one).__name__ for one in (x, y)]
+        raise PotluckError(
+            f"A client's samples are tensors (x, y) with y of whole numbers from 0, not {' and '.join(kinds)}; "
+            "potluck.data.as_data((x, y)).train turns arrays into samples."
+        )
+    return Samples(x, y)
 
 
 def as_client_model(model: nn.Module, who: object) -> ClientModel:
@@ -149,7 +158,7 @@ def assemble(
     infos = _infos(members)
     example = _example(members, dtype, device)
     architectures = {
-        name: describe(name, _seeded_builder(build, seed, name), example, dtype, device)
+        name: describe(name, _seeded_builder(build, seed, name), example, num_classes, dtype, device)
         for name, build in builders.items()
     }
     task = Task(
@@ -196,17 +205,35 @@ def _example(members: Sequence[Member], dtype: torch.dtype, device: torch.device
 
 
 def describe(
-    name: str, build: Builder, example: Tensor, dtype: torch.dtype = torch.float32, device: torch.device = CPU
+    name: str,
+    build: Builder,
+    example: Tensor,
+    num_classes: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = CPU,
 ) -> Architecture:
-    """What all parties may know of an architecture, read off one model of it."""
+    """What all parties may know of an architecture, read off one model of it, if it fits the data."""
     model = build().to(device=device, dtype=dtype).eval()
     shapes: list[tuple[int, ...]] = []
-    with torch.no_grad(), norms_at_rest(model):  # one sample is no batch to normalise over
-        x = example
-        for stage in model.stages:
-            x = stage(x)
-            shapes.append(tuple(x.shape[1:]))
-        features = model.features(example)
+    try:
+        with torch.no_grad(), norms_at_rest(model):  # one sample is no batch to normalise over
+            x = example
+            for stage in model.stages:
+                x = stage(x)
+                shapes.append(tuple(x.shape[1:]))
+            features = model.features(example)
+            scores = model.head(features)
+    except (RuntimeError, ValueError, IndexError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise PotluckError(
+            f"Model {name!r} cannot take a sample of shape {tuple(example.shape[1:])} ({reason}); "
+            "bring a model for this shape, or reshape the data."
+        ) from None
+    if scores.dim() == 2 and scores.shape[1] != num_classes:
+        raise PotluckError(
+            f"Model {name!r} gives {scores.shape[1]} class scores and the data have {num_classes} classes; give its "
+            f"last layer {num_classes} outputs, or say how many classes there are with num_classes={scores.shape[1]}."
+        )
     rate = getattr(model, "width_rate", None)
     return Architecture(
         name=name,

@@ -34,6 +34,7 @@ def build_federation(
 ) -> Federation:
     """The federation that an experiment describes; data, models and partition may be the user's own objects."""
     data = data or experiment_data(experiment)
+    _check_first_class(data)
     settings = experiment.data
     if settings.limit:
         data = data.limit(settings.limit, experiment.seed)
@@ -86,6 +87,18 @@ def experiment_data(experiment: Experiment) -> Data:
         image_size=settings.image_size,
     )
     return data if settings.normalise == "own" else data.normalised(settings.normalise)
+
+
+def _check_first_class(data: Data) -> None:
+    """Labels from 1 would leave an empty class and one score too many; with named classes that is meant."""
+    first = int(
+        min([data.y.min(), *([] if data.test_y is None or not len(data.test_y) else [data.test_y.min()])])
+    )
+    if first > 0 and not data.class_names:
+        raise PotluckError(
+            f"The labels of data {data.name!r} start at {first}, so that class 0 would be empty; subtract {first}, or "
+            "name all classes (class_names)."
+        )
 
 
 def suitable_models(method: Method[Any, Any, Any], data: Data) -> str:

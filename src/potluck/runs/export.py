@@ -20,27 +20,40 @@ from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, read_text, write_atomic
 from potluck.core.method import Method, Predictor
 from potluck.core.model import static_norms, with_statistics
-from potluck.experiment import Experiment
+from potluck.experiment import Experiment, read_experiment
 from potluck.federation.federation import Federation
 from potluck.federation.population import shared_choice
 from potluck.kit import Composed
 from potluck.models import build_model
 from potluck.runs.ended import bring_back
+from potluck.runs.folder import EXPERIMENT
 from potluck.runs.resolve import Parts
+from potluck.runs.run import Run
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
 FORMAT = 2
 
 
 def export_client(
-    run: str | Path, client: int, out: str | Path, *, onnx: bool = False, federation: Federation | None = None
+    run: str | Path | Run,
+    client: int,
+    out: str | Path,
+    *,
+    onnx: bool = False,
+    federation: Federation | None = None,
 ) -> Path:
     """Write what was tested of a client at the end of a run: `model.safetensors` and `model.json` in `out`.
 
-    A run of a `federation` of your own needs it again: its models and data are not in the run's folder.
+    A run with Python objects of your own needs them again, for its folder does not hold them: give the `Run` that
+    `potluck.run` returned, or the `federation`.
     """
+    parts = Parts(federation=federation)
+    if isinstance(run, Run):
+        parts = run.parts or parts
+        run = run.path
     run, out = Path(run), Path(out)
-    ended = bring_back(run, Parts(federation=federation))
+    _check_objects(run, parts)
+    ended = bring_back(run, parts)
     members, experiment = ended.resolved.federation, ended.resolved.experiment
     if not 0 <= client < len(members.members):
         last = len(members.members) - 1
@@ -71,6 +84,18 @@ def export_client(
     if onnx:
         write_onnx(model, members.example(), out / "model.onnx")
     return out
+
+
+def _check_objects(run: Path, parts: Parts) -> None:
+    file = run / EXPERIMENT
+    objects = read_experiment(file).get("objects", ()) if file.exists() else ()
+    if missing := [name for name in objects if name not in (*parts.given(), "nodes", "state")]:
+        again = ", ".join(f"{name}=..." for name in missing)
+        raise PotluckError(
+            f"The run in {str(run)!r} had Python objects ({', '.join(missing)}), which its folder does not hold; "
+            f"export it from Python: run = potluck.run(..., {again}, out={str(run)!r}, resume=True), then "
+            "potluck.export_client(run, 0, 'my-model')."
+        )
 
 
 def load_model(

@@ -7,7 +7,7 @@ and a run that is still going, or was killed midway, reads as far as it got.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,52 @@ from potluck.runs.folder import read_lines
 from potluck.runs.run import Run, number_of
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder is one that `potluck run` wrote."""
+    return (folder / "rounds.jsonl").is_file() or (folder / "summary.json").is_file()
+
+
+def find_runs(places: Iterable[str | Path]) -> list[Path]:
+    """The run folders among these places and below them, by name; other files are passed over.
+
+    So `runs/*` may hold tables and reports beside the runs, and `runs` alone means all runs in it.
+    """
+    given = [Path(place) for place in places]
+    found: dict[Path, None] = {}
+    for place in given:
+        if not place.exists():
+            raise PotluckError(f"No run folder at {str(place)!r}: pass the folder that `potluck run` wrote.")
+        found |= dict.fromkeys(_below(place))
+    if not found:
+        named = ", ".join(repr(str(place)) for place in given)
+        raise PotluckError(
+            f"There is no run in {named} (no folder with rounds.jsonl or summary.json): "
+            "pass a folder that `potluck run` wrote, or one that holds such folders."
+        )
+    return list(found)
+
+
+def _below(place: Path) -> Iterator[Path]:
+    if is_run(place):
+        yield place
+    elif place.is_dir():
+        for entry in sorted(place.iterdir()):
+            if entry.is_dir() and not entry.name.startswith("."):
+                yield from _below(entry)
+
+
+def read_runs(*places: str | Path) -> list[Run]:
+    """Read every run among these folders and below them, by name."""
+    return [read_run(path) for path in find_runs(places)]
+
+
 def read_run(path: str | Path, *, was_finished: bool = False) -> Run:
     """Read the run folder at `path`; a folder without `rounds.jsonl` or `summary.json` is not a run."""
     folder = Path(path)
     if not folder.is_dir():
         raise PotluckError(f"No run folder at {str(folder)!r}: pass the folder that `potluck run` wrote.")
     rounds_file, summary_file = folder / "rounds.jsonl", folder / "summary.json"
-    if not rounds_file.is_file() and not summary_file.is_file():
+    if not is_run(folder):
         raise PotluckError(
             f"{str(folder)!r} is not a run folder (it has neither rounds.jsonl nor summary.json): "
             f"pass the folder that `potluck run` wrote."

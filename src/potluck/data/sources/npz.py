@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from potluck.core.errors import PotluckError
 from potluck.data.cache import Raw, cached
 from potluck.data.dataset import Data
-from potluck.data.files import damaged
 from potluck.data.memory import channels_first, checked_labels, default_transform
 from potluck.data.sources.base import Request, Source
 
@@ -35,8 +34,12 @@ def _read(path: Path) -> Raw:
     try:
         with np.load(path, allow_pickle=False) as found:
             arrays: dict[str, NDArray[np.generic]] = {name: found[name] for name in found.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
-        raise damaged(path, str(problem)) from problem
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as problem:
+        # numpy's own words speak of loading such a file unsafely, which is not what anybody should do
+        reason = "numpy cannot read it as .npz" if "pickle" in str(problem) else str(problem)
+        raise PotluckError(
+            f"File {str(path)!r} is no .npz archive ({reason}); write it with numpy.savez(file, x=..., y=...)."
+        ) from None
     names = next((names for names in NAMES if names[0] in arrays and names[1] in arrays), None)
     if names is None:
         raise PotluckError(

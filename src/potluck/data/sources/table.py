@@ -57,7 +57,10 @@ def read_columns(path: Path) -> dict[str, list[str]]:
     except (UnicodeDecodeError, csv.Error) as problem:
         raise damaged(path, str(problem)) from problem
     if not header or not rows:
-        raise damaged(path, "a header line and at least one row are needed")
+        raise PotluckError(
+            f"Table {str(path)!r} has {'a header line and no row' if header else 'no line at all'}; give it a header "
+            "line and at least one row."
+        )
     for line, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise damaged(path, f"row {line} has {len(row)} values where the header has {len(header)}")
