@@ -91,6 +91,17 @@ def test_synchronous_run_has_the_bits_of_the_serial_engine(tmp_path: Path, metho
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
+@pytest.mark.parametrize("kind", ["noise", "backdoor"])
+def test_attackers_are_the_same_clients_as_on_the_serial_engine(tmp_path: Path, kind: str) -> None:
+    values = small(attack={"kind": kind, "share": 0.4})
+    serial = potluck.run({**values, "engine": {"name": "serial"}}, out=tmp_path / "serial")
+    flower = on_flower(values, tmp_path / "flower")
+
+    assert same(flower.rounds, serial.rounds)
+    assert "attack_success" in serial.rounds[-1]["notes"]
+    assert flower.summary["attack"] == serial.summary["attack"]
+
+
 @pytest.mark.parametrize("method", ["fedgh", "fedl2g-f"])
 def test_nodes_with_classes_of_their_own_have_the_bits_of_one_process(tmp_path: Path, method: str) -> None:
     paths = three_nodes(tmp_path)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -129,8 +130,22 @@ def show_runs(
         forms = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
         write_files(tables, {f"comparison.{suffix}": form(comparison) for suffix, form in forms.items()})
         console.print(f"Tables: {tables}/comparison.csv, .md, .tex", highlight=False, soft_wrap=True)
+    for run in runs:
+        if found := run.summary.get("attack"):
+            console.print(_under_attack(found), highlight=False, soft_wrap=True)
     for path in paths if report is None or len(paths) > 1 else [report]:
         console.print(f"Run folder: {path}", highlight=False, soft_wrap=True)
     if report is not None:
         page = write_report(runs, report / REPORT, reference=reference, target=target)
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def _under_attack(found: dict[str, Any]) -> str:
+    """A sentence on who attacked and what came of it; the table counts the attackers as well."""
+    percent = [
+        "unknown" if found[key] is None else f"{found[key]:.1%}" for key in ("honest_accuracy", "success")
+    ]
+    return (
+        f"Under attack: {found['kind']} of strength {found['strength']:g} by {len(found['clients'])} clients; honest "
+        f"clients {percent[0]}, the attack's success {percent[1]}."
+    )

@@ -22,6 +22,7 @@ from potluck.experiment.sections import (
     ModelSettings,
     PartitionSettings,
 )
+from potluck.loop.attack import Attack
 from potluck.loop.evaluation import Evaluation
 from potluck.loop.faults import Faults
 from potluck.loop.privacy import Privacy
@@ -44,6 +45,7 @@ class Experiment(BaseModel):
     devices: DeviceSettings = DeviceSettings()
     faults: Faults = Faults()
     privacy: Privacy = Privacy()
+    attack: Attack = Attack()
     evaluate: Evaluation = Evaluation()
     engine: EngineSettings = EngineSettings()
     objects: tuple[str, ...] | None = Field(

@@ -45,6 +45,12 @@ def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
             "evaluate.newcomers",
             "privacy.scores is false, so nobody tells how good a newcomer is; leave it out",
         )
+    if not experiment.attack:
+        for key in ("share", "strength"):
+            yield (
+                f"attack.{key}",
+                "attack.kind is 'none', so nobody attacks; set it, for instance to sign-flip",
+            )
     if not experiment.evaluate.newcomers:
         yield (
             "evaluate.newcomer_epochs",

@@ -41,6 +41,8 @@ class End:
     fetch: Callable[[int], dict[str, Any]]
     validation: Sequence[ClientScore] = ()
     newcomers: Sequence[Newcomer] = ()
+    attacked: Sequence[ClientScore] = ()
+    """How often test samples are taken as an attacker wants, where it wants something."""
 
 
 class Callback:

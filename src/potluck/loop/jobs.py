@@ -12,7 +12,8 @@ from potluck.core.tree import Flat
 from potluck.loop.score import Score
 
 Kind = Literal["train", "evaluate", "join", "fetch", "restore"]
-Test = Literal["own", "shared", "validation", "alone"]
+Test = Literal["own", "shared", "validation", "alone", "attacked"]
+"""What a client is tested on: its own samples, the common ones, … ; `attacked`: as an attacker wants them taken."""
 FailureKind = Literal["error", "lost", "late", "invalid", "dropped"]
 
 

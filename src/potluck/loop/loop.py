@@ -13,6 +13,8 @@ from potluck.core.method import Method, Update
 from potluck.core.samples import Samples
 from potluck.core.task import Context, Task
 from potluck.loop import newcomers
+from potluck.loop.attack import Attackers
+from potluck.loop.attack.measure import outcome
 from potluck.loop.callbacks import Callback, End, Step, watching
 from potluck.loop.dispatch import Dispatcher
 from potluck.loop.evaluation import Evaluation
@@ -43,7 +45,9 @@ class Loop:
         *,
         clock: Clock | None = None,
         shared_test: Samples | None = None,
+        attackers: Attackers | None = None,
     ) -> None:
+        self.attackers = attackers or Attackers()
         self.newcomers = newcomers.draw(evaluation, task)
         task = newcomers.without(task, self.newcomers)
         self.method, self.task, self.schedule = method, task, schedule
@@ -52,7 +56,9 @@ class Loop:
         self.progress, self.cohort = self.server.progress, self.server.cohort
         name = type(method).__name__
         self.dispatcher = Dispatcher(engine, task, name, self.progress, schedule, clock or Clock())
-        self.tester = Tester(self.server, self.dispatcher, evaluation, shared_test, self.newcomers)
+        self.tester = Tester(
+            self.server, self.dispatcher, evaluation, shared_test, self.newcomers, self.attackers
+        )
 
     def run(self) -> Progress:
         """Run to the end and return where it stands then."""
@@ -63,7 +69,7 @@ class Loop:
         scores, state = self.tester.at_end(), self.progress.state
         joined = newcomers.welcome(self.newcomers, self.server, self.dispatcher, self.evaluation)
         for callback in self.callbacks:
-            callback.on_end(End(state, scores.test, self.fetch, scores.validation, joined))
+            callback.on_end(End(state, scores.test, self.fetch, scores.validation, joined, scores.attacked))
         return self.progress
 
     def step(self) -> None:
@@ -91,7 +97,7 @@ class Loop:
             scores=scores,
             seconds=time.perf_counter() - started,
             virtual_seconds=now.clock,
-            notes=context.notes,
+            notes={**context.notes, **outcome(self.attackers, scores, self.evaluation.protocol)},
         )
         counted = count_exchanges(self.method, arrived, updates)
         for callback in self.callbacks:  # 5. tell those who watch

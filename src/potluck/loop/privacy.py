@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from potluck.core.client import Client
-from potluck.core.payload import Payload, Tensors, field_kinds
-from potluck.core.schema import Like
+from potluck.core.payload import Payload
 from potluck.core.settings import Settings, setting
+from potluck.loop.changes import origins, real_tensors, rebuilt
 from potluck.loop.every_class import for_every_class
 
 
@@ -49,8 +47,8 @@ class Privacy(Settings):
         """The answer as it may leave the client."""
         if self.hide_classes:
             answer = for_every_class(me, answer)
-        known, sent = message.flatten()[0], _real(answer)
-        origin = {name: _origin(name, tensor, known) for name, tensor in sent.items()}
+        sent = real_tensors(answer)
+        origin = origins(sent, message)
         moved = {name: _finite(tensor - origin[name]) for name, tensor in sent.items()}
         length = torch.stack([step.double().square().sum() for step in moved.values()] or [torch.zeros(())])
         norm = float(length.sum().sqrt())
@@ -62,19 +60,7 @@ class Privacy(Settings):
             + self.clip * self.noise_multiplier * _like(step, draw(step.shape))
             for name, step in moved.items()
         }
-        return _rebuilt(answer, noisy)
-
-
-def _real(answer: Payload) -> Tensors:
-    return {name: tensor for name, tensor in answer.flatten()[0].items() if tensor.is_floating_point()}
-
-
-def _origin(name: str, tensor: Tensor, known: Mapping[str, Tensor]) -> Tensor:
-    """What the server knows already of an entry of a dict field: the tensor it sent under the same name."""
-    received = known.get(name) if "." in name else None
-    if received is None or received.shape != tensor.shape:
-        return torch.zeros_like(tensor)
-    return received.to(device=tensor.device, dtype=tensor.dtype)
+        return rebuilt(answer, noisy)
 
 
 def _finite(step: Tensor) -> Tensor:
@@ -88,25 +74,6 @@ def _seeded_normal(rng: torch.Generator, shape: torch.Size) -> Tensor:
 
 def _like(tensor: Tensor, noise: Tensor) -> Tensor:
     return noise.to(device=tensor.device, dtype=tensor.dtype)
-
-
-def _rebuilt(answer: Payload, tensors: Tensors) -> Payload:
-    values: dict[str, Any] = {}
-    tensors = {**answer.flatten()[0], **tensors}
-    for field in fields(answer):
-        value = getattr(answer, field.name)
-        if isinstance(value, Tensor):
-            values[field.name] = tensors[field.name]
-        elif isinstance(value, Mapping):
-            rules = field_kinds(type(answer))[field.name].rules
-            changes = any(isinstance(rule, Like) and rule.changes for rule in rules)
-            values[field.name] = {key: _usable(key, tensors[f"{field.name}.{key}"], changes) for key in value}
-    return replace(answer, **values)
-
-
-def _usable(name: str, tensor: Tensor, changes: bool) -> Tensor:
-    """Noise may make a variance negative; lifting it to zero looks at nothing private."""
-    return tensor.clamp(min=0) if name.endswith("running_var") and not changes else tensor
 
 
 # -- noise from the operating system: for what an adversary must not guess ------------------------------------

@@ -28,10 +28,14 @@ class ClientScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of one evaluation: on test samples, and on validation samples by the chosen protocol."""
+    """The scores of one evaluation: on test samples, and on validation samples by the chosen protocol.
+
+    Under an attack with an aim, `attacked` says how often test samples are taken as the attacker wants.
+    """
 
     test: Sequence[ClientScore] = ()
     validation: Sequence[ClientScore] = ()
+    attacked: Sequence[ClientScore] = ()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from potluck.core.samples import Samples, outputs
 from potluck.core.task import Context
+from potluck.loop.attack import Attackers
 from potluck.loop.dispatch import Dispatcher
 from potluck.loop.evaluation import Evaluation, Protocol
 from potluck.loop.jobs import Test
@@ -28,8 +29,10 @@ class Tester:
         evaluation: Evaluation,
         shared_test: Samples | None = None,
         newcomers: Collection[int] = (),
+        attackers: Attackers | None = None,
     ) -> None:
         self.server, self.dispatcher, self.newcomers = server, dispatcher, newcomers
+        self.attackers = attackers or Attackers()
         self.evaluation, self.shared_test = evaluation, shared_test
 
     def after_round(self, context: Context) -> Scores:
@@ -41,7 +44,11 @@ class Tester:
         asked = self._ask(clients, tests, received=True) if tests else ()
         others = self._scores(asked, number, "received")
         own = self._global(context)
-        return Scores([*local.test, *others.test, *own], [*local.validation, *others.validation])
+        return Scores(
+            [*local.test, *others.test, *own.test],
+            [*local.validation, *others.validation],
+            [*local.attacked, *others.attacked, *own.attacked],
+        )
 
     def at_end(self) -> Scores:
         """Every client that takes part once, by the chosen protocol."""
@@ -51,26 +58,35 @@ class Tester:
         asked = self._ask(everybody, tests, received=not local, details=True)
         return self._scores(asked, self.server.schedule.rounds, "local" if local else "received", final=True)
 
-    def _global(self, context: Context) -> list[ClientScore]:
+    def _global(self, context: Context) -> Scores:
         """The score of the server's own model, where it is asked for and there is one."""
         if "global" not in self.evaluation.protocols or self.shared_test is None:
-            return []
-        predictor = self.server.predictor(context)
+            return Scores()
+        predictor, task = self.server.predictor(context), self.server.task
         if predictor is None:
-            return []
-        score = score_outputs(outputs(predictor, self.shared_test, self.server.task))
-        return [ClientScore(context.round, None, "global", score)]
+            return Scores()
+        sets = {"test": self.shared_test, "attacked": self.attackers.wished(self.shared_test, task)}
+        found = {
+            name: [
+                ClientScore(context.round, None, "global", score_outputs(outputs(predictor, samples, task)))
+            ]
+            for name, samples in sets.items()
+            if samples is not None and len(samples)
+        }
+        return Scores(**found)
 
     def _scores(self, found: Found, number: int, own: Protocol, *, final: bool = False) -> Scores:
         """Scores by what they are of; `own` is the protocol of tests on clients' own samples."""
-        task, test, validation = self.server.task, list[ClientScore](), list[ClientScore]()
+        task, test = self.server.task, list[ClientScore]()
+        others: dict[Test, list[ClientScore]] = {"validation": [], "attacked": []}
         chosen: Protocol = "shared" if self.evaluation.protocol == "global" else self.evaluation.protocol
         for index, scores in found:
             for kind, score in scores.items():
-                protocol = {"own": own, "shared": "shared", "validation": chosen}[kind]
-                into = validation if kind == "validation" else test
-                into.append(ClientScore(number, task.clients[index], protocol, score, final))
-        return Scores(test, validation)
+                aimed: Protocol = "shared" if "shared" in scores else own
+                protocol = {"own": own, "shared": "shared", "validation": chosen, "attacked": aimed}[kind]
+                entry = ClientScore(number, task.clients[index], protocol, score, final)
+                others.get(kind, test).append(entry)
+        return Scores(test, **others)
 
     def _ask(
         self, clients: Iterable[int], tests: tuple[Test, ...], *, received: bool, details: bool = False

@@ -16,6 +16,7 @@ from potluck.core.payload import Payload
 from potluck.core.random import seeded, without_denormals
 from potluck.core.samples import Samples
 from potluck.core.task import CPU
+from potluck.loop.attack import Attackers
 from potluck.loop.cache import ClientCache, Saved
 from potluck.loop.jobs import Answer, Failure, Job, Kind, Test
 from potluck.loop.letter import encoded_size
@@ -36,10 +37,16 @@ class Worker:
         clients: Callable[[int], Client],
         saved: Saved | None = None,
         privacy: Privacy | None = None,
+        attackers: Attackers | None = None,
     ) -> None:
         self.method = method
         self.privacy = Privacy() if privacy is None else privacy
-        self.cache = ClientCache(clients, saved)
+        self.attackers = attackers or Attackers()
+        self._clients = clients
+        self.cache = ClientCache(self._make, saved)
+
+    def _make(self, index: int) -> Client:
+        return self.attackers.enlisted(self._clients(index))
 
     def client(self, index: int) -> Client:
         """The client of this index, made or brought back if it is not in memory."""
@@ -93,6 +100,7 @@ class Worker:
         payload = self.method.client(me, message).copy()
         if self.privacy:
             payload = self.privacy.conceal(me, job.message, payload)
+        payload = self.attackers.corrupted(me, job.message, payload)
         loss, samples = me.train_loss, me.trained_samples
         notes = {} if self.privacy or not self.privacy.scores else me.notes  # they are made from private rows
         # "local" scores are those of the client as training left it, without a new download.
@@ -115,18 +123,22 @@ class Worker:
             "shared": me.shared_test,
             "validation": me.validation,
         }
-        wanted = {test: found for test in job.tests if (found := sets.get(test)) is not None and len(found)}
+        aimed: Test | None = "shared" if "shared" in job.tests else "own" if "own" in job.tests else None
+        if aimed is not None and me.info.index not in self.attackers:
+            sets["attacked"] = self.attackers.wished(sets[aimed], me.task)
+        asked = (*job.tests, "attacked") if "attacked" in sets else job.tests
+        wanted = {test: found for test in asked if (found := sets.get(test)) is not None and len(found)}
         if not wanted or not self.privacy.scores:
             return {}
         me.model.eval()
         scores: dict[Test, Score] = {}
         predictors: dict[bool, Predictor] = {}
         for test, samples in wanted.items():
-            me.on_shared_test = test == "shared"
+            me.on_shared_test = (aimed if test == "attacked" else test) == "shared"
             if me.on_shared_test not in predictors:
                 predictors[me.on_shared_test] = self.method.predict(me, message)
             predictor = predictors[me.on_shared_test]
-            details = job.details and test != "validation"
+            details = job.details and test in ("own", "shared")
             scores[test] = _score(me, predictor, samples, details=details)
         return scores
 

@@ -23,6 +23,7 @@ from potluck.experiment.sections import EngineSettings
 from potluck.federation.federation import BUILT, Federation
 from potluck.federation.population import ModelSource, build_federation, experiment_data, suitable_models
 from potluck.loop.newcomers import draw
+from potluck.runs.checks import check_attack, check_attackers, check_averaging, check_order, check_schedule
 from potluck.runs.privacy_ledger import check_privacy
 
 
@@ -122,10 +123,12 @@ def resolve_around(experiment: Experiment, method: Method[Any, Any, Any], federa
 def decided(experiment: Experiment, method: Method[Any, Any, Any]) -> Experiment:
     """The experiment with its method's settings spelled out, if its settings go together."""
     experiment = decide_mode(experiment.with_method(method, experiment.method.name), method)
+    experiment = decide_strength(experiment)
     refuse_inert(experiment)
     check_schedule(experiment, method)
     method.check_training(experiment.training)
     check_averaging(experiment, method)
+    check_attack(experiment, method)
     check_privacy(experiment.privacy, method)
     return experiment
 
@@ -142,7 +145,8 @@ def with_population(
         raise PotluckError(
             f"evaluate.protocol = {min(wanted)!r} needs a common test set; give the federation shared_test=(x, y)."
         )
-    draw(experiment.evaluate, federation.task)  # raises where nobody would be left to train
+    absent = draw(experiment.evaluate, federation.task)  # raises where nobody would be left to train
+    check_attackers(experiment, federation, absent)
     return Resolved(decide_selection(experiment, federation), method, federation)
 
 
@@ -154,6 +158,13 @@ def decide_mode(experiment: Experiment, method: Method[Any, Any, Any]) -> Experi
     if experiment.schedule.mode != "auto":
         return experiment
     return experiment.changed({"schedule.mode": "async" if method.asynchronous else "sync"})
+
+
+def decide_strength(experiment: Experiment) -> Experiment:
+    """An attack of no given strength has the usual one of its kind."""
+    if not experiment.attack or experiment.attack.strength is not None:
+        return experiment
+    return experiment.changed({"attack.strength": experiment.attack.force})
 
 
 def decide_selection(experiment: Experiment, federation: Federation) -> Experiment:
@@ -225,60 +236,3 @@ def _layout(
 def _measured(federation: Federation) -> str:
     with one_thread():
         return "on" if is_faster_together(federation.task, federation.client) else "off"
-
-
-# -- checks -----------------------------------------------------------------------------------------------------
-
-
-def check_schedule(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
-    """Refuse what only whole rounds have in a schedule without them, and methods that need them."""
-    schedule = experiment.schedule
-    if not schedule.synchronous and (reason := method.whole_rounds()):
-        raise PotluckError(
-            f"schedule.mode = {schedule.mode!r} makes no sense here: {type(method).__name__} {reason}; "
-            "set schedule.mode = 'sync', and neither schedule.buffer nor schedule.concurrency."
-        )
-    if not schedule.synchronous and (schedule.deadline or schedule.over_select > 1):
-        raise PotluckError(
-            "schedule.deadline and schedule.over_select need whole rounds: set schedule.mode = 'sync', and neither "
-            "schedule.buffer nor schedule.concurrency."
-        )
-
-
-def check_order(experiment: Experiment, federation: Federation) -> None:
-    """Refuse a list of whom to ask that names no such client, or does not make whole rounds."""
-    schedule, clients = experiment.schedule, federation.task.clients
-    able = {info.index for info in clients if info.samples > 0}
-    wanted = schedule.asked(len(able)) if schedule.synchronous else 1
-    for entry in schedule.order:
-        if odd := [index for index in entry if index not in able]:
-            raise PotluckError(f"schedule.order names client {odd[0]}; clients with data are {_range(able)}.")
-        if (
-            len(set(entry)) != len(entry)
-            or len(entry) < wanted
-            or (schedule.synchronous and len(entry) > wanted)
-        ):
-            raise PotluckError(
-                f"schedule.order has the entry {list(entry)}; each must name {wanted} different clients, or change "
-                "schedule.participation."
-            )
-    if schedule.order and not schedule.synchronous and any(len(entry) != 1 for entry in schedule.order):
-        raise PotluckError(
-            "schedule.order of an asynchronous run names one client per entry, such as [[0], [2], [1]]."
-        )
-
-
-def _range(numbers: set[int]) -> str:
-    ordered = sorted(numbers)
-    whole = ordered == list(range(ordered[0], ordered[-1] + 1))
-    return f"{ordered[0]} to {ordered[-1]}" if whole else ", ".join(map(str, ordered))
-
-
-def check_averaging(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
-    """Refuse a robust rule where the method takes no average that it could act on."""
-    rule = experiment.schedule.robust
-    if rule != "mean" and not method.averaged():
-        raise PotluckError(
-            f"schedule.robust = {rule!r} cannot act: {type(method).__name__} {method.no_average}; "
-            "leave it out, or choose a method that averages."
-        )

@@ -12,6 +12,7 @@ from potluck.core.random import one_thread
 from potluck.engines.choose import make_engine
 from potluck.federation.clock import make_clock
 from potluck.federation.flops import flops_per_round
+from potluck.loop import attack
 from potluck.loop.callbacks import Callback
 from potluck.loop.faults import FaultyEngine
 from potluck.loop.jobs import Engine
@@ -19,6 +20,7 @@ from potluck.loop.loop import Loop
 from potluck.loop.newcomers import draw
 from potluck.loop.worker import Worker
 from potluck.runs import folder
+from potluck.runs.attack_ledger import AttackLedger
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.lock import locked
 from potluck.runs.privacy_ledger import PrivacyLedger
@@ -79,29 +81,35 @@ def train(
     method, settings = opened.resolved.method, experiment.engine
     writer = RunWriter(opened.path, facts(opened.resolved, command), federation.class_counts())
     absent = draw(experiment.evaluate, federation.task)
+    attackers = attack.draw(experiment.attack, federation.task, absent)
     writer.late_facts.append(lambda: flops_per_round(method, federation, absent))
     together = settings.vectorize == "on"
     with ExitStack() as held:
         every = settings.checkpoint_every
         keeper = held.enter_context(Checkpointer(writer, federation, every=every, whole_rounds=together))
         held.enter_context(one_thread())
-        worker = Worker(method, federation.client, keeper.client_state, experiment.privacy)
+        worker = Worker(method, federation.client, keeper.client_state, experiment.privacy, attackers)
         engine = engine or make_engine(settings, worker, federation, opened.path / folder.WORK)
         held.callback(engine.close)
         if experiment.faults:
             engine = FaultyEngine(engine, experiment.faults, experiment.seed)
         for tracker in trackers:
             held.enter_context(tracker)
-        ledger = [PrivacyLedger(experiment.privacy, writer.facts)] if experiment.privacy else []
+        ledgers: list[Callback] = []
+        if experiment.privacy:
+            ledgers.append(PrivacyLedger(experiment.privacy, writer.facts))
+        if attackers:
+            ledgers.append(AttackLedger(attackers, experiment.evaluate.protocol, writer.facts))
         loop = Loop(
             method,
             federation.task,
             engine,
             experiment.schedule,
             experiment.evaluate,
-            [*ledger, writer, *trackers, *callbacks, keeper],
+            [*ledgers, writer, *trackers, *callbacks, keeper],
             clock=make_clock(experiment, method, federation),
             shared_test=federation.shared_test,
+            attackers=attackers,
         )
         if opened.resolved.state is not None:
             loop.server.begin_with(opened.resolved.state)

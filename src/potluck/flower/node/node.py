@@ -24,6 +24,8 @@ from potluck.flower.node.federation import node_federation
 from potluck.flower.node.file import read_node
 from potluck.flower.node.journal import Journal
 from potluck.flower.node.registration import Registration
+from potluck.loop import attack, newcomers
+from potluck.loop.attack import Attackers
 from potluck.loop.jobs import Failure, Job
 from potluck.loop.letter import Letter, from_bytes, pack_job, pack_result, to_bytes, unpack_job
 from potluck.loop.privacy import Privacy
@@ -43,6 +45,7 @@ class Node:
     index: int
     journal: Journal
     privacy: Privacy | None = None
+    attackers: Attackers | None = None
     own: bool = False
     """Whether the data are the node's own: then which classes they hold is told to nobody."""
 
@@ -75,7 +78,9 @@ class Node:
             return self._do(job, question)
 
     def _do(self, job: Job, question: bytes) -> Letter:
-        worker = Worker(self.method, lambda _: self._client(job), privacy=self.privacy)
+        worker = Worker(
+            self.method, lambda _: self._client(job), privacy=self.privacy, attackers=self.attackers
+        )
         result = worker.run(job)
         if isinstance(result, Failure):
             if result.trace:
@@ -120,18 +125,20 @@ def limit_of(node_config: Mapping[str, Any]) -> int:
 def open_node(message: Letter, node_config: Mapping[str, Any]) -> Node:
     """The node of node.toml, or, where there is none, the client of a dealt data set with this partition id."""
     assignment = Assignment.read(message)
-    privacy = parse_experiment(parse_json(assignment.experiment)).privacy
+    experiment = parse_experiment(parse_json(assignment.experiment))
     if path := node_config.get(NODE_FILE):
         file = read_node(Path(str(path)))
         method, federation = _own(assignment.experiment, Path(str(path)))
         journal = Journal(file.state_folder() / assignment.run, file.keep)
-        return Node(method, federation, 0, journal, privacy, own=True)
+        return Node(method, federation, 0, journal, experiment.privacy, own=True)
     method, federation = _dealt(assignment.experiment)
     index = int(node_config[PARTITION])
     if index >= len(federation.members):
         raise PotluckError(f"This node is partition {index}, the run has {len(federation.members)}.")
     folder = Path(assignment.state) / federation.task.clients[index].name
-    return Node(method, federation, index, Journal(folder, keep=4), privacy)
+    absent = newcomers.draw(experiment.evaluate, federation.task)
+    attackers = attack.draw(experiment.attack, federation.task, absent)
+    return Node(method, federation, index, Journal(folder, keep=4), experiment.privacy, attackers)
 
 
 Opened = tuple[Method[Any, Any, Any], Federation]

@@ -1,0 +1,104 @@
+"""What is refused before anything is written or trained: settings that do not go together, or could not act."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from potluck.core.errors import PotluckError
+from potluck.core.method import Method, payload_types
+from potluck.experiment import Experiment
+from potluck.federation.federation import Federation
+from potluck.loop import attack
+from potluck.loop.attack.answers import fields_of
+
+
+def check_schedule(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
+    """Refuse what only whole rounds have in a schedule without them, and methods that need them."""
+    schedule = experiment.schedule
+    if not schedule.synchronous and (reason := method.whole_rounds()):
+        raise PotluckError(
+            f"schedule.mode = {schedule.mode!r} makes no sense here: {type(method).__name__} {reason}; "
+            "set schedule.mode = 'sync', and neither schedule.buffer nor schedule.concurrency."
+        )
+    if not schedule.synchronous and (schedule.deadline or schedule.over_select > 1):
+        raise PotluckError(
+            "schedule.deadline and schedule.over_select need whole rounds: set schedule.mode = 'sync', and neither "
+            "schedule.buffer nor schedule.concurrency."
+        )
+
+
+def check_order(experiment: Experiment, federation: Federation) -> None:
+    """Refuse a list of whom to ask that names no such client, or does not make whole rounds."""
+    schedule, clients = experiment.schedule, federation.task.clients
+    able = {info.index for info in clients if info.samples > 0}
+    wanted = schedule.asked(len(able)) if schedule.synchronous else 1
+    for entry in schedule.order:
+        if odd := [index for index in entry if index not in able]:
+            raise PotluckError(f"schedule.order names client {odd[0]}; clients with data are {_range(able)}.")
+        if (
+            len(set(entry)) != len(entry)
+            or len(entry) < wanted
+            or (schedule.synchronous and len(entry) > wanted)
+        ):
+            raise PotluckError(
+                f"schedule.order has the entry {list(entry)}; each must name {wanted} different clients, or change "
+                "schedule.participation."
+            )
+    if schedule.order and not schedule.synchronous and any(len(entry) != 1 for entry in schedule.order):
+        raise PotluckError(
+            "schedule.order of an asynchronous run names one client per entry, such as [[0], [2], [1]]."
+        )
+
+
+def _range(numbers: set[int]) -> str:
+    ordered = sorted(numbers)
+    whole = ordered == list(range(ordered[0], ordered[-1] + 1))
+    return f"{ordered[0]} to {ordered[-1]}" if whole else ", ".join(map(str, ordered))
+
+
+def check_averaging(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
+    """Refuse a robust rule where the method takes no average that it could act on."""
+    rule = experiment.schedule.robust
+    if rule != "mean" and not method.averaged():
+        raise PotluckError(
+            f"schedule.robust = {rule!r} cannot act: {type(method).__name__} {method.no_average}; "
+            "leave it out, or choose a method that averages."
+        )
+
+
+_ACTS_ON = {
+    "logit-shuffle": "logits (fd, fedhe, fedmd, fedl2g-l)",
+    "prototype-swap": "a vector for each class (fedgh, fedproto, fedtgp, fd, fedhe, fedl2g)",
+}
+
+
+def check_attack(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
+    """Refuse an attack on what the method's clients do not send."""
+    kind = experiment.attack.kind
+    if experiment.attack and not fields_of(kind, payload_types(method)[1]):
+        wanted = _ACTS_ON.get(kind, "real numbers")
+        raise PotluckError(
+            f"attack.kind = {kind!r} cannot act: clients of {type(method).__name__} do not send {wanted}; choose "
+            "another kind or another method."
+        )
+
+
+def check_attackers(experiment: Experiment, federation: Federation, absent: Collection[int]) -> None:
+    """Refuse an attack that nobody can be made to do, or that needs pictures where there are none."""
+    if not experiment.attack:
+        return
+    if "nodes" in (experiment.objects or ()):
+        raise PotluckError(
+            f"attack.kind = {experiment.attack.kind!r} cannot act: a server cannot make nodes with data of their own "
+            "malicious; use dealt data (engine.nodes = 0)."
+        )
+    attack.draw(experiment.attack, federation.task, absent)
+    shape = federation.task.input_shape
+    if experiment.attack.kind == "backdoor" and (
+        len(shape) != 3 or not federation.example().is_floating_point()
+    ):
+        raise PotluckError(
+            "attack.kind = 'backdoor' puts a trigger on pictures, and samples here have the shape "
+            f"{' × '.join(map(str, shape))}; choose another kind, such as label-flip."
+        )

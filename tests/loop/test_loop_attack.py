@@ -1,0 +1,215 @@
+"""Attacks on purpose: what each kind sends, worked out by hand, and what runs record of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import potluck
+from potluck.core.errors import PotluckError
+from potluck.core.payload import Nothing
+from potluck.core.samples import Samples
+from potluck.experiment import parse_experiment
+from potluck.kit import Weights
+from potluck.loop.attack import Attack, Attackers, draw
+from potluck.loop.attack.answers import next_class
+from potluck.loop.attack.samples import stamped
+from potluck.loop.privacy import Privacy
+from potluck.loop.worker import Worker
+from potluck.methods.fedgh import ClassMeans, FedGH
+from potluck.methods.fedhe import MeanLogits
+from potluck.testing import small_federation
+from tiny import tiny
+
+GOT = Weights({"w": torch.tensor([10.0, 20.0]), "running_var": torch.tensor([1.0])})
+SENT = Weights({"w": torch.tensor([11.0, 17.0]), "running_var": torch.tensor([3.0])})
+
+
+def client(index: int = 0) -> Any:
+    me = tiny(4).client(index)
+    me.begin("train", 0, 1, 1)
+    return me
+
+
+def lie(kind: Any, strength: float, message: Any = GOT, answer: Any = SENT) -> Any:
+    return Attackers(Attack(kind, 0.2, strength), frozenset({0})).corrupted(client(), message, answer)
+
+
+def test_weights_are_moved_from_what_was_received():
+    flipped = lie("sign-flip", 2.0).tensors
+    assert flipped["w"].tolist() == [8.0, 26.0]  # the change was (1, −3)
+    assert flipped["running_var"].tolist() == [0.0]  # 1 − 2·2, which no variance can be
+    assert lie("scale", 3.0).tensors["w"].tolist() == [13.0, 11.0]
+    # The change (1, −3) has the spread 2 around its mean −1: half of it against each number's own direction.
+    assert lie("little-is-enough", 0.5).tensors["w"].tolist() == [10.0, 18.0]
+
+
+def test_noise_is_as_large_as_the_answer_times_the_strength():
+    answer = ClassMeans(torch.full((100, 100), 2.0, dtype=torch.float64), torch.arange(100))
+    noisy = lie("noise", 3.0, Nothing(), answer)
+    assert (noisy.means - 2).std().item() == pytest.approx(6.0, rel=0.05)  # 10,000 draws: 0.7 % of error
+    assert torch.equal(noisy.labels, answer.labels)
+    assert torch.equal(noisy.means, lie("noise", 3.0, Nothing(), answer).means)
+
+
+def test_class_means_change_places():
+    answer = ClassMeans(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0, 1, 2]))
+    assert lie("prototype-swap", 1.0, Nothing(), answer).means.flatten().tolist() == [4.0, 1.0, 2.0]
+    assert lie("prototype-swap", 0.5, Nothing(), answer).means.flatten().tolist() == [2.5, 1.5, 3.0]
+
+
+def test_logits_change_places_in_the_same_way_for_all_attackers():
+    answer = MeanLogits(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([1]))
+    found = lie("logit-shuffle", 1.0, Nothing(), answer)
+    assert sorted(found.rows.flatten().tolist()) == [1.0, 2.0, 3.0]
+    for seed in range(5):
+        following = next_class(seed, 10)
+        assert sorted(following.tolist()) == list(range(10))
+        assert not (following == torch.arange(10)).any()  # no class keeps its place
+
+
+def test_an_honest_client_sends_what_it_would():
+    attackers = Attackers(Attack("sign-flip"), frozenset({1}))
+    assert attackers.corrupted(client(0), GOT, SENT) is SENT
+
+
+def test_labels_are_counted_from_the_other_end():
+    before = client().train.labels
+    everything = Attackers(Attack("label-flip"), frozenset({0})).enlisted(client())
+    assert torch.equal(everything.train.labels, 2 - before)
+    half = Attackers(Attack("label-flip", strength=0.5), frozenset({0})).enlisted(client())
+    others = before != 1  # the middle one of three classes stays what it is
+    assert 0 < (half.train.labels != before)[others].sum() < others.sum()
+    assert torch.equal(half.test.labels, client().test.labels)
+    assert torch.equal(Attackers(Attack("label-flip"), frozenset({0})).enlisted(client(1)).train.labels,
+                       client(1).train.labels)  # fmt: skip
+
+
+def test_the_trigger_is_a_bright_corner_and_its_success_is_counted_on_other_classes():
+    x = torch.rand(6, 1, 8, 8)
+    shown = stamped(x)
+    assert (shown[:, :, -2:, -2:] == x.max()).all()
+    assert torch.equal(shown[:, :, :6], x[:, :, :6])
+    samples = Samples(x, torch.tensor([0, 1, 2, 0, 1, 2]))
+    wished = Attackers(Attack("backdoor"), frozenset({0})).wished(samples, tiny().task)
+    assert wished is not None
+    assert wished.labels.tolist() == [0, 0, 0, 0]
+    assert torch.equal(wished.x, shown[[1, 2, 4, 5]])
+    flipped = Attackers(Attack("label-flip"), frozenset({0})).wished(samples, tiny().task)
+    assert flipped is not None
+    assert flipped.labels.tolist() == [2, 0, 2, 0]  # class 1 is its own opposite
+    assert Attackers(Attack("scale"), frozenset({0})).wished(samples, tiny().task) is None
+
+
+def test_attackers_are_drawn_from_the_seed_among_those_who_train():
+    task = tiny(10).task
+    three = draw(Attack("scale", 0.3), task)
+    assert len(three.clients) == 3
+    assert draw(Attack("sign-flip", 0.3), task).clients == three.clients
+    assert draw(Attack("scale", 0.3), tiny(10, seed=1).task).clients != three.clients
+    assert not draw(Attack("scale", 0.3), task, absent=three.clients).clients & three.clients
+    assert len(draw(Attack("scale", 0.01), task).clients) == 1
+    assert not draw(Attack(), task)
+
+
+def test_an_attacker_does_not_obey_clipping():
+    """What leaves an attacker is the lie itself, however long."""
+    method = FedGH()
+    fed = small_federation(method, clients=2, samples=6)
+    attackers = Attackers(Attack("scale", 0.5, 100.0), frozenset({0}))
+    worker = Worker(method, fed.client, privacy=Privacy(clip=1.0), attackers=attackers)
+    from potluck.loop.jobs import Job
+
+    state = method.init_server(potluck.core.Context(fed.task, 1, 1, 0, 1))
+    message = method.broadcast(state, fed.task.clients[0], potluck.core.Context(fed.task, 1, 1, 0, 1))
+    lengths = [
+        worker.run(Job(index, "train", index, 0, 1, 1, message)).payload.means.norm().item()
+        for index in (0, 1)
+    ]
+    assert lengths == [pytest.approx(100.0), pytest.approx(1.0)]
+
+
+def attacked(tmp_path: Path, name: str, method: str = "fedproto", **more: Any) -> potluck.Run:
+    settings = {"kind": "sign-flip", "share": 0.4, **more.pop("attack", {})}
+    return potluck.run(
+        method, data={"limit": 300}, clients=5, rounds=2, training={"epochs": 1}, attack=settings,
+        out=tmp_path / name, **{"engine": "serial", "models": "small-mlp", **more},
+    )  # fmt: skip
+
+
+def test_runs_record_honest_accuracy_and_success_apart(tmp_path: Path):
+    run = attacked(tmp_path, "run")
+    found = run.summary["attack"]
+    assert len(found["clients"]) == 2
+    assert found["strength"] == 10.0
+    honest = [accuracy for index, accuracy in enumerate(run.summary["client_accuracy"])
+              if index not in found["clients"]]  # fmt: skip
+    assert found["honest_accuracy"] == pytest.approx(sum(honest) / 3)
+    assert found["success"] == pytest.approx(1 - sum(honest) / 3)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "clients.jsonl").read_text().splitlines()]
+    first = [row["accuracy"] for row in rows
+             if row["round"] == 1 and not row["final"] and row["client"] not in found["clients"]]  # fmt: skip
+    assert run.rounds[0]["notes"]["honest_accuracy"] == pytest.approx(sum(first) / 3)
+    assert "strength = 10.0" in (tmp_path / "run" / "experiment.toml").read_text()
+
+
+@pytest.mark.parametrize("kind", ["backdoor", "label-flip"])
+@pytest.mark.parametrize("protocol", ["local", "shared", "global"])
+def test_aimed_attacks_are_measured_by_every_protocol(tmp_path: Path, kind: str, protocol: str):
+    run = attacked(
+        tmp_path, "run", "fedavg", attack={"kind": kind}, evaluate={"protocol": protocol}, models="small-cnn"
+    )
+    assert 0 <= run.rounds[-1]["notes"]["attack_success"] <= 1
+    assert 0 <= run.summary["attack"]["success"] <= 1
+    assert run.rounds[-1]["notes"]["attack_success"] != 1 - run.rounds[-1]["notes"]["honest_accuracy"]
+
+
+def test_a_backdoor_comes_into_averaged_weights(tmp_path: Path):
+    """Twelve rounds of plain averaging: the trigger works on clients that never saw it."""
+    more = {"evaluate": {"protocol": "shared"}, "models": "small-cnn", "rounds": 12}
+    settings = {"kind": "backdoor", "share": 0.4, "strength": 0.5}
+    run = potluck.run("fedavg", data={"limit": 800}, clients=5, partition="iid", attack=settings,
+                      engine="serial", out=tmp_path / "run", **more)  # fmt: skip
+    assert run.summary["attack"]["success"] > 0.5
+    assert run.summary["attack"]["honest_accuracy"] > 0.7
+
+
+@pytest.mark.parametrize("kind", ["noise", "backdoor"])
+def test_every_engine_plays_the_same_attackers(tmp_path: Path, kind: str):
+    serial = attacked(tmp_path, "serial", attack={"kind": kind})
+    pool = attacked(tmp_path, "pool", attack={"kind": kind}, engine={"name": "pool", "workers": 2})
+    assert serial.summary["attack"] == pool.summary["attack"]
+    assert [row["accuracy"] for row in serial.rounds] == [row["accuracy"] for row in pool.rounds]
+    assert [row["notes"] for row in serial.rounds] == [row["notes"] for row in pool.rounds]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "says"),
+    [
+        ("standalone", {"kind": "scale"}, "clients of Standalone do not send real numbers"),
+        ("fedavg", {"kind": "logit-shuffle"}, "clients of FedAvg do not send logits"),
+        ("fedavg", {"kind": "prototype-swap"}, "clients of FedAvg do not send a vector for each class"),
+        ("fedgh", {"kind": "logit-shuffle"}, "clients of FedGH do not send logits"),
+        ("fedgh", {"share": 0.3}, "attack.share = 0.3 cannot act: attack.kind is 'none'"),
+        ("fedgh", {"kind": "scale", "share": 0.99}, "leaves nobody honest"),
+    ],
+)
+def test_an_attack_that_cannot_act_is_refused(method: str, settings: dict[str, Any], says: str):
+    with pytest.raises(PotluckError, match=says):
+        potluck.run(method, clients=1 if settings.get("share") == 0.99 else 3, rounds=1, attack=settings)
+
+
+def test_a_share_of_samples_is_at_most_all_of_them():
+    with pytest.raises(PotluckError, match="strength = 2 is a share of samples for label-flip"):
+        parse_experiment({"attack": {"kind": "label-flip", "strength": 2}})
+
+
+def test_a_trigger_needs_pictures(tmp_path: Path):
+    table = tmp_path / "points.csv"
+    table.write_text("a,b,label\n" + "\n".join(f"{i},{i % 3},{i % 2}" for i in range(60)))
+    with pytest.raises(PotluckError, match="'backdoor' puts a trigger on pictures"):
+        potluck.run("fedgh", data=f"csv:{table}", clients=3, rounds=1, attack={"kind": "backdoor"})
