@@ -19,7 +19,7 @@ def refuse_inert(experiment: Experiment) -> None:
 
 
 def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    training, schedule, privacy = experiment.training, experiment.schedule, experiment.privacy
+    training, schedule = experiment.training, experiment.schedule
     if training.optimizer == "sgd":
         yield "training.betas", "training.optimizer = 'sgd' has no moments; leave it out"
     else:
@@ -31,6 +31,31 @@ def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
         yield "schedule.trim", f"schedule.robust = {schedule.robust!r} trims nothing; leave it out"
     if schedule.synchronous and schedule.mode != "auto":
         yield "schedule.staleness_power", "in a synchronous schedule no answer is stale; leave it out"
+    yield from _harms(experiment)
+    if not experiment.evaluate.newcomers:
+        yield (
+            "evaluate.newcomer_epochs",
+            "evaluate.newcomers is 0, so nobody joins; set it, for instance to 0.2",
+        )
+    if not experiment.faults.slow:
+        yield "faults.slow_factor", "faults.slow is 0, so no job is slow; leave it out"
+    if not experiment.models.feature_dim:
+        yield "models.projection", "models.feature_dim is not set, so nothing is projected; leave it out"
+    if experiment.models.precision == "float64":
+        yield (
+            "training.amp",
+            "models.precision = 'float64' asks for more bits, not fewer; leave one of them out",
+        )
+    if not experiment.devices.fleet:
+        yield "devices.assign", "there are no devices; set devices.fleet, such as phones"
+    if experiment.engine.name not in ("flower", "auto"):
+        for key in ("nodes", "classes", "server", "ca", "simulation"):
+            yield f"engine.{key}", f"engine.name is {experiment.engine.name!r}; set it to 'flower'"
+
+
+def _harms(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Settings against curious servers, and those of malicious clients."""
+    privacy = experiment.privacy
     if not privacy.clip:
         yield "privacy.noise_multiplier", "it is in units of privacy.clip; set that, for instance to 1.0"
         yield "privacy.delta", "privacy.clip is 0, so nothing is accounted for; leave it out"
@@ -51,22 +76,3 @@ def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
                 f"attack.{key}",
                 "attack.kind is 'none', so nobody attacks; set it, for instance to sign-flip",
             )
-    if not experiment.evaluate.newcomers:
-        yield (
-            "evaluate.newcomer_epochs",
-            "evaluate.newcomers is 0, so nobody joins; set it, for instance to 0.2",
-        )
-    if not experiment.faults.slow:
-        yield "faults.slow_factor", "faults.slow is 0, so no job is slow; leave it out"
-    if not experiment.models.feature_dim:
-        yield "models.projection", "models.feature_dim is not set, so nothing is projected; leave it out"
-    if experiment.models.precision == "float64":
-        yield (
-            "training.amp",
-            "models.precision = 'float64' asks for more bits, not fewer; leave one of them out",
-        )
-    if not experiment.devices.fleet:
-        yield "devices.assign", "there are no devices; set devices.fleet, such as phones"
-    if experiment.engine.name not in ("flower", "auto"):
-        for key in ("nodes", "classes", "server", "ca", "simulation"):
-            yield f"engine.{key}", f"engine.name is {experiment.engine.name!r}; set it to 'flower'"
