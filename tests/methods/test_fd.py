@@ -1,7 +1,10 @@
 """FD: class-mean outputs, their exclusion, and the targets that published code differs in."""
 
+import math
+
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from potluck.core.training import Training
 from potluck.kit import ClassRows
@@ -69,6 +72,28 @@ def test_kl_is_zero_up_to_a_shift_of_the_logits():
     value = pull_to("kl", scores, mean).sum()
     assert value.item() == pytest.approx(0.0, abs=1e-12)
     assert torch.autograd.grad(value, scores)[0].abs().max() < 1e-12
+
+
+def test_kl_by_hand():
+    """σ(ln 3, 0) = (¾, ¼) against (½, ½): ¾·ln(3/2) + ¼·ln(1/2) = 0.130812, a sum over classes."""
+    mean = torch.tensor([[math.log(3.0), 0.0]], dtype=torch.float64)
+    value = pull_to("kl", torch.zeros(1, 2, dtype=torch.float64), mean)
+    assert value.tolist() == pytest.approx([0.130812], abs=1e-6)
+
+
+def test_one_full_batch_against_plain_torch():
+    """The pull is a mean over the batch, times its weight."""
+    fed = tiny(1, training=Training(epochs=1, batch_size=0, lr=0.1))
+    me, net = fed.client(0), fed.client(0).model
+    x, y = me.train.take(slice(None))
+    means = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [-1.0, 0.0, 1.0]], dtype=torch.float64)
+    scores, target = net(x), means[y].softmax(dim=1)
+    pulls = (target * (target.log() - scores.log_softmax(dim=1))).sum(dim=1)
+    loss = cross_entropy(scores, y) + 3.0 * pulls.sum() / len(y)
+    slopes = torch.autograd.grad(loss, list(net.parameters()))
+    answer(FD(distillation_weight=3.0), me, ClassRows(means))
+    for before, slope, after in zip(net.parameters(), slopes, me.model.parameters(), strict=True):
+        assert torch.allclose(after, before - 0.1 * slope, atol=1e-12)
 
 
 @pytest.mark.parametrize("target", ["kl", "softmax_excl_own", "raw_ce", "mse"])

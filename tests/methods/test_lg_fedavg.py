@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from potluck.core.errors import PotluckError
 from potluck.core.needs import check_needs
@@ -37,6 +38,21 @@ def test_a_received_header_leaves_the_extractor_alone_bit_for_bit():
     body = {name: tensor for name, tensor in before.items() if name.startswith("body.")}
     assert same(body, {name: after[name] for name in body})
     assert (after["head.weight"] == 4.0).all()
+
+
+def test_extractor_and_header_learn_together():
+    """One full batch is one gradient step of the whole model under the received header."""
+    fed = tiny(1, smooth=True, training=Training(epochs=1, batch_size=0, lr=0.1))
+    me, net = fed.client(0), fed.client(0).model
+    received = {name: tensor + 0.5 for name, tensor in net.head.state_dict().items()}
+    net.head.load_state_dict(received)
+    x, y = me.train.take(slice(None))
+    slopes = torch.autograd.grad(cross_entropy(net(x), y), list(net.parameters()))
+    sent = answer(LGFedAvg(), me, Head(received))
+    for before, slope, after in zip(net.parameters(), slopes, me.model.parameters(), strict=True):
+        assert torch.allclose(after, before - 0.1 * slope, atol=1e-12)
+        assert not torch.equal(after, before)
+    assert same(sent.weights, me.model.head.state_dict())
 
 
 def test_extractors_differ_and_headers_meet():

@@ -4,13 +4,15 @@ import math
 
 import pytest
 import torch
+from torch.nn.functional import cosine_similarity, cross_entropy
 
 from potluck.core.model import tensors_of
+from potluck.core.training import Training
 from potluck.kit import Weights
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.moon import Moon, contrast
 from potluck.models import build_model
-from tiny import Recorder, make_loop, tiny
+from tiny import Recorder, answer, make_loop, tiny
 
 
 def rows(*values: float) -> torch.Tensor:
@@ -68,6 +70,24 @@ def test_the_first_participation_is_plain_training():
     make_loop(FedAvg(), tiny(2), rounds=1, callbacks=[plain]).run()
     for (_, one), (_, other) in zip(ours.updates, plain.updates, strict=True):
         assert same(one.payload.tensors, other.payload.tensors)
+
+
+def test_the_contrast_is_added_with_its_weight():
+    """The second job is one gradient step on CE + μ·contrast with the received and the client's last features."""
+    fed = tiny(1, smooth=True, training=Training(epochs=1, batch_size=0, lr=0.1))
+    me, net, received = fed.client(0), fed.client(0).model, fed.client(0).model
+    start = Weights({name: tensor.clone() for name, tensor in net.state_dict().items()})
+    previous = answer(Moon(mu=2.0), me, start).tensors
+    last = fed.client(0).model
+    last.load_state_dict(previous)
+    x, y = me.train.take(slice(None))
+    z, z_g, z_p = net.features(x), received.features(x).detach(), last.features(x).detach()
+    near, far = (cosine_similarity(z, other, dim=1).div(0.5).exp() for other in (z_g, z_p))
+    loss = cross_entropy(net.head(z), y) + 2.0 * -(near / (near + far)).log().mean()
+    slopes = torch.autograd.grad(loss, list(net.parameters()))
+    answer(Moon(mu=2.0), me, start, number=2, rounds=2)
+    for before, slope, after in zip(net.parameters(), slopes, me.model.parameters(), strict=True):
+        assert torch.allclose(after, before - 0.1 * slope, atol=1e-12)
 
 
 def test_the_previous_model_is_the_clients_last_and_waits_for_it():
