@@ -50,7 +50,7 @@ class PFedAFM(Method[Tensors, SharedWeights, SharedWeights]):
 
     sees_latest: ClassVar[bool] = True
 
-    alpha_lr: float = setting(0.01, "step η_α of the mixing weights", gt=0)
+    alpha_lr: float = setting(1.0, "step η_α of the mixing weights", gt=0)
     alpha_decay: float = setting(
         0.0,
         "weight decay of the mixing weights (the released code: 0.001), which pulls them to the small extractor",
