@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from potluck.analysis.columns import all_columns, check_columns
+from potluck.analysis.columns import COLUMNS, all_columns, best_rows, check_columns
 from potluck.analysis.comparison import compare
 from potluck.analysis.groups import differing_settings, group_runs
 from potluck.analysis.tables import print_comparison, to_csv, to_latex, to_markdown
@@ -117,12 +117,26 @@ def test_unfair_comparisons_are_noted(run_of: Maker) -> None:
     assert "not run with the same seeds" in notes
     assert "Unfinished" in notes
     other = run_of(method="c", summary={"class_counts": [[1, 2]] * 10})
-    assert "different samples" in " ".join(compare([runs[0], other]).notes)
+    assert "since their clients hold other samples: c." in " ".join(compare([runs[0], other]).notes)
 
 
 def test_a_method_that_brought_other_models_is_noted(run_of: Maker) -> None:
-    runs = [run_of(method="a"), run_of(method="b", architectures=("resnet10",))]
-    assert "Clients have different models under different methods." in compare(runs).notes
+    runs = [
+        run_of(method="a", level=0.5),
+        run_of(method="b", level=0.9, architectures=("resnet10",)),
+        run_of(method="c", level=0.6),
+    ]
+    found = compare(runs, target=0.4)
+    note = "† Set apart from a, neither tested nor best, since their clients have other models: b."
+    assert note in found.notes
+    assert [row.shown for row in found.rows] == ["a", "c", "b †"]
+    apart = found.rows[2]
+    assert (apart.test.p, apart.test.note) == (None, "their clients have other models")
+    assert math.isnan(apart.speed_up)
+    assert found.rows[1].test.p is not None
+    assert best_rows(found, COLUMNS["accuracy"]) == {1}  # b has more, of other models
+    assert "| b † |" in to_markdown(found)
+    assert "b $\\dagger$" in to_latex(found)
 
 
 def test_unequal_work_is_noted(run_of: Maker) -> None:

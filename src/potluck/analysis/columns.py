@@ -144,9 +144,10 @@ def _has_clock(row: Row) -> bool:
 
 def best_rows(comparison: Comparison, column: Column) -> set[int]:
     """Positions of the rows with the column's best value; nobody is best where there is nobody to beat."""
-    if column.value is None or len(comparison.rows) < 2:
+    together = {position: row for position, row in enumerate(comparison.rows) if not row.apart}
+    if column.value is None or len(together) < 2:
         return set()
-    values = {position: column.value(row) for position, row in enumerate(comparison.rows)}
+    values = {position: column.value(row) for position, row in together.items()}
     known = {position: value for position, value in values.items() if math.isfinite(value)}
     if not known:
         return set()

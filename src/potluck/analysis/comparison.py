@@ -52,6 +52,12 @@ class Row:
     validation: float = math.nan  # accuracy of the best round on validation samples
     newcomers: float = math.nan  # accuracy of clients that joined at the end
     newcomers_gain: float = math.nan  # less that of as much training alone
+    apart: str = ""  # why the line cannot be held against the first one; empty where it can
+
+    @property
+    def shown(self) -> str:
+        """The label in a table, marked where the line stands apart."""
+        return f"{self.label} †" if self.apart else self.label
 
 
 @dataclass(frozen=True)
@@ -80,8 +86,31 @@ def compare(
     if target is not None:
         check_target(target)
     first = groups[0]
+    groups = sorted(groups, key=lambda group: bool(why_apart(group, first)))  # others keep their order
     rows = [_row(group, first, target) for group in groups]
-    return Comparison(tuple(rows), tuple(groups), target, tuple(_notes(groups)), tuple(columns))
+    return Comparison(tuple(rows), tuple(groups), target, tuple(_notes(groups, rows)), tuple(columns))
+
+
+def why_apart(group: Group, first: Group) -> str:
+    """Why a line cannot be held against the first one: it is of something else than its method and settings."""
+    mine, theirs = group.runs[0], first.runs[0]
+    if mine.dataset != theirs.dataset:
+        return f"they are of other data ({mine.dataset})"
+    if mine.protocol and theirs.protocol and mine.protocol != theirs.protocol:
+        return f"they are evaluated by another protocol ({mine.protocol})"
+    partner = {run.seed: run for run in first.runs}
+    pairs = [(run, partner[run.seed]) for run in group.runs if run.seed in partner]
+    known = [(a, b) for a, b in pairs if a.class_counts is not None and b.class_counts is not None]
+    if any(not same_clients(a, b) for a, b in known):
+        return "their clients hold other samples"
+    if any(_architectures(a) != _architectures(b) for a, b in pairs):
+        return "their clients have other models"
+    return ""
+
+
+def _architectures(run: Run) -> list[str]:
+    stated = run.summary.get("client_architectures")
+    return list(stated) if stated else [client.architecture for client in run.client_results]
 
 
 def _reference_first(groups: list[Group], reference: str | None) -> list[Group]:
@@ -100,6 +129,7 @@ def _row(group: Group, first: Group, target: float | None) -> Row:
     finals = [run.final_accuracy for run in runs]
     reached, cost = _mean_cost(runs, target)
     reference_cost = _mean_cost(first.counted, target)[1]
+    apart = why_apart(group, first)
     return Row(
         label=group.label,
         method=group.method,
@@ -116,12 +146,13 @@ def _row(group: Group, first: Group, target: float | None) -> Row:
         client_gap=_mean([each.gap for each in spread]),
         reached=reached,
         to_target=cost,
-        speed_up=reference_cost.rounds / cost.rounds if cost and reference_cost else math.nan,
+        speed_up=reference_cost.rounds / cost.rounds if cost and reference_cost and not apart else math.nan,
         floats_up=_mean([run.per_client_round("floats_up") for run in runs]),
         floats_down=_mean([run.per_client_round("floats_down") for run in runs]),
         bytes_total=_mean([run.total("bytes_up") + run.total("bytes_down") for run in runs]),
         seconds=_mean([run.total("seconds") for run in runs]),
-        test=None if group is first else paired_test(group.counted, first.counted),
+        test=None if group is first else _test(group, first, apart),
+        apart=apart,
         selected_by=runs[0].selected_by,
         macro_f1=_mean([run.stated("final_macro_f1") for run in runs]),
         calibration_error=_mean([run.stated("final_calibration_error") for run in runs]),
@@ -130,6 +161,11 @@ def _row(group: Group, first: Group, target: float | None) -> Row:
         newcomers=_mean([run.newcomers("accuracy") for run in runs]),
         newcomers_gain=_mean([run.newcomers("gain") for run in runs]),
     )
+
+
+def _test(group: Group, first: Group, apart: str) -> PairedTest:
+    """A test where there is something to test: two numbers about different things differ for other reasons."""
+    return PairedTest("none", None, 0, 0.0, apart) if apart else paired_test(group.counted, first.counted)
 
 
 def _mean_cost(runs: Sequence[Run], target: float | None) -> tuple[int, TargetCost | None]:
@@ -152,25 +188,18 @@ def _mean_cost(runs: Sequence[Run], target: float | None) -> tuple[int, TargetCo
     )
 
 
-def _notes(groups: list[Group]) -> list[str]:
+def _notes(groups: list[Group], rows: Sequence[Row]) -> list[str]:
     """What makes the comparison less than fair, in sentences."""
     notes = []
-    datasets = dict.fromkeys(group.runs[0].dataset for group in groups)
-    if len(datasets) > 1:
-        notes.append(f"The runs are of different data: {', '.join(map(str, datasets))}.")
+    for reason in dict.fromkeys(row.apart for row in rows if row.apart):
+        labels = ", ".join(row.label for row in rows if row.apart == reason)
+        notes.append(f"† Set apart from {rows[0].label}, neither tested nor best, since {reason}: {labels}.")
     rounds = {run.num_rounds for group in groups for run in group.counted}
     if len(rounds) > 1:
         notes.append(f"The runs did different numbers of rounds: {', '.join(map(str, sorted(rounds)))}.")
     seeds = {group.seeds for group in groups}
     if len(seeds) > 1:
         notes.append("The methods were not run with the same seeds.")
-    protocols = {run.protocol for group in groups for run in group.runs if run.protocol}
-    if len(protocols) > 1:
-        notes.append(f"The runs were evaluated by different protocols: {', '.join(sorted(protocols))}.")
-    if _partitions_differ(groups):
-        notes.append("Runs of the same seed gave their clients different samples.")
-    if _models_differ(groups):
-        notes.append("Clients have different models under different methods.")
     if work := _unequal_work(groups):
         notes.append(work)
     if len({group.runs[0].selected_by for group in groups}) > 1:
@@ -179,24 +208,6 @@ def _notes(groups: list[Group]) -> list[str]:
     if unfinished:
         notes.append(f"Unfinished: {', '.join(unfinished)}.")
     return notes
-
-
-def _partitions_differ(groups: list[Group]) -> bool:
-    first: dict[int, Run] = {}
-    runs = [run for group in groups for run in group.runs if run.class_counts is not None]
-    return any(not same_clients(first.setdefault(run.seed, run), run) for run in runs)
-
-
-def _models_differ(groups: list[Group]) -> bool:
-    """Whether a client's architecture depends on the method, as when a method cannot use the others' models."""
-    first: dict[tuple[int, int], str] = {}
-    clients = [
-        (run.seed, client.index, client.architecture)
-        for group in groups
-        for run in group.runs
-        for client in run.client_results
-    ]
-    return any(first.setdefault((seed, index), name) != name for seed, index, name in clients)
 
 
 def _unequal_work(groups: list[Group]) -> str:

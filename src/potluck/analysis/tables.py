@@ -58,7 +58,9 @@ def rich_table(
             Text(column.cell(row), style="bold" if position in best else "")
             for column, best in zip(columns, bests, strict=True)
         ]
-        table.add_row(Text(row.label), *cells)
+        if row.apart and not comparison.rows[position - 1].apart:
+            table.add_section()
+        table.add_row(Text(row.shown), *cells)
     return table
 
 
@@ -85,7 +87,7 @@ def to_markdown(comparison: Comparison) -> str:
             f"**{column.cell(row)}**" if position in best else column.cell(row)
             for column, best in zip(columns, bests, strict=True)
         ]
-        lines.append("| " + " | ".join([_markdown_escape(row.label), *cells]) + " |")
+        lines.append("| " + " | ".join([_markdown_escape(row.shown), *cells]) + " |")
     return "\n".join([*lines, "", *legend(comparison), *comparison.notes]) + "\n"
 
 
@@ -102,7 +104,7 @@ def to_latex(comparison: Comparison) -> str:
             else _latex_escape(column.cell(row))
             for column, best in zip(columns, bests, strict=True)
         ]
-        lines.append(" & ".join([_latex_escape(row.label), *cells]) + r" \\")
+        lines.append(" & ".join([_latex_escape(row.shown), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
@@ -133,10 +135,10 @@ def legend(comparison: Comparison) -> list[str]:
         )
     untested: dict[str, list[str]] = {}
     for row in comparison.rows:
-        if row.test and row.test.p is None:
+        if row.test and row.test.p is None and not row.apart:
             untested.setdefault(row.test.note, []).append(row.label)
     for note, labels in untested.items():
-        everybody = len(labels) == len(comparison.rows) - 1
+        everybody = len(labels) == sum(not row.apart for row in comparison.rows) - 1
         sentences.append(f"No test{'' if everybody else ' for ' + ', '.join(labels)}: {note}.")
     return sentences
 
@@ -174,7 +176,7 @@ def _csv_cells(row: Row) -> dict[str, object]:
         key: "" if value is None or not math.isfinite(value) else value for key, value in numbers.items()
     }
     about = {"method": row.label, "seeds": " ".join(map(str, row.seeds)), "std_over": row.spread_over}
-    about["selected_by"] = row.selected_by
+    about |= {"selected_by": row.selected_by, "set_apart": row.apart}
     return {**about, **shown, "test": test.test if test else "", "test_note": test.note if test else ""}
 
 
@@ -184,7 +186,7 @@ def _markdown_escape(value: str) -> str:
 
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _LATEX |= {character: "\\" + character for character in "&%$#_{}"}
-_LATEX |= {"±": r"$\pm$", "×": r"$\times$", "–": "--", "<": "$<$", ">": "$>$"}
+_LATEX |= {"†": r"$\dagger$", "±": r"$\pm$", "×": r"$\times$", "–": "--", "<": "$<$", ">": "$>$"}
 
 
 def _latex_escape(value: str) -> str:

@@ -66,7 +66,7 @@ def main() -> None:
         if stopped is None:
             raise
         notes = getattr(stopped, "__notes__", ())
-        print("Stopped. Nothing that was written is lost.", *notes, file=sys.stderr)
+        print("Stopped. Nothing that was written is lost.", *notes, sep="\n", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         if not _is_for_users(error):

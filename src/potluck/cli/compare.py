@@ -5,11 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from potluck.cli import options
+
+if TYPE_CHECKING:
+    from potluck.cli.plan import Plan
 
 Target = Annotated[
     float | None, typer.Option("--target", help="accuracy in (0, 1]: rounds, traffic, time to it")
@@ -66,11 +69,14 @@ def compare(
     runs = _given_runs(what)
     if not runs:
         from potluck.runs.folder import chosen_folder
+        from potluck.trackers import find_trackers
 
+        find_trackers(track or ())
         with chosen_folder(out, "compare") as out:
-            runs = _run_all(
-                what, flags, settings, seed_list(seeds), out, resume=resume, track=track, quiet=quiet
-            )
+            plan = _plan(what, flags, settings, seed_list(seeds), out, reference=reference, resume=resume)
+            if not quiet:
+                print(*plan.sentences(), sep="\n", file=sys.stderr, flush=True)
+            runs = _run_all(plan, out, resume=resume, track=track, quiet=quiet)
     show_runs(runs, report=out, tables=out, target=target, reference=reference, columns=shown)
 
 
@@ -94,7 +100,10 @@ def _given_runs(what: list[str]) -> list[Path]:
 def column_list(text: str | None, target: float | None) -> list[str]:
     """Names of columns from a comma list, if there are such: looked at before anything is trained."""
     from potluck.analysis.columns import check_columns
+    from potluck.analysis.targets import check_target
 
+    if target is not None:
+        check_target(target)
     names = [name.strip() for name in text.split(",")] if text else []
     check_columns(names, target)
     return names
@@ -110,35 +119,66 @@ def seed_list(text: str) -> list[int]:
         raise PotluckError(f"--seeds {text!r} is not a comma list of whole numbers, such as 0,1,2.") from None
 
 
-def _run_all(
+def _plan(
     what: list[str],
     flags: dict[str, Any],
     settings: list[str] | None,
     seeds: list[int],
     out: Path,
     *,
+    reference: str | None,
     resume: bool,
-    track: list[str] | None,
-    quiet: bool,
-) -> list[Path]:
-    from potluck.api import execute
-    from potluck.cli.display import progress
+) -> Plan:
+    """Every run of the comparison, checked before the first one starts."""
+    from potluck.cli.plan import check_plan
     from potluck.experiment.comparable import comparable
 
-    def values(name: str, seed: int) -> dict[str, Any]:
-        return options.collect(options.base_values(name), {**flags, "seed": seed}, settings)
+    wanted = [(name, seed) for seed in seeds for name in _names(what)]
+    experiments = comparable(
+        [
+            options.collect(options.base_values(name), {**flags, "seed": seed}, settings)
+            for name, seed in wanted
+        ]
+    )
+    stems = [experiment.method.name.split(":")[-1] for experiment in experiments[: len(_names(what))]]
+    runs = []
+    for (name, seed), experiment in zip(wanted, experiments, strict=True):
+        stem = experiment.method.name.split(":")[-1]
+        if stems.count(stem) > 1 and name.endswith(".toml"):  # files of one method, told apart by their names
+            stem = Path(name).stem
+        runs.append((experiment, out / f"{stem}-seed{seed}"))
+    return check_plan(runs, reference=reference, resume=resume, lenient=what == ["all"])
 
-    experiments = comparable([values(name, seed) for seed in seeds for name in _names(what)])
-    command = shlex.join(["potluck", *sys.argv[1:]])
-    paths = []
-    for experiment in experiments:
-        path = out / f"{experiment.method.name.split(':')[-1]}-seed{experiment.seed}"
-        with progress(experiment.method.name, quiet=quiet) as callbacks:
-            execute(
-                experiment, out=path, resume=resume, callbacks=callbacks, track=track or (), command=command
-            )
-        paths.append(path)
-    return paths
+
+def _run_all(plan: Plan, out: Path, *, resume: bool, track: list[str] | None, quiet: bool) -> list[Path]:
+    from potluck.api import execute
+    from potluck.cli.display import progress
+
+    words = ["potluck", *sys.argv[1:]]
+    try:
+        for experiment, path in plan.runs:
+            with progress(experiment.method.name, quiet=quiet) as callbacks:
+                execute(
+                    experiment,
+                    out=path,
+                    resume=resume,
+                    callbacks=callbacks,
+                    track=track or (),
+                    command=shlex.join(words),
+                )
+    except BaseException as stopped:
+        # The comparison goes on, not only the run it was at.
+        stopped.__notes__ = [f"Go on with: {_again(words, out)}"]
+        raise
+    return [path for _, path in plan.runs]
+
+
+def _again(words: list[str], out: Path) -> str:
+    """The command that does the rest of a comparison."""
+    placed = any(word.partition("=")[0] == "--out" for word in words)
+    return shlex.join(
+        [*words, *([] if placed else ["--out", str(out)]), *([] if "--resume" in words else ["--resume"])]
+    )
 
 
 def _names(what: list[str]) -> list[str]:

@@ -45,7 +45,7 @@ def _cards_of_one(row: Row) -> list[tuple[str, str, str]]:
 
 def _cards_of_many(comparison: Comparison) -> list[tuple[str, str, str]]:
     def winner(value: Callable[[Row], float], lowest: bool = False) -> Row | None:
-        known = [row for row in comparison.rows if math.isfinite(value(row))]
+        known = [row for row in comparison.rows if not row.apart and math.isfinite(value(row))]
         return (min if lowest else max)(known, key=value) if known else None
 
     found: list[tuple[str, str, str]] = []

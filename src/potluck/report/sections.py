@@ -50,7 +50,7 @@ def comparison_table(comparison: Comparison) -> str:
             else f"<td>{escape(column.cell(row))}</td>"
             for column, best in zip(columns, bests, strict=True)
         )
-        lines.append(f'<tr><th scope="row">{swatch(position)}{escape(row.label)}</th>{cells}</tr>')
+        lines.append(f'<tr><th scope="row">{swatch(position)}{escape(row.shown)}</th>{cells}</tr>')
     heading = f'<thead><tr><th scope="col">method</th>{head}</tr></thead>'
     table = f"<table>{heading}<tbody>{''.join(lines)}</tbody></table>"
     sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in legend(comparison))

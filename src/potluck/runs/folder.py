@@ -124,7 +124,16 @@ def open_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
                 raise PotluckError(f"--out {str(path)!r} holds other files; choose an empty or new folder.")
             write_atomic(existing, experiment_toml)
             return False
-        old = parse_toml(read_text(existing))
+    except OSError as error:
+        raise PotluckError(f"--out {str(path)!r} cannot be used: {error}.") from None
+    check_folder(path, experiment_toml, resume=resume)
+    return True
+
+
+def check_folder(path: Path, experiment_toml: str, *, resume: bool) -> None:
+    """Refuse a folder that holds a run already, but for this very one to go on with."""
+    try:
+        old = parse_toml(read_text(path / EXPERIMENT))
     except (OSError, ValueError) as error:
         raise PotluckError(f"--out {str(path)!r} cannot be used: {error}.") from None
     difference = first_difference(old, parse_toml(experiment_toml))
@@ -136,4 +145,3 @@ def open_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
         raise PotluckError(
             f"--out {str(path)!r} already holds this run; pass --resume to go on with it, or choose another folder."
         )
-    return True

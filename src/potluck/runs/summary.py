@@ -9,7 +9,7 @@ from typing import Any
 
 from potluck.core.method import PaperAccounting
 from potluck.core.task import Task
-from potluck.loop.evaluation import summarise
+from potluck.loop.evaluation import Summary, summarise
 from potluck.loop.newcomers import Newcomer, means
 from potluck.loop.records import Scores
 from potluck.runs.selection import best_row
@@ -46,8 +46,12 @@ def summarise_run(
     """The content of `summary.json`. Accuracies are fractions; traffic is that of answered training jobs."""
     best = best_row(rounds, facts.get("selected_by", "test"))
     final = summarise(score.score for score in scores.test)
+    of_server = facts.get("protocol") == "global"
+    if of_server:  # clients were tested too, but they are not what the protocol is about
+        final = _last_global(rounds)
     validation = summarise(score.score for score in scores.validation)
-    by_client = {score.client.index: score.score.accuracy for score in scores.test if score.client}
+    tested = [] if of_server else scores.test
+    by_client = {score.client.index: score.score.accuracy for score in tested if score.client}
     jobs = sum(len(row["participants"]) for row in rounds)
     seconds = sum(row["seconds"] for row in rounds)
     summary = {
@@ -72,10 +76,25 @@ def summarise_run(
         "seconds": seconds,
         "virtual_seconds": rounds[-1]["virtual_seconds"] if rounds else 0.0,
         "samples_per_second": sum(row["trained_samples"] for row in rounds) / seconds if seconds else 0.0,
-        **_details(scores, task.num_classes),
+        **({} if of_server else _details(scores, task.num_classes)),
     }
     counted = accounting.result()
     return summary if counted is None else {**summary, "paper_accounting": counted}
+
+
+def _last_global(rounds: Sequence[dict[str, Any]]) -> Summary:
+    """What the last evaluation found of the server's own model; nothing for a method without one."""
+    row = next((row for row in reversed(rounds) if row["accuracy_global"] is not None), None)
+    if row is None:
+        return Summary()
+    return Summary(
+        row["accuracy"],
+        None,
+        row["loss"],
+        row["accuracy_micro"],
+        row["macro_f1"],
+        row["calibration_error"],
+    )
 
 
 def newcomers_found(newcomers: Sequence[Newcomer]) -> dict[str, Any]:
