@@ -1,17 +1,25 @@
-"""`make pages`: write anew what is made out of the code."""
+"""`make pages`: write anew what is made out of the code and the results."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from generate import which
+from generate import methods, which
+from generate.picture import picture
+from potluck.methods import METHODS
 
-ROOT = Path(__file__).parents[2]
+DOCS = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Every page with a part that is made here."""
-    path = ROOT / "docs" / "which-method.md"
+    """Every page with a part that is made here, and the pictures."""
+    folder = DOCS / "figures" / "methods"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in METHODS:
+        (folder / f"{name}.svg").write_text(picture(name), encoding="utf-8")
+        path = DOCS / "methods" / f"{name}.md"
+        path.write_text(methods.renewed(name, path.read_text(encoding="utf-8")), encoding="utf-8")
+    path = DOCS / "which-method.md"
     path.write_text(which.renewed(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -1,7 +1,6 @@
 """The documentation's Python runs as it stands."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -49,20 +48,3 @@ def test_the_security_page_says_what_robust_rules_act_on():
         cls = method_class(name)
         acts_on = cls.averages or f"nothing: it {cls.no_average}"
         assert f"| {name} | {acts_on} |" in page
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_methods_page_states_its_real_defaults(name: str):
-    page = (ROOT / "docs" / "methods" / f"{name}.md").read_text()
-    stated: dict[str, str] = {}
-    for options, defaults in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|", page, re.MULTILINE):
-        stated |= dict(
-            zip(re.findall(r"`(\w+)`", options), defaults.replace("`", "").split(", "), strict=True)
-        )
-    assert stated == {one.name: _as_written(one.default) for one in fields(method_class(name))}
-
-
-def _as_written(default: object) -> str:
-    if isinstance(default, bool) or default is None:
-        return "unset" if default is None else str(default).lower()
-    return f"{default:g}" if isinstance(default, float) else str(default)

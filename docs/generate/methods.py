@@ -1,0 +1,114 @@
+"""The parts of a method's page that come out of the code and out of the benchmark's results.
+
+`make pages` rewrites the blocks of every page between their comments, and the pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from generate.payloads import messages
+from generate.reference import typed
+from generate.text import block, code, shown, table, with_block
+
+ROOT = Path(__file__).parents[2]
+HEADINGS = (
+    "Idea",
+    "What travels",
+    "Needs",
+    "Equations and code",
+    "Options",
+    "What is tested",
+    "Differences from the paper",
+    "Command",
+    "Measured",
+    "References",
+)
+"""Every page has these, in this order."""
+
+
+def renewed(name: str, page: str) -> str:
+    """A method's page with its blocks as the code and the results have them now."""
+    page = with_block(page, "travels", travels(name))
+    page = with_block(page, "needs", needs(name))
+    page = with_block(page, "options", options(name, origins(page)))
+    return with_block(page, "measured", measured(name))
+
+
+def travels(name: str) -> str:
+    """The picture, and the two messages in words."""
+    down, up = messages(name)
+    return f"![What travels](../figures/methods/{name}.svg)\n\n* down: {down.words}\n* up: {up.words}"
+
+
+def needs(name: str) -> str:
+    """What the method asks of a federation under its usual options."""
+    from potluck.experiment.method_settings import make_method
+    from potluck.methods import method_class
+
+    cls = method_class(name)
+    asked = ", ".join(sorted(make_method(cls, {}).requires()))
+    mode = "one server step per answer (asynchronous)" if cls.asynchronous else "whole rounds (synchronous)"
+    robust = cls.averages or f"nothing: it {cls.no_average}"
+    return f"* of models and task: {asked}\n* its own mode: {mode}\n* `schedule.robust` acts on: {robust}"
+
+
+def options(name: str, origins: Mapping[str, str]) -> str:
+    """The table of settings; the last column, where a default comes from, is the page's own."""
+    from potluck.core.settings import settings_of
+    from potluck.methods import method_class
+
+    cls = method_class(name)
+    rows = [
+        (code(each.name), typed(cls, each), shown(each.default), each.meaning, origins.get(each.name, ""))
+        for each in settings_of(cls)
+    ]
+    return table(("option", "type", "default", "meaning", "where it comes from"), rows) if rows else "None."
+
+
+def origins(page: str) -> dict[str, str]:
+    """What the page says of each option's origin."""
+    found = {}
+    for line in (block(page, "options") or "").splitlines():
+        cells = [one.strip() for one in line.replace("\\|", "\0").strip().strip("|").split("|")]
+        if len(cells) == 5 and cells[0].startswith("`"):
+            found[cells[0].strip("`")] = cells[4].replace("\0", "|")
+    return found
+
+
+def measured(name: str) -> str:
+    """The method on every task of the benchmark that it has done, beside standalone training."""
+    from potluck.benchmark.statistics import REFERENCE, lines
+    from potluck.benchmark.store import Results
+    from potluck.benchmark.suite import find_suite
+
+    suite = find_suite("cpu")
+    results = Results.read(ROOT / "results", suite.name)
+    rows = []
+    for task in suite.tasks:
+        for line in lines(results, task.name):
+            if line.method == name:
+                spread = f" ± {100 * line.std:.1f}" if len(line.rows) > 1 else ""
+                gain = "" if line.gain is None else f"{100 * line.gain:+.1f}"
+                gain = f"**{gain}**" if line.verdict else gain
+                rows.append(
+                    (
+                        task.title,
+                        f"{100 * line.accuracy:.1f}{spread}",
+                        gain,
+                        len(line.rows),
+                        round(line.floats),
+                    )
+                )
+    if not rows:
+        return f"Not on a task of the benchmark yet: `potluck benchmark cpu --methods {name} --resume` would change that."
+    against = (
+        "" if name == REFERENCE else " Gain is over standalone training, in points; bold where significant."
+    )
+    return (
+        f"Accuracy in per cent on clients' own test samples, from `results/{suite.name}.csv`; `potluck benchmark {suite.name}` made it.{against}\n\n"
+        + table(
+            ("task", "accuracy", "gain", "seeds", "numbers per client and round"), rows, numbers=(1, 2, 3, 4)
+        )
+    )
