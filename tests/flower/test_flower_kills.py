@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import ssl
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,8 @@ from loopgrid import LoopGrid
 from own_nodes import three_nodes, write_node
 from potluck.experiment import parse_experiment, read_experiment
 from potluck.flower.deploy.keys import make_node_key
-from potluck.flower.deploy.processes import free_ports
+from potluck.flower.deploy.processes import Processes, free_ports
+from potluck.flower.deploy.serve import server_commands
 from potluck.flower.server_app import serve
 from potluck.runs import folder
 from real_processes import Commands, commands_in, kill, rows, wait_for
@@ -46,20 +50,52 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
         yield ours
 
 
-def test_killed_nodes_are_left_out_and_take_part_again_with_their_own_state(commands: Commands) -> None:
-    place, (port,) = commands.place, free_ports(1)
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    (tmp_path / "door").mkdir()
+    with Processes(tmp_path / "door") as ours:
+        yield ours
+
+
+def open_door(processes: Processes, folder: Path, port: int, control: int) -> None:
+    """The door that a server for other machines has, here on the loopback interface; it lets only nodes in."""
+    served = server_commands(folder, "0.0.0.0", port, insecure=False, control=control)
+    command = [word.replace("0.0.0.0", "127.0.0.1") for word in served.commands["door"]]
+    processes.start("door", command)
+    trust = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    wait_for(lambda: answer_of(f"https://127.0.0.1:{port}/v1/control/start-run", trust), "no door")
+    assert answer_of(f"https://127.0.0.1:{port}/v1/control/start-run", trust) == 403
+    assert answer_of(f"https://127.0.0.1:{control}/v1/control/start-run", trust) != 403
+
+
+def answer_of(url: str, trust: ssl.SSLContext) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data=b""), timeout=5, context=trust) as said:
+            return int(said.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def test_killed_nodes_are_left_out_and_take_part_again_with_their_own_state(
+    commands: Commands, processes: Processes
+) -> None:
+    place, (port, outside) = commands.place, free_ports(2)
     address, paths = f"127.0.0.1:{port}", three_nodes(commands.place)
     stranger = write_node(place / "n3", "node-3", "mlp-1+6", 3)
     (place / "experiment.toml").write_text(EXPERIMENT)
     commands.run("keys", "server", "keys", "--host", "127.0.0.1")
     commands.start("server", "server", "start", "--port", str(port))
-    public = [str(make_node_key(path.with_suffix(".key"))) for path in [*paths, stranger]]
+    keys = [path.with_suffix(".key") for path in [*paths, stranger]]
+    public = [str(make_node_key(key, f"node-{index}")) for index, key in enumerate(keys)]
     commands.up("server", "runner started")
     commands.run("register", "server", "keys", *public[:3], "--server", address)
+    open_door(processes, place / "potluck-server", outside, port)
 
     def start(index: int) -> None:
         path = str([*paths, stranger][index])
-        secure = ["--server", address, "--ca", "potluck-server/ca.crt"]
+        secure = ["--server", f"127.0.0.1:{outside}", "--ca", "potluck-server/ca.crt"]
         commands.start(f"node-{index}", "node", "start", path, *secure)
 
     for index in range(4):
@@ -70,9 +106,9 @@ def test_killed_nodes_are_left_out_and_take_part_again_with_their_own_state(comm
     commands.start("run", "run", "experiment.toml", *secure, "--out", "run", "-q")
     ended = commands.running["run"].poll
     wait_for(lambda: rows(place / "run") or ended() is not None, "no round")
-    kill(place, "flower-supernode", str(paths[1]))  # its supervisor lives
+    kill(place, "deploy.supernode", str(paths[1]))  # its supervisor lives
     commands.running["node-2"].kill()  # a machine that goes down: nobody is left to start it again
-    kill(place, "flower-supernode", str(paths[2]))
+    kill(place, "deploy.supernode", str(paths[2]))
     wait_for(lambda: lost(place / "run") or ended() is not None, "nobody was missed")
     start(2)
     assert commands.running["run"].wait(600) == 0, commands.said("run")

@@ -35,7 +35,7 @@ def init(
         ) from None
     read_node(path)
     typer.echo(f"Wrote {path}. Edit it, then: potluck node check {path}")
-    public = make_node_key(path.with_suffix(".key"))
+    public = make_node_key(path.with_suffix(".key"), name)
     typer.echo(f"Give {public} to whoever runs the server; {path.with_suffix('.key')} stays here.")
 
 
@@ -66,7 +66,7 @@ def start(
 ) -> None:
     """Start the node; after a disconnect or a crash it comes back by itself."""
     from potluck.core.errors import PotluckError
-    from potluck.flower.deploy.serve import keep_alive, node_command
+    from potluck.flower.deploy.serve import keep_alive, node_commands
     from potluck.flower.node.file import read_node
 
     if ca is None and not insecure:
@@ -75,4 +75,4 @@ def start(
     usual = path.with_suffix(".key")
     if key is None and ca is not None and usual.exists():
         key = usual
-    keep_alive(file.state_folder() / "flower", {"node": node_command(path, server, ca, key)}, typer.echo)
+    keep_alive(file.state_folder() / "flower", node_commands(path, server, ca, key), typer.echo)

@@ -55,8 +55,8 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
     _write_key(folder / KEY, server)
 
 
-def make_node_key(path: Path) -> Path:
-    """A node's own key pair, as Flower wants it; gives the public half, which goes to the server."""
+def make_node_key(path: Path, name: str) -> Path:
+    """A node's own key pair, as Flower wants it; gives the public half, which goes to the server with the node's name."""
     need_flower()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -69,9 +69,21 @@ def make_node_key(path: Path) -> Path:
     public = path.with_name(path.name + ".pub")
     public.write_bytes(
         key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-        + b"\n"
+        + f" {name}\n".encode()
     )
     return public
+
+
+def name_of(public_key: Path) -> str:
+    """The name that a node gave with its public key: the only one under which this key may take part."""
+    try:
+        _, _, name = public_key.read_text(encoding="utf-8").strip().split(" ", 2)
+    except (OSError, ValueError):
+        raise PotluckError(
+            f"{str(public_key)!r} is no public key with a name; use the file that potluck node init wrote, or pass "
+            "--name with the name of its node.toml."
+        ) from None
+    return name
 
 
 def _certificate(subject: Any, issuer: Any, key: Any) -> Any:

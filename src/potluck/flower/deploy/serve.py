@@ -2,60 +2,136 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
+import secrets
+import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from potluck.core.errors import PotluckError
 from potluck.flower.deploy.keys import CA, CERTIFICATE, KEY
-from potluck.flower.deploy.processes import Processes, free_ports, program, wait_until_up
+from potluck.flower.deploy.processes import Processes, free_ports, need_flower, program, wait_until_up
 from potluck.flower.node.file import read_node
 
 Say = Callable[[str], None]
+Commands = dict[str, list[str]]
 
 REFUSED = (
     " Is the server up, and does it know this node's key (potluck server keys NODE.key.pub)? A node that was "
     "killed is let in again after about a minute."
 )
+SECRET = "runner.secret"  # noqa: S105 - a file's name
 
 
-def server_commands(folder: Path, host: str, port: int, *, insecure: bool) -> dict[str, list[str]]:
-    """The server, and apart from it the program that starts runs, so that a run survives the server's restart."""
-    here = "127.0.0.1" if host == "0.0.0.0" else host
-    safe = ["--insecure"]
-    root = ["--insecure"]
+@dataclass(frozen=True)
+class Served:
+    """The programs of a server, the address of its control part, and the sentence that says where it can be reached."""
+
+    commands: Commands
+    control: str
+    where: str
+
+
+def server_commands(
+    folder: Path, host: str, port: int, *, insecure: bool, control: int = 0, expose: bool = False
+) -> Served:
+    """The server, and apart from it the program that starts runs, so that a run survives the server's restart.
+
+    On any but the loopback interface the server's own port stays on loopback (`control`, or the next one), and
+    a door for nodes stands at `port`; unless all of it is to be exposed.
+    """
+    need_flower()
+    inside = is_loopback(host) or expose
+    link_host, link_port = (host, port) if inside else ("127.0.0.1", control or port + 1)
+    here = f"{'127.0.0.1' if link_host == '0.0.0.0' else link_host}:{link_port}"
+    safe, root, tls = ["--insecure"], ["--insecure"], list[str]()
     if not insecure:
-        missing = [name for name in (CA, CERTIFICATE, KEY) if not (folder / name).exists()]
-        if missing:
-            raise PotluckError(
-                f"{str(folder / missing[0])!r} is missing; make certificates with: potluck server keys --host NAME"
-            )
+        _check_present(folder)
         safe = ["--ssl-ca-certfile", str(folder / CA), "--ssl-certfile", str(folder / CERTIFICATE)]
         safe += ["--ssl-keyfile", str(folder / KEY), "--enable-supernode-auth"]
         root = ["--root-certificates", str(folder / CA)]
-    link = ["--host", host, "--port", str(port), "--database", str(folder / "state.db")]
+        tls = [
+            "--ca",
+            str(folder / CA),
+            "--certificate",
+            str(folder / CERTIFICATE),
+            "--key",
+            str(folder / KEY),
+        ]
+    known = ["--superexec-auth-secret-file", str(make_secret(folder / SECRET))]
+    link = ["--host", link_host, "--port", str(link_port), "--database", str(folder / "state.db"), *known]
     link += ["--isolation", "process", "--disable-runtime-dependency-installation"]
-    return {
+    commands = {
         "server": [program("flower-superlink"), *safe, *link],
-        "runner": [program("flower-superexec"), *root, "--runtime-api-address", f"{here}:{port}"],
+        "runner": [program("flower-superexec"), *root, *known, "--runtime-api-address", here],
     }
+    if inside:
+        return Served(commands, here, f"Serving on {host}:{port}. Stop with Ctrl-C.")
+    outside = ["--host", host, "--port", str(port), "--server", here, *tls]
+    commands["door"] = [sys.executable, "-m", "potluck.flower.deploy.door", *outside]
+    where = (
+        f"Nodes come in at {host}:{port}; runs and keys only from this machine, at {here}. Stop with Ctrl-C."
+    )
+    return Served(commands, here, where)
 
 
-def node_command(path: Path, server: str, ca: Path | None, key: Path | None) -> list[str]:
-    """The SuperNode of a node file."""
-    read_node(path)
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_present(folder: Path) -> None:
+    missing = [name for name in (CA, CERTIFICATE, KEY) if not (folder / name).exists()]
+    if missing:
+        raise PotluckError(
+            f"{str(folder / missing[0])!r} is missing; make certificates with: potluck server keys --host NAME"
+        )
+
+
+def make_secret(path: Path) -> Path:
+    """What two programs of one machine know each other by: other users' programs get no job from Flower's port."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(32))
+    return path
+
+
+def node_commands(path: Path, server: str, ca: Path | None, key: Path | None) -> Commands:
+    """The SuperNode of a node file, and the program that does its messages with the Potluck of this machine."""
+    need_flower()
+    file = read_node(path)
     (port,) = free_ports(1)
+    secret = make_secret(file.state_folder() / "flower" / SECRET)
     safe = ["--insecure"] if ca is None else ["--root-certificates", str(ca)]
     if key is not None:
         safe += ["--auth-supernode-private-key", str(key)]
     config = f'node-file="{path.resolve()}"'
     link = ["--superlink", server, "--host", "127.0.0.1", "--port", str(port), "--node-config", config]
-    return [program("flower-supernode"), *safe, *link]
+    own = ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    python = [sys.executable, "-m"]
+    return {
+        "node": [*python, "potluck.flower.deploy.supernode", *safe, *link, *own],
+        "worker": [
+            *python,
+            "potluck.flower.deploy.own_app",
+            "--runtime",
+            f"127.0.0.1:{port}",
+            "--secret",
+            str(secret),
+        ],
+    }
 
 
 def keep_alive(
     home: Path,
-    commands: dict[str, list[str]],
+    commands: Commands,
     say: Say,
     *,
     up: tuple[str, str] | None = None,
@@ -63,6 +139,7 @@ def keep_alive(
     tries: int | None = None,
 ) -> None:
     """Run programs until interrupted, or until one ended `tries` times; a program that ends is started again."""
+    os.umask(0o077)  # what they write is their owner's alone
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     ended = 0
     with Processes(home) as processes:
@@ -84,7 +161,7 @@ def keep_alive(
 
 
 def _first(
-    processes: Processes, commands: dict[str, list[str]], up: tuple[str, str] | None
+    processes: Processes, commands: Commands, up: tuple[str, str] | None
 ) -> Sequence[tuple[str, list[str]]]:
     """All programs; where the others need the first one, they come when it answers."""
     (first, command), *others = commands.items()

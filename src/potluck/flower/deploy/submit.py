@@ -75,12 +75,12 @@ def flwr(processes: Processes, *arguments: str) -> str:
     return done.stdout
 
 
-def register(public_key: Path, address: str, ca: Path) -> None:
-    """Let a node in: its public key becomes known to the running server."""
+def register(public_key: Path, name: str, address: str, ca: Path) -> None:
+    """Let a node in: its public key becomes known to the running server, and its name is bound to it."""
     with tempfile.TemporaryDirectory(prefix="potluck-flower-") as home:
         processes = Processes(Path(home))
         connect(processes, address, str(ca))
-        flwr(processes, "supernode", "register", str(public_key), CONNECTION)
+        flwr(processes, "supernode", "register", str(public_key), CONNECTION, "--name", name)
 
 
 def _start_all(processes: Processes, experiment: Experiment) -> str:

@@ -1,0 +1,204 @@
+"""The nodes' door and the watch of a node: what gets through, and when a connection counts as lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import httpx
+
+from own_nodes import write_node
+from potluck.core.errors import PotluckError
+from potluck.flower.deploy.door import allowed, door
+from potluck.flower.deploy.keys import make_node_key, name_of
+from potluck.flower.deploy.own_app import answered, in_a_fork
+from potluck.flower.deploy.serve import is_loopback, make_secret, node_commands, server_commands
+from potluck.flower.deploy.supernode import Watch, watched
+
+
+def echo() -> Any:
+    """A server that says what it was asked, in pieces."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while True:
+            piece = await receive()
+            body += piece.get("body", b"")
+            if not piece.get("more_body"):
+                break
+        names = {name.decode() for name, _ in scope["headers"]}
+        said = f"{scope['method']} {scope['path']} {'x-key' in names} {len(body)}".encode()
+        await send({"type": "http.response.start", "status": 201, "headers": [(b"x-from", b"server")]})
+        await send({"type": "http.response.body", "body": said[:5], "more_body": True})
+        await send({"type": "http.response.body", "body": said[5:]})
+
+    return app
+
+
+def ask(path: str, upstream: Any = None, **more: Any) -> httpx.Response:
+    async def once() -> httpx.Response:
+        behind = httpx.ASGITransport(app=upstream or echo())
+        front = httpx.ASGITransport(app=door("127.0.0.1:1", None, behind))
+        async with httpx.AsyncClient(transport=front, base_url="http://door") as client:
+            return await client.post(path, **more)
+
+    return asyncio.run(once())
+
+
+def test_what_nodes_need_goes_through_as_it_came() -> None:
+    said = ask("/v1/fleet/push-object", content=b"x" * 3_000_000, headers={"x-key": "node"})
+    assert (said.status_code, said.headers["x-from"]) == (201, "server")
+    assert said.text == "POST /v1/fleet/push-object True 3000000"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/control/start-run",
+        "/v1/runtime/acquire-task",
+        "/health",
+        "/docs",
+        "/",
+        "/v1/fleet",
+        "/V1/fleet/x",
+    ],
+)
+def test_nothing_else_goes_through(path: str) -> None:
+    def never(*_: Any) -> None:
+        pytest.fail("the server was asked")
+
+    assert ask(path, never).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "raw"),
+    [
+        ("/v1/fleet/../control/start-run", b"/v1/fleet/../control/start-run"),
+        ("/v1/fleet/../control/start-run", b"/v1/fleet/%2e%2e/control/start-run"),
+        ("/v1/fleet/x", b"/v1/fleet/%78"),
+        ("/v1/fleet//control", b"/v1/fleet//control"),
+    ],
+)
+def test_a_path_that_is_written_in_another_way_is_not_the_fleets(path: str, raw: bytes) -> None:
+    assert not allowed(path, raw)
+
+
+def test_a_server_that_is_away_gives_an_error_that_nodes_wait_for() -> None:
+    async def once() -> httpx.Response:
+        front = httpx.ASGITransport(app=door("127.0.0.1:1", None))
+        async with httpx.AsyncClient(transport=front, base_url="http://door") as client:
+            return await client.post("/v1/fleet/pull-messages")
+
+    assert asyncio.run(once()).status_code == 502  # Flower's node tries again at 502, 503 and 504
+
+
+def value(command: list[str], flag: str) -> str:
+    return command[command.index(flag) + 1]
+
+
+def test_a_server_for_other_machines_keeps_its_control_part_to_itself(tmp_path: Path) -> None:
+    served = server_commands(tmp_path, "0.0.0.0", 8000, insecure=True)
+    assert (value(served.commands["server"], "--host"), value(served.commands["server"], "--port")) == (
+        "127.0.0.1",
+        "8001",
+    )
+    assert (value(served.commands["door"], "--host"), value(served.commands["door"], "--port")) == (
+        "0.0.0.0",
+        "8000",
+    )
+    assert served.control == value(served.commands["door"], "--server") == "127.0.0.1:8001"
+    assert "only from this machine, at 127.0.0.1:8001" in served.where
+    told = server_commands(tmp_path, "0.0.0.0", 8000, insecure=True, expose=True)
+    assert (value(told.commands["server"], "--host"), told.control) == ("0.0.0.0", "127.0.0.1:8000")
+    assert "door" not in told.commands
+    assert "door" not in server_commands(tmp_path, "127.0.0.1", 8000, insecure=True).commands
+    assert [is_loopback(host) for host in ("localhost", "::1", "127.8.8.8", "10.0.0.1", "server")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_a_node_runs_no_app_of_the_servers(tmp_path: Path) -> None:
+    path = write_node(tmp_path / "n", "own", "mlp-1+6", 1)
+    commands = node_commands(path, "127.0.0.1:1", None, None)
+    assert value(commands["node"], "--isolation") == "process"  # Flower's SuperNode then starts nothing
+    assert "potluck.flower.deploy.own_app" in commands["worker"]
+    secret = Path(value(commands["node"], "--superexec-auth-secret-file"))
+    assert secret == Path(value(commands["worker"], "--secret"))
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700
+    assert make_secret(secret).read_bytes() == secret.read_bytes()
+    assert len(secret.read_bytes()) == 32
+
+
+def test_a_connection_is_lost_when_the_server_was_not_heard_for_too_long() -> None:
+    clock = [0.0]
+    watch = Watch(patience=75, now=lambda: clock[0])
+
+    class Client:
+        def ActivateNode(self, request: str) -> str:
+            return request
+
+        def SendNodeHeartbeat(self, request: str) -> str:
+            if request == "gone":
+                raise httpx.ConnectError("no route")
+            return request
+
+    client = watched(Client, watch)()
+    clock[0] = 1000.0
+    assert watch.lost() is None  # a server that never answered was not lost
+    assert client.ActivateNode("hello") == "hello"
+    clock[0] = 1070.0
+    assert client.SendNodeHeartbeat("here") == "here"
+    clock[0] = 1140.0
+    assert watch.lost() is None
+    with pytest.raises(httpx.ConnectError):
+        client.SendNodeHeartbeat("gone")
+    clock[0] = 1146.0
+    assert watch.lost() == 76.0
+
+
+def test_flower_still_has_what_the_watch_and_the_worker_use() -> None:
+    from flwr.supernode import fleet_http_connection, start_client_internal
+    from flwr.supernode.runtime import run_clientapp
+
+    assert fleet_http_connection.FleetHttpClient.SendNodeHeartbeat
+    assert start_client_internal.http_request_response is fleet_http_connection.http_request_response
+    assert run_clientapp.pull_task_input
+
+
+def test_a_fork_ends_whatever_happens(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise ValueError("of a job")
+
+    codes = [os.waitstatus_to_exitcode(os.waitpid(in_a_fork(work), 0)[1]) for work in (lambda: None, fail)]
+    assert codes == [0, 1]
+    assert "ValueError: of a job" in capfd.readouterr().err
+
+
+def test_what_a_failing_app_knows_stays_in_the_nodes_log(capfd: pytest.CaptureFixture[str]) -> None:
+    from flwr.app import Message, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
+
+    def app(message: Message, context: Any) -> Message:
+        raise ValueError("patient 17")
+
+    reply = answered(app, Message(RecordDict(), 1, "query"), None)
+    assert "patient" not in reply.error.reason
+    assert "patient 17" in capfd.readouterr().err
+
+
+def test_a_public_key_carries_its_nodes_name(tmp_path: Path) -> None:
+    public = make_node_key(tmp_path / "node.key", "hospital-a")
+    assert name_of(public) == "hospital-a"
+    public.write_text(public.read_text().rsplit(" ", 1)[0])
+    with pytest.raises(PotluckError, match="no public key with a name; .* pass --name"):
+        name_of(public)
