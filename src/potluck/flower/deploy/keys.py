@@ -56,7 +56,7 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
 
 
 def make_node_key(path: Path, name: str) -> Path:
-    """A node's own key pair, as Flower wants it; gives the public half, which goes to the server with the node's name."""
+    """A node's own key pair, as Flower wants it; gives the public half, which tells the server the node's name."""
     need_flower()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,8 +1,8 @@
 """Do a node's messages with the Potluck that is installed here: `python -m potluck.flower.deploy.own_app`.
 
-Flower would unpack the app that came with a run and call it: code of whoever can submit a run. This program takes the place
-of Flower's (the SuperNode runs with `--isolation process`), hands every message to Potluck's own client app, and never
-unpacks what the server sent. Messages are done in forks of this process, one each: what a job leaves behind in memory
+Flower would unpack the app that came with a run and call it: code of whoever can submit a run. This program takes the
+place of Flower's (the SuperNode runs with `--isolation process`), hands every message to Potluck's own client app, and
+never unpacks what the server sent. Messages are done in forks of this process, one each: what a job leaves behind in memory
 ends with it, and nothing has to be imported again.
 """
 

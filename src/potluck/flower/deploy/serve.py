@@ -23,7 +23,7 @@ REFUSED = (
     " Is the server up, and does it know this node's key (potluck server keys NODE.key.pub)? A node that was "
     "killed is let in again after about a minute."
 )
-SECRET = "runner.secret"  # noqa: S105 - a file's name
+SECRET = "runner.secret"
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Flower's SuperNode under watch: `python -m potluck.flower.deploy.supernode` with the flags of `flower-supernode`.
 
-Flower's own program can lose its server and stay: its main loop returns while a thread of it lives on, or the thread that
-tells the server of this node dies. Then nobody starts it again, and the node is gone for good. This one ends, with a
-sentence in the log, as soon as the server has not heard it for a while; `potluck node start` starts it again.
+Flower's own program can lose its server and stay: its main loop returns while a thread of it lives on, or the thread
+that tells the server of this node dies. Then nobody starts it again, and the node is gone for good. This one ends, with
+a sentence in the log, as soon as the server has not heard it for a while; `potluck node start` starts it again.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def watched(client: type[Any], watch: Watch) -> type[Any]:
     """Flower's client for the server, which notes what is answered."""
 
     class Watched(client):  # type: ignore[misc]
-        def ActivateNode(self, request: Any) -> Any:  # noqa: N802 - Flower's name
+        def ActivateNode(self, request: Any) -> Any:
             return self._noted(super().ActivateNode(request))
 
-        def SendNodeHeartbeat(self, request: Any) -> Any:  # noqa: N802 - Flower's name
+        def SendNodeHeartbeat(self, request: Any) -> Any:
             return self._noted(super().SendNodeHeartbeat(request))
 
         def _noted(self, response: Any) -> Any:
