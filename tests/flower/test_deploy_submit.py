@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from potluck.core.errors import PotluckError
+from potluck.flower.deploy.follow import Follower, RunEnded, listed
 from potluck.flower.deploy.processes import Processes
-from potluck.flower.deploy.submit import follow
+from potluck.flower.deploy.submit import TRIES, run_to_the_end
 from potluck.runs import folder
+from potluck.runs.lock import locked
 
 LIVES, DIES = "import time; time.sleep(600)", "raise SystemExit('out of memory')"
 
@@ -29,7 +33,7 @@ def followed(place: Path, *, patient: bool, rounds: int = 1, **programs: str) ->
         finish = threading.Timer(2.0, (run / folder.SUMMARY).write_text, ["{}"])
         finish.start()
         try:
-            follow(processes, "1", run, (), patient=patient)
+            Follower(processes, run, patient=patient).follow("1")
         finally:
             finish.cancel()
 
@@ -48,3 +52,85 @@ def test_other_deaths_end_the_run_with_last_words(
 ) -> None:
     with pytest.raises(PotluckError, match="A Flower process died: .* ended with code 1: out of memory"):
         followed(tmp_path, patient=patient, rounds=rounds, server=server, a=a, b=DIES)
+
+
+def lost_run(place: Path, *states: dict[str, Any] | None, **more: Any) -> Follower:
+    """The follower of a run on a server elsewhere, which says these states one after the other when asked."""
+    (place / "run").mkdir()
+    said = iter(states)
+    return Follower(Processes(place), place / "run", ask=lambda *_: next(said), look=0.0, **more)
+
+
+FAILED = {"status": "finished:failed", "status-details": ""}
+
+
+def test_a_server_that_is_away_for_a_while_is_waited_for(tmp_path: Path) -> None:
+    follower = lost_run(tmp_path, None, None, {"status": "running"}, FAILED)
+    with pytest.raises(RunEnded, match=r"ended early \(finished:failed\)"):
+        follower.follow("1")
+
+
+def test_a_server_that_stays_away_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(PotluckError, match="has not answered for .* seconds; .* potluck resume"):
+        lost_run(tmp_path, None, None, away=0.1).follow("1")
+
+
+def test_the_sentence_of_the_app_is_told_wherever_it_was_left(tmp_path: Path) -> None:
+    said = {**FAILED, "status-details": "ServerApp failed with exception: training.lr is not valid."}
+    with pytest.raises(PotluckError, match=r"^training\.lr is not valid\.$"):
+        lost_run(tmp_path, said).follow("1")
+    (tmp_path / "b").mkdir()
+    follower = lost_run(tmp_path / "b", FAILED)
+    threading.Timer(0.7, follower.trouble.write_text, ["schedule.rounds is not valid."]).start()
+    with pytest.raises(PotluckError, match=r"^schedule\.rounds is not valid\.$"):
+        follower.follow("1")
+
+
+@pytest.mark.parametrize(
+    "answer", ['{"success": false, "error-message": "Connection refused"}', "no json", '{"runs": []}', "[]"]
+)
+def test_whatever_flowers_command_says_of_an_absent_server_is_no_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    monkeypatch.setattr("potluck.flower.deploy.follow.flwr", lambda *_: answer)
+    assert listed(Processes(tmp_path), "1") is None
+
+
+def test_a_lost_run_is_submitted_again_until_it_makes_no_progress(tmp_path: Path) -> None:
+    follower = lost_run(tmp_path, *[FAILED] * 20)
+    asked: list[bool] = []
+
+    def submit(again: bool) -> str:
+        asked.append(again)
+        if len(asked) == 2:
+            raise PotluckError("Flower refused: no connection")  # the server is not back yet
+        rounds = min(len(asked), 3)  # two more rounds, then none
+        (follower.out / folder.ROUNDS).write_text("{}\n" * rounds)
+        return str(len(asked))
+
+    with pytest.raises(PotluckError, match=f"{TRIES} times without a new round; .* --resume"):
+        run_to_the_end(follower, submit, pause=0.0)
+    assert asked[0] is False
+    assert all(asked[1:])
+    assert len(asked) == 1 + 1 + 1 + TRIES - 1  # first, refused, the one with news, and those without
+
+
+def test_a_lost_process_that_still_holds_the_folder_is_waited_for(tmp_path: Path) -> None:
+    follower = lost_run(tmp_path, FAILED, FAILED)
+    held: list[bool] = []
+
+    def submit(again: bool) -> str:
+        if again:
+            held.append(letting.is_alive())
+            (follower.out / folder.SUMMARY).write_text("{}")
+        return "1"
+
+    def hold() -> None:
+        with locked(follower.out):
+            time.sleep(2.5)
+
+    letting = threading.Thread(target=hold)
+    letting.start()
+    time.sleep(0.2)
+    run_to_the_end(follower, submit, pause=0.1)
+    assert held == [False]

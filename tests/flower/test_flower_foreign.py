@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("flwr")
 
 from own_nodes import write_node
+from potluck.flower.deploy.command import CONNECTION, connect, flwr
 from potluck.flower.deploy.processes import Processes, free_ports, program, wait_until_up
-from potluck.flower.deploy.submit import CONNECTION, connect, flwr
 from real_processes import commands_in, wait_for
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(600)]

@@ -2,8 +2,8 @@
 
 Flower would unpack the app that came with a run and call it: code of whoever can submit a run. This program takes the
 place of Flower's (the SuperNode runs with `--isolation process`), hands every message to Potluck's own client app, and
-never unpacks what the server sent. Messages are done in forks of this process, one each: what a job leaves behind in memory
-ends with it, and nothing has to be imported again.
+never unpacks what the server sent. Messages are done in forks of this process, one each: what a job leaves behind in
+memory ends with it, and nothing has to be imported again.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 PAUSE = 0.5
 """Seconds between two looks for a message."""
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Look for messages until told to end."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runtime", required=True, help="address of the SuperNode's runtime API")
     parser.add_argument("--secret", required=True, type=Path, help="what this node's SuperNode knows us by")
     given = parser.parse_args()
+    import httpx
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
     from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
@@ -38,10 +39,12 @@ def main() -> NoReturn:
     known = SuperExecAuthHttpInterceptor(master_secret=given.secret.read_bytes(), protected_methods={ACQUIRE})
     node = _runtime(given.runtime, "SuperExec", known)
     wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP, TaskType.AGENT_APP])
-    while True:
-        found = node.AcquireTask(wanted)
-        if found.HasField("task") and found.token:
-            in_a_fork(lambda token=found.token: do_message(given.runtime, token, app))  # type: ignore[misc]
+    supervisor = os.getppid()
+    while os.getppid() == supervisor:  # who is left alone has nothing to do
+        with suppress(httpx.TransportError):  # the SuperNode is being started again
+            found = node.AcquireTask(wanted)
+            if found.HasField("task") and found.token:
+                in_a_fork(lambda token=found.token: do_message(given.runtime, token, app))  # type: ignore[misc]
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -74,7 +77,7 @@ def do_message(runtime: str, token: str, app: Callable[[Any, Any], Any]) -> None
     from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
     start_parent_process_monitor(os.getppid())
-    node = _runtime(runtime, "flwr-clientapp", RuntimeTokenHttpInterceptor(token))
+    node = _runtime(runtime, "flwr-clientapp", RuntimeTokenHttpInterceptor(token), patient=True)
     heart = HeartbeatSender(make_task_heartbeat_fn_http(node))
     heart.start()
     message, context, _, _ = pull_task_input(node)  # the last one is the server's app, which stays packed
@@ -97,8 +100,8 @@ def answered(app: Callable[[Any, Any], Any], message: Any, context: Any) -> Any:
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
 
-def _runtime(address: str, name: str, *interceptors: Any) -> Any:
-    """A connection to this node's SuperNode, on the loopback interface."""
+def _runtime(address: str, name: str, *interceptors: Any, patient: bool = False) -> Any:
+    """A connection to this node's SuperNode, on the loopback interface; a `patient` one tries again and again."""
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supercore.retry import make_simple_http_retry_invoker
     from flwr.supercore.runtime import RuntimeHttpClient
@@ -108,7 +111,7 @@ def _runtime(address: str, name: str, *interceptors: Any) -> Any:
         True,
         None,
         [RuntimeVersionHttpInterceptor(component_name=name), *interceptors],
-        retry_invoker=make_simple_http_retry_invoker(),
+        retry_invoker=make_simple_http_retry_invoker() if patient else None,
     )
 
 

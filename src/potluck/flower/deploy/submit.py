@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
 from potluck.core.errors import PotluckError
 from potluck.experiment import Experiment
+from potluck.flower.deploy.command import CONNECTION, connect, flwr
+from potluck.flower.deploy.follow import Follower, RunEnded
 from potluck.flower.deploy.processes import Processes, free_ports, program, wait_until_up
 from potluck.flower.deploy.simulation import ray_environment, simulated
-from potluck.loop.callbacks import Callback, Step
-from potluck.loop.records import StepRecord
+from potluck.loop.callbacks import Callback
 from potluck.runs import folder
+from potluck.runs.lock import locked
 
-CONNECTION = "potluck"
+TRIES = 4
+"""How often a run may be lost without a new round, before it is given up."""
 
 
 def run_on_flower(
@@ -44,35 +47,47 @@ def run_on_flower(
         raise PotluckError(f"--out {str(out)!r} already holds a finished run; choose another folder.")
     with tempfile.TemporaryDirectory(prefix="potluck-flower-") as home, Processes(Path(home)) as processes:
         address = settings.server or _start_all(processes, experiment)
-        run = _submit(processes, experiment, address, out.resolve(), resume, command)
+        connect(processes, address, settings.ca)
+        patient = experiment.schedule.on_failure == "continue"
+        follower = Follower(processes, out.resolve(), callbacks, patient=patient)
+        run_to_the_end(follower, lambda again: _submit(follower, experiment, resume or again, command))
+
+
+def run_to_the_end(follower: Follower, submit: Callable[[bool], str], *, pause: float = 5.0) -> None:
+    """Submit a run and follow it; one whose process was lost is submitted again, to go on from its checkpoint.
+
+    It is given up when it was lost `TRIES` times without a new round.
+    """
+    run, lost, done = submit(False), 0, -1
+    while True:
         try:
-            follow(processes, run, out, callbacks, patient=experiment.schedule.on_failure == "continue")
+            return follower.follow(run)
         except KeyboardInterrupt:
-            if settings.server:  # a server that goes on without us must not go on with our run
-                flwr(processes, "stop", run, CONNECTION)
+            with suppress(PotluckError):  # a server that goes on without us must not go on with our run
+                flwr(follower.processes, "stop", run, CONNECTION)
             raise
+        except RunEnded as ended:
+            lost, done = (lost + 1 if follower.seen == done else 1), follower.seen
+            if lost == TRIES:
+                raise PotluckError(
+                    f"{ended}, {TRIES} times without a new round; look at the server's log, then go on with --resume."
+                ) from None
+            print(f"{ended}; going on from its last checkpoint.", file=sys.stderr)
+            run = _once_more(follower, submit, pause)
 
 
-def connect(processes: Processes, address: str, ca: str) -> None:
-    """Tell Flower's command which server to talk to."""
-    link: dict[str, Any] = {"address": address}
-    link |= {"root-certificates": str(Path(ca).resolve())} if ca else {"insecure": True}
-    text = tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: link}})
-    (processes.home / "config.toml").write_text(text, encoding="utf-8")
-
-
-def flwr(processes: Processes, *arguments: str) -> str:
-    """Flower's own command; its complaint becomes ours."""
-    done = subprocess.run(
-        [program("flwr"), *arguments],
-        env=processes.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise PotluckError(f"Flower refused: {' '.join((done.stderr + done.stdout).split())}")
-    return done.stdout
+def _once_more(follower: Follower, submit: Callable[[bool], str], pause: float) -> str:
+    """Submit again when the server is back, and the lost process, if it still lives, has let go of the folder."""
+    ends = time.monotonic() + follower.away
+    while True:
+        time.sleep(pause)
+        try:
+            with locked(follower.out):
+                pass
+            return submit(True)
+        except PotluckError:
+            if time.monotonic() > ends:
+                raise
 
 
 def register(public_key: Path, name: str, address: str, ca: Path) -> None:
@@ -102,19 +117,18 @@ def _start_all(processes: Processes, experiment: Experiment) -> str:
     return address
 
 
-def _submit(
-    processes: Processes, experiment: Experiment, address: str, out: Path, resume: bool, command: str
-) -> str:
+def _submit(follower: Follower, experiment: Experiment, resume: bool, command: str) -> str:
     """Hand the app over; gives Flower's id of the run."""
     import potluck.flower
 
-    connect(processes, address, experiment.engine.ca)
+    processes = follower.processes
+    follower.trouble.unlink(missing_ok=True)
     config = {
         "experiment": json.dumps(experiment.model_dump(mode="json", exclude_none=True)),
-        "out": str(out),
+        "out": str(follower.out),
         "resume": resume,
         "command": command,
-        "trouble": str(processes.home / "trouble"),
+        "trouble": str(follower.trouble),
     }
     path = processes.home / "run.toml"
     path.write_text(tomli_w.dumps(config), encoding="utf-8")
@@ -123,49 +137,15 @@ def _submit(
     if experiment.engine.simulation:
         how += ["--federation-config", simulated(experiment)]
     answer = flwr(processes, "run", str(app), CONNECTION, *how)
-    told = json.loads(answer)
-    if "run-id" not in told:
-        raise PotluckError(f"Flower refused: {told.get('error-message', answer)}")
-    return str(told["run-id"])
+    try:
+        told = json.loads(answer)
+        return str(told["run-id"])
+    except (ValueError, LookupError, TypeError):
+        raise PotluckError(f"Flower refused: {_complaint(answer)}") from None
 
 
-def follow(
-    processes: Processes, run: str, out: Path, callbacks: Sequence[Callback], *, patient: bool
-) -> None:
-    """Tell the callbacks of each round, until there is a summary or a reason why there is none.
-
-    A run that is `patient` goes on without a node that has died, once all have taken part.
-    """
-    trouble, seen, looked = processes.home / "trouble", 0, time.monotonic()
-    while not (out / folder.SUMMARY).exists():
-        if trouble.exists():
-            raise PotluckError(trouble.read_text(encoding="utf-8"))
-        seen = _tell(out, seen, callbacks)
-        dead = processes.dead()
-        if dead and ("server" in dead or not (patient and seen) or len(dead) == len(processes.running) - 1):
-            raise PotluckError(f"A Flower process died: {next(iter(dead.values()))}")
-        if time.monotonic() - looked > 30:
-            looked = time.monotonic()
-            _check_alive(processes, run)
-        time.sleep(0.5)
-    _tell(out, seen, callbacks)
-
-
-def _tell(out: Path, seen: int, callbacks: Sequence[Callback]) -> int:
-    rows = folder.read_lines(out / folder.ROUNDS)
-    for row in rows[seen:]:
-        for callback in callbacks:
-            callback.on_step(Step(StepRecord(**row), None, (), (), _no_fetch))
-    return len(rows)
-
-
-def _check_alive(processes: Processes, run: str) -> None:
-    """A server app that was killed leaves no word; the server knows that its run is over."""
-    listed = json.loads(flwr(processes, "list", CONNECTION, "--run-id", run, "--format", "json"))
-    status = str(listed["runs"][0]["status"])
-    if status.startswith("finished") and "completed" not in status:
-        raise PotluckError(f"The run on the Flower server ended early ({status}); go on with --resume.")
-
-
-def _no_fetch(client: int) -> dict[str, Any]:
-    raise PotluckError("On the flower engine a client's state stays on its node.")
+def _complaint(answer: str) -> str:
+    try:
+        return str(json.loads(answer)["error-message"])
+    except (ValueError, LookupError, TypeError):
+        return " ".join(answer.split())

@@ -44,7 +44,7 @@ def main() -> NoReturn:
 
     watch = Watch()
     connection.FleetHttpClient = watched(connection.FleetHttpClient, watch)
-    threading.Thread(target=_wait, args=(watch,), daemon=True).start()
+    threading.Thread(target=_wait, args=(watch, os.getppid()), daemon=True).start()
     flower_supernode()
     leave("the SuperNode gave its connection up")
 
@@ -66,8 +66,10 @@ def watched(client: type[Any], watch: Watch) -> type[Any]:
     return Watched
 
 
-def _wait(watch: Watch) -> None:
+def _wait(watch: Watch, supervisor: int) -> None:
     while (silence := watch.lost()) is None:
+        if os.getppid() != supervisor:
+            leave("whoever started this node is gone")
         time.sleep(1)
     leave(f"the server has not answered for {silence:.0f} seconds")
 
