@@ -43,7 +43,6 @@ def server_commands(
     On any but the loopback interface the server's own port stays on loopback (`control`, or the next one), and
     a door for nodes stands at `port`; unless all of it is to be exposed.
     """
-    need_flower()
     inside = is_loopback(host) or expose
     link_host, link_port = (host, port) if inside else ("127.0.0.1", control or port + 1)
     here = f"{'127.0.0.1' if link_host == '0.0.0.0' else link_host}:{link_port}"
