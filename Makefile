@@ -35,7 +35,7 @@ test-slow: $(VENV)/.installed-dev ## minutes of work: many kills, large populati
 test-browser: $(VENV)/.installed-dev ## the report in a real browser (Debian's chromium)
 	@command -v chromium >/dev/null || (apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu) \
 		|| (echo "chromium is missing and could not be installed; install it and try again" && false)
-	$(BIN)/pip install -q -c constraints.txt "playwright>=1.45"
+	$(BIN)/pip install -q -c constraints.txt "playwright>=1.45" "axe-playwright-python>=0.1.5"
 	$(RUN) -m pytest -m browser
 
 test-flower: ## the Flower engine with real processes, in an environment of its own

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from visits import Visit
 
 from potluck.report.html import write_report
 from synthetic_runs import make_run
 
 pytestmark = pytest.mark.browser
 
-CHARTS = ("curves", "target", "clients", "architectures", "samples", "traffic", "failures", "staleness")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+CHARTS = (
+    "gains",
+    "curves",
+    "pareto",
+    "target",
+    "clients",
+    "architectures",
+    "calibration",
+    "samples",
+    "traffic",
+)
+CHARTS += ("failures", "staleness")
 TEXTS = (
     "h1",
     ".subtitle",
@@ -40,69 +40,8 @@ HOSTILE = "<script>alert('x')</script><a href='https://example.org'>%{y}</a>"
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.fail(
-            "chromium is not installed: run `apt-get install -y chromium fonts-dejavu` for this target."
-        )
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        pytest.fail("playwright is not installed: run `pip install playwright` for this target.")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield running
-        running.close()
-
-
-@pytest.fixture(scope="module")
 def report(compared: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(compared, tmp_path_factory.mktemp("report") / "report.html")
-
-
-class Visit:
-    """One visit to the report, with everything the page complained about or asked the network for."""
-
-    def __init__(self, browser: Any, file: Path, **options: Any) -> None:
-        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.as_uri())
-        self.page.wait_for_selector("html[data-ready]")
-
-    def __enter__(self) -> Visit:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.context.close()
-
-    def labels(self, chart: str) -> list[str]:
-        """Names of the traces a chart shows."""
-        script = "id => document.getElementById(id).data.map(trace => trace.name).filter(name => name)"
-        found: list[str] = self.page.evaluate(script, f"chart-{chart}")
-        return found
-
-    def hover(self, chart: str, trace: int, point: int) -> str:
-        """Put the mouse on a point and read what appears."""
-        self.page.locator(f"#chart-{chart}").scroll_into_view_if_needed()
-        place = self.page.evaluate(
-            """([id, trace, point]) => {
-                const plot = document.getElementById(id), {xaxis, yaxis} = plot._fullLayout;
-                const box = plot.getBoundingClientRect(), {x, y} = plot._fullData[trace];
-                return [box.x + xaxis._offset + xaxis.d2p(x[point]), box.y + yaxis._offset + yaxis.d2p(y[point])];
-            }""",
-            [f"chart-{chart}", trace, point],
-        )
-        self.page.mouse.move(place[0] - 2, place[1])
-        self.page.mouse.move(*place)
-        label = self.page.locator(f"#chart-{chart} .hoverlayer .hovertext")
-        label.first.wait_for(timeout=5000)
-        return " ".join(label.all_text_contents())
 
 
 def contrast(page: Any, selector: str) -> float:
@@ -180,7 +119,7 @@ def test_all_methods_hidden_is_said_in_words(browser: Any, report: Path) -> None
 
 def test_the_selectors_change_the_picture(browser: Any, report: Path) -> None:
     with Visit(browser, report) as visit:
-        visit.page.get_by_label("against").select_option("bytes")
+        visit.page.locator("#curve-axis").select_option("bytes")
         title = "id => document.getElementById(id).layout.xaxis.title.text"
         assert "MiB" in visit.page.evaluate(title, "chart-curves")
         visit.page.locator("#curve-metric").select_option("loss")
@@ -196,7 +135,7 @@ def test_the_selectors_change_the_picture(browser: Any, report: Path) -> None:
 
 def test_the_target_is_recomputed_as_the_table_does(browser: Any, report: Path) -> None:
     with Visit(browser, report) as visit:
-        rounds = visit.page.locator("#overview tbody tr").nth(1).locator("td").nth(8).inner_text()
+        rounds = visit.page.locator('#overview tbody tr:nth-child(2) td[data-column="target-0"]').inner_text()
         visit.page.locator("#target details summary").click()
         assert visit.page.locator("#target .numbers tbody tr").nth(1).locator("td").inner_text() == rounds
         visit.page.locator("#target-value").fill("99")

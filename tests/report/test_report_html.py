@@ -12,7 +12,8 @@ import pytest
 
 from potluck.analysis.comparison import compare
 from potluck.core.errors import PotluckError
-from potluck.report.data import MAX_CLIENTS, MAX_POINTS, report_data, to_json
+from potluck.report.client_data import MAX_CELLS, MAX_CLIENTS, MAX_CONFUSIONS
+from potluck.report.data import MAX_POINTS, report_data, to_json
 from potluck.report.html import common_target, write_report
 from potluck.report.palette import look
 from potluck.runs.read import read_run
@@ -76,7 +77,8 @@ def test_report_is_one_file_that_loads_nothing(compared: list[Path], tmp_path: P
 def test_everything_a_reader_asks_for_is_there(compared: list[Path], tmp_path: Path) -> None:
     page = Page(write_report(compared, tmp_path / "r.html").read_text())
     ids = {attributes.get("id") for _, attributes in page.tags}
-    charts = ("curves", "target", "clients", "architectures", "samples", "traffic", "failures", "staleness")
+    charts = ("gains", "curves", "pareto", "target", "clients", "architectures", "classes", "confusion")
+    charts += ("calibration", "samples", "traffic", "failures", "staleness")
     assert {f"chart-{name}" for name in charts} <= ids
     assert "fedavg vs fedgh vs fedhe on digits" in page.text
     assert "potluck run fedgh --rounds 20 --seed 1" in page.text
@@ -153,10 +155,62 @@ def test_band_over_seeds_and_every_axis(compared: list[Path]) -> None:
 
 
 def test_clients_pair_only_within_one_partition(compared: list[Path]) -> None:
-    groups = report_data(compare(read_run(path) for path in compared))["groups"]
-    first, second = (set(group["clients"]["pair"]) for group in groups[:2])
-    assert first == second
-    assert len(first) == 20  # ten clients of two seeds are twenty different clients
+    data = report_data(compare(read_run(path) for path in compared))
+    rosters = [{each["roster"] for each in group["clients"]} for group in data["groups"]]
+    assert rosters[0] == rosters[1] == {0, 1}  # names are said once for all methods, and apart for each seed
+    assert [roster["partition"] for roster in data["rosters"]] == [0, 1]
+    assert data["rosters"][0]["name"][3] == "site-3"
+    assert len(data["groups"][0]["clients"][1]["accuracy"]) == 10
+
+
+def test_what_is_shown_of_many_clients_is_bounded(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, method=name, clients=400, rounds=30) for name in ("a", "b", "c")]
+    groups = report_data(compare(map(read_run, runs)))["groups"]
+    cells = [len(g["story"]["clients"]) * len(g["story"]["rounds"]) for g in groups]
+    assert sum(cells) <= MAX_CELLS
+    assert {(g["story"]["rounds"][0], g["story"]["rounds"][-1]) for g in groups} == {(1, 30)}
+    assert {g["story"]["left_out"] for g in groups} == {200}
+    singles = sum(len(entries) for g in groups for entries in g["classes"]["clients"].values())
+    assert 0 < singles <= MAX_CONFUSIONS
+
+
+def test_confusions_and_bins_are_summed_over_clients_and_seeds(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, seed=seed, clients=2, level=1.0, speed=9) for seed in (0, 1)]
+    told = report_data(compare(map(read_run, runs)))["groups"][0]["classes"]
+    tested = 2 * (50 + 51)  # client 0 has 50 test samples and client 1 has 51, with both seeds
+    assert sum(count for *_, count in told["confusion"]) == tested
+    assert told["bins"][12][0] == tested
+    assert told["bins"][12][2] == pytest.approx(0.84 * tested)
+    assert {true for true, _, _ in told["confusion"]} == {0}
+    assert set(told["clients"]) == {"0", "1"}
+
+
+def test_a_column_can_be_sorted_by_its_plain_number(compared: list[Path], tmp_path: Path) -> None:
+    text = write_report(compared, tmp_path / "r.html").read_text()
+    cells = [a for tag, a in Page(text).tags if tag == "td" and a.get("data-column") == "accuracy"]
+    expected = [row.accuracy for row in compare(map(read_run, compared)).rows]
+    assert [float(cell["data-value"] or "nan") for cell in cells] == pytest.approx(expected)
+    hidden = {a["data-column"] for tag, a in Page(text).tags if tag == "th" and "hidden" in a}
+    assert "spread" not in hidden  # with seeds the ± is over them, so clients' spread says something new
+    assert "accuracy" not in hidden
+
+
+def test_the_same_command_stands_once(tmp_path: Path) -> None:
+    together = "potluck compare a b"
+    runs = [make_run(tmp_path, method=name, summary={"command": together}) for name in ("a", "b")]
+    page = Page(write_report(runs, tmp_path / "r.html").read_text())
+    assert page.text.count(together) == 1
+
+
+def test_where_it_was_made_is_said(tmp_path: Path) -> None:
+    made = {"started": "2026-01-02T03:04:05+00:00", "machine": "Linux x86_64, 2 cores", "torch": "2.6"}
+    runs = [make_run(tmp_path, method=name, summary={"made": made}) for name in ("a", "fedgh")]
+    page = Page(write_report(runs, tmp_path / "r.html").read_text())
+    assert page.text.count("Linux x86_64, 2 cores") == 1
+    assert "torch 2.6" in page.text
+    from potluck.methods import method_class
+
+    assert method_class("fedgh").summary in page.text
 
 
 def test_long_runs_and_large_populations_are_thinned(tmp_path: Path) -> None:

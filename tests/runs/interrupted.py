@@ -37,7 +37,7 @@ CASES: dict[str, dict[str, Any]] = {
         "schedule": {"mode": "async", "concurrency": 3, "buffer": 2},
     },
 }
-TIMING = {"seconds", "samples_per_second", "engine", "command"}
+TIMING = {"seconds", "samples_per_second", "engine", "command", "made"}
 
 
 def run(case: str, out: Path, **more: Any) -> potluck.Run:

@@ -59,6 +59,11 @@ class Row:
         """The label in a table, marked where the line stands apart."""
         return f"{self.label} †" if self.apart else self.label
 
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is ever sent: the few bytes then counted are empty envelopes."""
+        return self.floats_up + self.floats_down == 0
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -109,6 +109,16 @@ def paired_test(a: Sequence[Run], b: Sequence[Run]) -> PairedTest:
     return paired_over_clients(one, other)
 
 
+def holm(values: dict[str, float]) -> dict[str, float]:
+    """Holm's correction: the smallest of n values counts n times, the next n - 1 times, never less than one before."""
+    corrected: dict[str, float] = {}
+    highest = 0.0
+    for place, (name, p) in enumerate(sorted(values.items(), key=lambda item: item[1])):
+        highest = max(highest, min(1.0, (len(values) - place) * p))
+        corrected[name] = highest
+    return corrected
+
+
 def _differences(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
     """Differences without the rounding noise that would turn ties (0.3 − 0.2 and 0.2 − 0.1) into ranks."""
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)

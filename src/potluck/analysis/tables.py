@@ -20,18 +20,45 @@ if TYPE_CHECKING:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the comparison, in as many tables below each other as the width of the terminal asks for."""
+    """Print the comparison as one table, with the columns that the terminal has room for.
+
+    Columns that were asked for are all printed, in several tables below each other where they must be.
+    """
     from rich.text import Text
 
-    block: list[Column] = []
-    for column in all_columns(comparison):
-        if block and not _fits(comparison, [*block, column], console):
-            console.print(rich_table(comparison, block))
-            block = []
-        block.append(column)
-    console.print(rich_table(comparison, block))
-    for sentence in (*legend(comparison), *comparison.notes):
+    columns = all_columns(comparison)
+    left_out: list[Column] = []
+    if not comparison.columns:
+        columns, left_out = _fitting(comparison, columns, console)
+    for block in _blocks(comparison, columns, console):
+        console.print(rich_table(comparison, block))
+    sentences = [*legend(comparison), *comparison.notes]
+    if left_out:
+        names = ", ".join(column.title for column in left_out)
+        sentences.append(f"No room for: {names} (a wider terminal, or --columns, shows them).")
+    for sentence in sentences:
         console.print(Text(sentence, style="dim"))
+
+
+def _fitting(
+    comparison: Comparison, columns: list[Column], console: Console
+) -> tuple[list[Column], list[Column]]:
+    """The columns that fit beside each other, and those that had to go: the least telling ones first."""
+    kept, gone = list(columns), list[Column]()
+    while len(kept) > 1 and not _fits(comparison, kept, console):
+        least = max(reversed(kept), key=lambda column: column.rank)
+        kept.remove(least)
+        gone.append(least)
+    return kept, [column for column in columns if column in gone]
+
+
+def _blocks(comparison: Comparison, columns: list[Column], console: Console) -> list[list[Column]]:
+    blocks: list[list[Column]] = [[]]
+    for column in columns:
+        if blocks[-1] and not _fits(comparison, [*blocks[-1], column], console):
+            blocks.append([])
+        blocks[-1].append(column)
+    return blocks
 
 
 def _fits(comparison: Comparison, columns: Sequence[Column], console: Console) -> bool:

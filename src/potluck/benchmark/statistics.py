@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from potluck.analysis.significance import wilcoxon
+from potluck.analysis.significance import holm, wilcoxon
 from potluck.benchmark.store import Results, Row
 
 REFERENCE = "standalone"
@@ -97,16 +97,6 @@ def _test(results: Results, rows: Sequence[Row], reference: dict[int, Row]) -> f
             mine += first
             theirs += second
     return wilcoxon(mine, theirs).p if mine else None
-
-
-def holm(values: dict[str, float]) -> dict[str, float]:
-    """Holm's correction: the smallest of n values counts n times, the next n - 1 times, never less than one before."""
-    corrected: dict[str, float] = {}
-    highest = 0.0
-    for place, (name, p) in enumerate(sorted(values.items(), key=lambda item: item[1])):
-        highest = max(highest, min(1.0, (len(values) - place) * p))
-        corrected[name] = highest
-    return corrected
 
 
 def mean_ranks(results: Results, tasks: Sequence[str]) -> tuple[dict[str, float], float]:

@@ -1,15 +1,17 @@
-"""The report's cards: the few numbers a reader looks for first."""
+"""The report's cards: the few numbers a reader looks for first. Ties are named; what has no meaning is left out."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 
 from potluck.analysis import text
 from potluck.analysis.comparison import Comparison, Row
 
+Card = tuple[str, str, str]
 _LONG = 16  # characters from which a card's value is set smaller
+_NAMED = 3
 
 
 def cards(comparison: Comparison) -> str:
@@ -22,10 +24,10 @@ def cards(comparison: Comparison) -> str:
         f'<dd class="detail">{escape(detail)}</dd></div>'
         for name, value, detail in found
     )
-    return f'<dl class="cards">{"".join(items)}</dl>'
+    return f'<dl class="cards">{"".join(items)}</dl>' if found else ""
 
 
-def _cards_of_one(row: Row) -> list[tuple[str, str, str]]:
+def _cards_of_one(row: Row) -> list[Card]:
     return [
         (
             "Final accuracy",
@@ -43,22 +45,47 @@ def _cards_of_one(row: Row) -> list[tuple[str, str, str]]:
     ]
 
 
-def _cards_of_many(comparison: Comparison) -> list[tuple[str, str, str]]:
-    def winner(value: Callable[[Row], float], lowest: bool = False) -> Row | None:
-        known = [row for row in comparison.rows if not row.apart and math.isfinite(value(row))]
-        return (min if lowest else max)(known, key=value) if known else None
+def _cards_of_many(comparison: Comparison) -> list[Card]:
+    def accuracy(row: Row) -> str:
+        return f"{text.percent_spread(row.accuracy, row.accuracy_std)} % over {row.spread_over}"
 
-    found: list[tuple[str, str, str]] = []
-    if best := winner(lambda row: row.accuracy):
-        spread = f"{text.percent_spread(best.accuracy, best.accuracy_std)} % over {best.spread_over}"
-        found.append(("Highest final accuracy", best.label, spread))
-    if fair := winner(lambda row: row.worst):
-        found.append(("Best for the worst 10 %", fair.label, f"{text.percent(fair.worst)} %"))
-    if lean := winner(lambda row: row.bytes_total or math.nan, lowest=True):  # sending nothing is no contest
-        found.append(("Least traffic", lean.label, text.bytes_with_unit(lean.bytes_total)))
-    if quick := winner(lambda row: row.to_target.rounds if row.to_target else math.nan, lowest=True):
-        rounds = text.count(quick.to_target.rounds) if quick.to_target else text.MISSING
-        found.append(
-            (f"Fewest rounds to {text.percent(comparison.target or 0, 0)} %", quick.label, f"{rounds} rounds")
-        )
-    return found
+    def rounds(row: Row) -> float:
+        return row.to_target.rounds if row.to_target else math.nan
+
+    rows, percent = comparison.rows, lambda row: f"{text.percent(row.worst)} %"
+    goal = text.percent(comparison.target or 0, 0)
+    wanted = [
+        _card("Highest final accuracy", rows, lambda row: row.accuracy, accuracy),
+        _card("Best for the worst 10 %", rows, lambda row: row.worst, percent),
+        # Sending nothing is no contest.
+        _card(
+            "Least traffic",
+            rows,
+            lambda row: math.nan if row.silent else -row.bytes_total,
+            lambda row: text.bytes_with_unit(row.bytes_total),
+        ),
+        _card(
+            f"Fewest rounds to {goal} %",
+            rows,
+            lambda row: -rounds(row),
+            lambda row: f"{text.count(rounds(row))} rounds",
+        ),
+    ]
+    return [card for card in wanted if card]
+
+
+def _card(
+    name: str, rows: Sequence[Row], value: Callable[[Row], float], detail: Callable[[Row], str]
+) -> Card | None:
+    """Who has the highest value; all who tie; nobody where everybody does, or nobody was in the running."""
+    known = [row for row in rows if not row.apart and math.isfinite(value(row))]
+    if len(known) < 2:
+        return None
+    best = max(value(row) for row in known)
+    first = [row for row in known if math.isclose(value(row), best, rel_tol=1e-6, abs_tol=1e-9)]
+    if len(first) == len(known):
+        return None
+    labels = [row.label for row in first[:_NAMED]]
+    more = f" and {len(first) - _NAMED} more" if len(first) > _NAMED else ""
+    tie = f"tie of {len(first)}, " if len(first) > 1 else ""
+    return name, ", ".join(labels) + more, tie + detail(first[0])

@@ -15,7 +15,9 @@ from potluck.analysis.accounting import ledger_row
 from potluck.analysis.comparison import Comparison
 from potluck.analysis.curves import band
 from potluck.analysis.difference import architecture_means
+from potluck.analysis.findings import base_row
 from potluck.analysis.groups import Group
+from potluck.report.client_data import MAX_CELLS, MAX_CONFUSIONS, Rosters, classes, story
 from potluck.report.palette import look
 from potluck.runs.run import Run
 
@@ -30,21 +32,26 @@ METRICS = {
     "accuracy_global": "accuracy of the global model",
 }
 MAX_POINTS = 1000  # of a curve; more cannot be told apart on a screen
-MAX_CLIENTS = 200  # of the bubble chart
 
 
 def report_data(comparison: Comparison) -> dict[str, Any]:
     """Everything the page draws, group by group."""
-    partitions = _Partitions()
-    groups = [_group(position, group, partitions) for position, group in enumerate(comparison.groups)]
+    rosters, room = Rosters(), MAX_CONFUSIONS
+    groups = []
+    for position, group in enumerate(comparison.groups):
+        told = _group(position, group, rosters, MAX_CELLS // len(comparison.groups))
+        told["classes"], room = classes(group.counted, room)
+        groups.append(told)
     shown = {key: name for key, name in METRICS.items() if any(key in group["curves"] for group in groups)}
     axes = ("rounds", "bytes", "seconds", "virtual_seconds")
     return {
         "groups": groups,
         "metrics": shown,
         "axes": [axis for axis in axes if any(axis in c for g in groups for c in g["curves"].values())],
-        "partitions": partitions.found,
+        "partitions": rosters.partitions,
+        "rosters": rosters.found,
         "target": comparison.target,
+        "reference": comparison.rows.index(base_row(comparison)),
     }
 
 
@@ -54,7 +61,7 @@ def to_json(value: object) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _group(position: int, group: Group, partitions: _Partitions) -> dict[str, Any]:
+def _group(position: int, group: Group, rosters: Rosters, cells: int) -> dict[str, Any]:
     style, runs, row = look(position), group.counted, ledger_row(group)
     return {
         "label": group.label,
@@ -65,7 +72,9 @@ def _group(position: int, group: Group, partitions: _Partitions) -> dict[str, An
         "symbol": style.symbol,
         "curves": {key: curve for key in METRICS if (curve := _curve(runs, key))},
         "targets": [_target_curve(run) for run in runs],
-        "clients": _clients(runs, partitions),
+        "clients": [rosters.clients(run) for run in runs],
+        "story": story(runs[0], cells),
+        "accuracy": float(np.mean([run.final_accuracy for run in runs])),
         "architectures": [
             [each.name, each.mean, each.std, each.clients] for each in architecture_means(runs) if each.name
         ],
@@ -111,23 +120,6 @@ def _target_curve(run: Run) -> dict[str, Any]:
     return {"accuracy": [run.rounds[position]["accuracy"] for position in measured], **axes}
 
 
-def _clients(runs: Sequence[Run], partitions: _Partitions) -> dict[str, list[Any]]:
-    """Clients of all seeds as columns; equal `pair` means the same client with the same samples."""
-    columns: dict[str, list[Any]] = {
-        key: [] for key in ("pair", "seed", "name", "architecture", "accuracy", "train")
-    }
-    for run in runs:
-        partition = partitions.number(run)
-        for client in run.client_results:
-            columns["pair"].append(f"{partition}:{client.index}")
-            columns["seed"].append(run.seed)
-            columns["name"].append(client.name)
-            columns["architecture"].append(client.architecture)
-            columns["accuracy"].append(client.accuracy)
-            columns["train"].append(client.train_samples)
-    return columns
-
-
 def _failures(runs: Sequence[Run]) -> dict[str, Any]:
     failed = [failure for run in runs for failure in run.failures]
     return {
@@ -135,33 +127,6 @@ def _failures(runs: Sequence[Run]) -> dict[str, Any]:
         "kinds": Counter(failure.kind for failure in failed).most_common(20),
         "jobs": int(sum(run.jobs[-1] for run in runs if len(run.jobs))) + len(failed),
     }
-
-
-class _Partitions:
-    """Numbers the different ways in which samples were dealt to clients, and keeps each once."""
-
-    def __init__(self) -> None:
-        self.found: list[dict[str, Any]] = []
-        self._numbers: dict[tuple[int, bytes | None], int] = {}
-
-    def number(self, run: Run) -> int:
-        """The number of the run's partition; runs whose partition is unknown are told apart by seed only."""
-        counts = run.class_counts
-        key = (run.seed, None if counts is None else counts.tobytes())
-        if key not in self._numbers:
-            self._numbers[key] = len(self._numbers)
-            if counts is not None:
-                names = {client.index: client.name for client in run.client_results}
-                shown = counts[:MAX_CLIENTS]
-                self.found.append(
-                    {
-                        "label": f"{run.summary.get('partition') or 'partition'}, seed {run.seed}",
-                        "counts": shown,
-                        "names": [names.get(index, f"client {index}") for index in range(len(shown))],
-                        "left_out": len(counts) - len(shown),
-                    }
-                )
-        return self._numbers[key]
 
 
 def _thin(count: int) -> NDArray[np.int64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from html import escape
 from importlib import resources
@@ -12,13 +12,23 @@ from pathlib import Path
 
 from potluck.analysis.comparison import Comparison, compare
 from potluck.core.errors import PotluckError
-from potluck.report import sections
+from potluck.report import overview, sections
 from potluck.report.cards import cards
 from potluck.report.data import report_data, to_json
 from potluck.runs.read import read_run
 from potluck.runs.run import Run
 
-_SCRIPTS = ("base.js", "curves.js", "clients.js", "costs.js", "page.js")
+_SCRIPTS = (
+    "base.js",
+    "heat.js",
+    "table.js",
+    "curves.js",
+    "clients.js",
+    "costs.js",
+    "classes.js",
+    "failures.js",
+    "page.js",
+)
 # Plotly's "basic" build (plotly.js-basic-dist-min 4.1.1, MIT): lines and bars are all that is drawn here, and the
 # whole library would make every report four times as large.
 _PLOTLY = "plotly-basic.min.js"
@@ -59,23 +69,45 @@ def write_report(
 
 def render(comparison: Comparison) -> str:
     """The whole page as text."""
+    return page(
+        {**parts(comparison), "data": to_json(report_data(comparison))},
+        brand="Potluck report",
+        footer="This file needs no network.",
+    )
+
+
+def parts(comparison: Comparison) -> dict[str, str]:
+    """The parts of the page that are words and tables, as HTML, by the name of their place."""
     title, subtitle = sections.headline(comparison)
-    filled = {
+    return {
         "title": escape(title),
         "subtitle": escape(subtitle),
-        "style": _asset("report.css"),
+        "findings": overview.findings_section(comparison),
         "cards": cards(comparison),
-        "table": sections.comparison_table(comparison),
+        "table": overview.comparison_table(comparison),
+        "methods": overview.methods_section(comparison),
+        "made": overview.made_section(comparison),
         "toggles": sections.toggles(comparison),
         "ledger": sections.ledger_section(comparison),
         "settings": sections.settings_section(comparison),
         "commands": sections.commands_section(comparison),
-        "data": to_json(report_data(comparison)),
+    }
+
+
+def page(filled: Mapping[str, str], scripts: Sequence[str] = (), **more: str) -> str:
+    """The page around its parts; `scripts` come before the one that starts it."""
+    *first, start = (_asset(name) for name in _SCRIPTS)
+    script = "\n".join([*first, *(_asset(name) for name in scripts), start])
+    everything = {
+        **dict.fromkeys(("connect", "jump", "live"), ""),
+        **filled,
+        **more,
+        "style": _asset("report.css"),
         "plotly": _asset(_PLOTLY),
-        "script": "\n".join(_asset(name) for name in _SCRIPTS),
+        "script": script,
     }
     # One pass, so that nothing that was put in is ever taken for a place to fill.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: filled[place.group(1)], _asset("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: everything[place.group(1)], _asset("page.html"))
 
 
 def common_target(comparison: Comparison) -> float | None:

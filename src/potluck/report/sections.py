@@ -8,10 +8,8 @@ from html import escape
 
 from potluck.analysis import text
 from potluck.analysis.accounting import ledger_cells, ledger_row
-from potluck.analysis.columns import all_columns, best_rows
 from potluck.analysis.comparison import Comparison
 from potluck.analysis.groups import differing_settings, settings_of
-from potluck.analysis.tables import legend
 from potluck.report.markup import plain_table, scrolled, swatch
 from potluck.runs.run import Run
 
@@ -35,27 +33,6 @@ def headline(comparison: Comparison) -> tuple[str, str]:
     if unfinished:
         facts.append(f"{unfinished} of them unfinished" if len(runs) > 1 else "unfinished")
     return title, " · ".join(facts)
-
-
-def comparison_table(comparison: Comparison) -> str:
-    """All methods with all columns; the best value of a column is bold."""
-    columns = all_columns(comparison)
-    bests = [best_rows(comparison, column) for column in columns]
-    head = "".join(f'<th scope="col">{_two_lines(column.title)}</th>' for column in columns)
-    lines = []
-    for position, row in enumerate(comparison.rows):
-        cells = "".join(
-            f"<td><strong>{escape(column.cell(row))}</strong></td>"
-            if position in best
-            else f"<td>{escape(column.cell(row))}</td>"
-            for column, best in zip(columns, bests, strict=True)
-        )
-        lines.append(f'<tr><th scope="row">{swatch(position)}{escape(row.shown)}</th>{cells}</tr>')
-    heading = f'<thead><tr><th scope="col">method</th>{head}</tr></thead>'
-    table = f"<table>{heading}<tbody>{''.join(lines)}</tbody></table>"
-    sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in legend(comparison))
-    warnings = "".join(f'<p class="note">{escape(sentence)}</p>' for sentence in comparison.notes)
-    return scrolled(table, "Comparison of the methods") + f'<div class="fine">{sentences}{warnings}</div>'
 
 
 def ledger_section(comparison: Comparison) -> str:
@@ -92,14 +69,18 @@ def settings_section(comparison: Comparison) -> str:
 
 
 def commands_section(comparison: Comparison) -> str:
-    """For every method the commands that repeat its runs, with a button that copies them."""
-    parts = []
+    """The commands that repeat the runs, each once with the methods it runs, and a button that copies them."""
+    by_commands: dict[str, list[str]] = {}
     for group in comparison.groups:
         commands = "\n".join(dict.fromkeys(repeat_command(run) for run in group.runs))
+        by_commands.setdefault(commands, []).append(group.label)
+    parts = []
+    for commands, labels in by_commands.items():
+        whose = "all methods" if len(labels) == len(comparison.groups) > 1 else ", ".join(labels)
+        heading = "" if len(by_commands) == 1 else f"<h3>{escape(whose)}</h3>"
         parts.append(
-            f"<h3>{escape(group.label)}</h3>"
-            f'<div class="command"><pre tabindex="0"><code>{escape(commands)}</code></pre>'
-            f'<button type="button" class="copy" aria-label="Copy the commands of {escape(group.label)}">'
+            f'{heading}<div class="command"><pre tabindex="0"><code>{escape(commands)}</code></pre>'
+            f'<button type="button" class="copy" aria-label="Copy the commands of {escape(whose)}">'
             f"Copy</button></div>"
         )
     return "".join(parts)
@@ -117,11 +98,6 @@ def toggles(comparison: Comparison) -> str:
         f"{swatch(position)}<span>{escape(row.label)}</span></button>"
         for position, row in enumerate(comparison.rows)
     )
-
-
-def _two_lines(title: str) -> str:
-    first, _, rest = title.partition(" ")
-    return f"{escape(first)}<br>{escape(rest)}" if rest else escape(first)
 
 
 def _setting(value: object) -> str:

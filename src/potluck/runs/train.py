@@ -24,6 +24,7 @@ from potluck.runs.attack_ledger import AttackLedger
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.lock import locked
 from potluck.runs.privacy_ledger import PrivacyLedger
+from potluck.runs.provenance import provenance
 from potluck.runs.read import read_run
 from potluck.runs.resolve import Resolved, decide_engine
 from potluck.runs.run import Run
@@ -132,6 +133,7 @@ def facts(resolved: Resolved, command: str) -> dict[str, Any]:
         "partition": experiment.partition.rule,
         "models": list(federation.task.architectures),
         "command": command,
+        "made": provenance(),
     }
 
 

@@ -1,8 +1,11 @@
 "use strict";
 // What all charts share: the data, which methods are shown, colours of the theme, axes, captions, number tables.
-const data = JSON.parse(document.getElementById("data").textContent);
-const hidden = new Set();
+let data = JSON.parse(document.getElementById("data").textContent);
+const hidden = new Set(); // labels of methods that the charts leave out
+let order = []; // labels in the order of the table, when it was sorted
 const charts = [];
+const readers = []; // what to do when there are new data, before the charts are drawn
+const onData = (read) => { readers.push(read); read(); };
 const byId = (id) => document.getElementById(id);
 const touch = window.matchMedia("(pointer: coarse)").matches;
 const systemDark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -10,7 +13,8 @@ const systemDark = window.matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (document.documentElement.dataset.theme || (systemDark.matches ? "dark" : "light")) === "dark";
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colourOf = (group) => (isDark() ? group.dark : group.light);
-const shown = () => data.groups.filter((_, position) => !hidden.has(position));
+const place = (group) => { const at = order.indexOf(group.label); return at < 0 ? data.groups.indexOf(group) + order.length : at; };
+const shown = () => data.groups.filter((group) => !hidden.has(group.label)).sort((a, b) => place(a) - place(b));
 
 // Plotly reads a little HTML in texts and %{…} in templates; names from run folders must be neither.
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -29,12 +33,15 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-function fillSelect(select, options) {
+// Fills a list, keeping what was chosen where it still is in it.
+function fillSelect(select, options, first) {
+  const before = select.value || (first === undefined ? "" : String(first));
   select.replaceChildren(...options.map(([value, label]) => {
     const option = element("option", { value });
     option.textContent = label;
     return option;
   }));
+  if (options.some(([value]) => String(value) === before)) select.value = before;
 }
 
 const percent = (value, digits = 2) => `${(100 * value).toFixed(digits)} %`;
@@ -70,7 +77,8 @@ function layout(xaxis, yaxis, more = {}) {
   };
 }
 
-// A chart: `figure()` gives {traces, layout, caption, table: {head, rows}}; without traces only the caption shows.
+// A chart: `figure()` gives {traces, layout, caption, table: {head, rows}}, or {made: an element of its own} instead
+// of traces and layout; with neither only the caption shows.
 function chart(name, figure) {
   const plot = byId(`chart-${name}`);
   const caption = byId(`caption-${name}`);
@@ -83,13 +91,17 @@ function chart(name, figure) {
   numbers.addEventListener("toggle", fill);
   const draw = () => {
     const drawn = figure();
-    const empty = !drawn.traces.length;
+    const own = drawn.made || null, empty = !own && !drawn.traces.length;
     plot.classList.toggle("empty", empty);
+    plot.classList.toggle("own", Boolean(own));
     numbers.hidden = empty || !drawn.table;
     caption.textContent = drawn.caption;
     table = drawn.table;
     fill();
-    if (empty) return Plotly.purge(plot);
+    if ((own || empty) && plot.data) Plotly.purge(plot);
+    if (own) return plot.replaceChildren(own);
+    if (empty) return plot.replaceChildren();
+    if (!plot.data) plot.replaceChildren();
     const config = {
       displaylogo: false, responsive: true, displayModeBar: touch ? false : "hover",
       modeBarButtons: [["toImage", "zoom2d", "resetScale2d"]],

@@ -1,13 +1,21 @@
-// Clients one by one: sorted accuracies, differences to a chosen method, means per architecture, their samples.
-const view = byId("client-view"), against = byId("client-reference");
-fillSelect(against, data.groups.map((group, position) => [position, group.label]));
-if (data.groups.length < 2) view.closest("label").hidden = true;
+// Clients one by one: sorted, as differences to a chosen method, as heat maps; means per architecture; their samples.
+const view = byId("client-view"), against = byId("client-reference"), whose = byId("client-method");
+onData(() => {
+  const choices = data.groups.map((group, position) => [position, group.label]);
+  fillSelect(against, choices, data.reference);
+  fillSelect(whose, choices);
+  [...view.options].forEach((option) => { option.hidden = data.groups.length < 2 && ["difference", "map"].includes(option.value); });
+});
+if (data.groups.length > 8) view.value = "map";
 
+// Every client of every seed; equal `pair` means the same client with the same samples.
 function rowsOf(group) {
-  const columns = group.clients;
-  return columns.accuracy.map((accuracy, at) => ({
-    accuracy, pair: columns.pair[at], seed: columns.seed[at], name: columns.name[at], architecture: columns.architecture[at], train: columns.train[at],
-  }));
+  return group.clients.flatMap(({ roster, seed, accuracy }) => {
+    const who = data.rosters[roster];
+    return accuracy.map((value, at) => ({
+      accuracy: value, seed, pair: `${who.partition}:${who.index[at]}`, name: who.name[at], architecture: who.architecture[at], train: who.train[at],
+    }));
+  });
 }
 
 function describe(row, seeds) {
@@ -26,7 +34,7 @@ function strip(group, rows, value, template) {
 }
 
 function sortedFigure() {
-  const groups = shown().filter((group) => group.clients.accuracy.length);
+  const groups = shown().filter((group) => group.clients.some(({ accuracy }) => accuracy.length));
   const sorted = groups.map((group) => [group, rowsOf(group).sort((a, b) => a.accuracy - b.accuracy)]);
   return {
     traces: sorted.map(([group, rows]) => strip(group, rows, (row) => row.accuracy, "%{y:.2%}")),
@@ -36,12 +44,16 @@ function sortedFigure() {
   };
 }
 
-function differenceFigure() {
-  const base = data.groups[Number(against.value)];
+// Shown methods other than `base` with their clients' gains over it, each from the greatest loss to the greatest gain.
+function gainsOver(base) {
   const known = new Map(rowsOf(base).map((row) => [row.pair, row.accuracy]));
-  const compared = shown().filter((group) => group !== base).map((group) => [
+  return shown().filter((group) => group !== base).map((group) => [
     group, rowsOf(group).filter((row) => known.has(row.pair)).map((row) => ({ ...row, gain: row.accuracy - known.get(row.pair) })).sort((a, b) => a.gain - b.gain),
   ]).filter(([, rows]) => rows.length);
+}
+
+function differenceFigure() {
+  const base = data.groups[Number(against.value)], compared = gainsOver(base);
   const better = compared.map(([group, rows]) => {
     const count = rows.filter((row) => row.gain > 1e-9).length;
     return `${group.label} is better for ${percent(count / rows.length, 0)} of the clients (${count} of ${rows.length}).`;
@@ -55,14 +67,60 @@ function differenceFigure() {
   };
 }
 
+function mapFigure() {
+  const groups = shown(), rows = groups.map((group) => new Map(rowsOf(group).map((row) => [row.pair, row])));
+  const all = new Map(rows.flatMap((known) => [...known]));
+  if (!all.size) return { traces: [], caption: groups.length ? "No client has been tested yet." : "Nothing to show: choose a method above." };
+  const mean = (pair) => { const found = rows.map((known) => known.get(pair)).filter(Boolean); return found.reduce((sum, row) => sum + row.accuracy, 0) / found.length; };
+  const means = new Map([...all.keys()].map((pair) => [pair, mean(pair)]));
+  const pairs = [...all.keys()].sort((a, b) => means.get(a) - means.get(b));
+  const values = rows.map((known) => pairs.map((pair) => known.get(pair)?.accuracy ?? null));
+  return {
+    made: heat({
+      rows: groups.map((group) => group.label), columns: pairs.map((pair) => all.get(pair).name), values, corner: "method, client", show: (value) => (100 * value).toFixed(0), title: "Accuracy of every client under every method, in %",
+      tell: (at, column) => `${groups[at].label}, ${all.get(pairs[column]).name} (${all.get(pairs[column]).architecture})`,
+    }),
+    caption: "Final accuracy in %, clients from the hardest to the easiest: a client that is dark under every method is hard, one that is dark under few is theirs to explain.",
+    table: { head: ["method", ...pairs.slice(0, 200).map((pair) => all.get(pair).name)], rows: groups.map((group, at) => [group.label, ...values[at].slice(0, 200).map((value) => (value === null ? null : percent(value, 1)))]) },
+  };
+}
+
+function storyFigure() {
+  const group = data.groups[Number(whose.value)], told = group && group.story;
+  if (!told) return { traces: [], caption: "No client has been tested yet." };
+  const names = new Map(rowsOf(group).map((row) => [row.pair.split(":")[1], row.name]));
+  return {
+    made: heat({
+      rows: told.clients.map((client) => names.get(String(client)) || `client ${client}`), columns: told.rounds.map(String), values: told.values, show: (value) => `${value}`, corner: "client, round", title: `Accuracy of ${group.label}'s clients over rounds, in %`,
+      tell: (at, column) => `${names.get(String(told.clients[at])) || told.clients[at]}, round ${told.rounds[column]}`,
+    }),
+    caption: `Accuracy in % of ${group.label}'s clients (rows) in the rounds in which they were tested (columns), ${told.rounds[0]} to ${told.rounds.at(-1)}.`
+      + (told.left_out ? ` ${spaced(told.left_out)} further clients are left out.` : "") + (group.seeds.length > 1 ? ` Seed ${group.seeds[0]}.` : ""),
+    table: null,
+  };
+}
+
 chart("clients", () => {
-  const difference = view.value === "difference";
-  byId("client-reference-label").hidden = !difference;
-  return difference ? differenceFigure() : sortedFigure();
+  byId("client-reference-label").hidden = view.value !== "difference";
+  byId("client-method-label").hidden = view.value !== "story" || data.groups.length < 2;
+  return { accuracy: sortedFigure, difference: differenceFigure, map: mapFigure, story: storyFigure }[view.value]();
 });
 
+const architectureView = byId("architecture-view");
+if (data.groups.length > 4) architectureView.value = "map";
 chart("architectures", () => {
   const groups = shown().filter((group) => group.architectures.length);
+  const caption = groups.length ? "Mean over the clients of an architecture" : "The runs do not tell the clients' architectures.";
+  const table = { head: ["architecture", "method", "accuracy", "± clients", "clients"], rows: groups.flatMap((group) => group.architectures.map(([name, mean, std, clients]) => [name, group.label, percent(mean), percent(std), clients])) };
+  if (groups.length && architectureView.value !== "bars") {
+    const names = [...new Set(groups.flatMap((group) => group.architectures.map(([name]) => name)))].sort();
+    const mean = (group, name) => group.architectures.find(([other]) => other === name)?.[1] ?? null;
+    const base = data.groups[data.reference], signed = architectureView.value === "difference";
+    const value = (group, name) => (signed ? (mean(group, name) === null || mean(base, name) === null ? null : mean(group, name) - mean(base, name)) : mean(group, name));
+    const show = (one) => (signed ? `${one > 0 ? "+" : ""}${(100 * one).toFixed(1)}` : (100 * one).toFixed(1));
+    return { made: heat({ rows: groups.map((group) => group.label), columns: names, values: groups.map((group) => names.map((name) => value(group, name))), show, signed, title: "Accuracy by method and architecture, in %" }),
+      caption: `${caption}, ${signed ? `in points above ${base.label}` : "in %"}.`, table };
+  }
   const traces = groups.map((group) => ({
     type: "bar", name: plain(group.label), x: group.architectures.map(([name]) => plain(name)), y: group.architectures.map(([, mean]) => mean),
     error_y: { type: "data", array: group.architectures.map(([, , std]) => std), color: css("--quiet"), thickness: 1.2, width: 3 },
@@ -70,15 +128,16 @@ chart("architectures", () => {
     hovertemplate: "%{fullData.name}, %{x}<br><b>%{y:.2%}</b> ± %{customdata[0]}, %{customdata[1]} clients<extra></extra>",
   }));
   return {
-    traces, layout: layout(axis("", { type: "category", fixedrange: true }), axis("mean final accuracy", { tickformat: ".0%", rangemode: "tozero" }), { barmode: "group", bargap: 0.25 }),
-    caption: traces.length ? "Mean over the clients of an architecture; the whisker is one standard deviation." : "The runs do not tell the clients' architectures.",
-    table: { head: ["architecture", "method", "accuracy", "± clients", "clients"], rows: groups.flatMap((group) => group.architectures.map(([name, mean, std, clients]) => [name, group.label, percent(mean), percent(std), clients])) },
+    traces, layout: layout(axis("", { type: "category", fixedrange: true, tickangle: window.innerWidth < 600 ? -90 : "auto" }), axis("mean final accuracy", { tickformat: ".0%", rangemode: "tozero" }), { barmode: "group", bargap: 0.25 }),
+    caption: groups.length ? `${caption}; the whisker is one standard deviation.` : caption, table,
   };
 });
 
 const partition = byId("sample-partition");
-fillSelect(partition, data.partitions.map((each, position) => [position, each.label]));
-partition.closest(".controls").hidden = data.partitions.length < 2;
+onData(() => {
+  fillSelect(partition, data.partitions.map((each, position) => [position, each.label]));
+  partition.closest(".controls").hidden = data.partitions.length < 2;
+});
 const drawSamples = chart("samples", () => {
   const chosen = data.partitions[Number(partition.value)];
   if (!chosen) return { traces: [], caption: "The runs did not record how many samples of each class their clients hold." };

@@ -16,20 +16,11 @@ byId("theme").addEventListener("click", () => {
 });
 systemDark.addEventListener("change", paintTheme);
 
-const toggleBar = document.querySelector(".methods");
-toggleBar.hidden = data.groups.length < 2;
-toggleBar.addEventListener("click", (event) => {
-  const button = event.target.closest(".toggle");
-  if (!button) return;
-  const position = Number(button.dataset.group);
-  if (!hidden.delete(position)) hidden.add(position);
-  button.setAttribute("aria-pressed", String(!hidden.has(position)));
-  redraw();
-});
-
 document.querySelectorAll(".controls").forEach((controls) => controls.addEventListener("input", redraw));
 
-document.querySelectorAll(".copy").forEach((button) => button.addEventListener("click", async () => {
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest(".copy");
+  if (!button) return;
   const command = button.parentElement.querySelector("code");
   try {
     await navigator.clipboard.writeText(command.textContent);
@@ -41,13 +32,16 @@ document.querySelectorAll(".copy").forEach((button) => button.addEventListener("
     button.textContent = "Selected";
   }
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
-}));
-
-let resized = 0;
-window.addEventListener("resize", () => {
-  clearTimeout(resized);
-  resized = setTimeout(drawSamples, 200); // bubbles are sized by the width there is
 });
 
+let resized = 0, before = window.innerWidth;
+window.addEventListener("resize", () => {
+  if (window.innerWidth === before) return; // a phone's address bar comes and goes
+  before = window.innerWidth;
+  clearTimeout(resized);
+  resized = setTimeout(() => { fitColumns(); fillChooser(); redraw(); }, 200); // columns, bubbles and cells go by the width there is
+});
+
+layOutMethods();
 paintTheme();
 document.documentElement.dataset.ready = "true";
