@@ -107,6 +107,7 @@ class Synthetic:
         return records
 
     def _client_rows(self, number: int, accuracies: np.ndarray, final: bool) -> list[dict[str, Any]]:
+        held = [sum(counts) for counts in self.class_counts()]
         return [
             {
                 **(self._details(client, float(accuracy)) if final else {}),
@@ -116,7 +117,7 @@ class Synthetic:
                 "architecture": self._architecture(client),
                 "protocol": "local",
                 "samples": 50 + client,
-                "train_samples": sum(self.class_counts()[client]),
+                "train_samples": held[client],
                 "accuracy": float(accuracy),
                 "loss": float(2 * (1 - accuracy)),
                 "final": final,
