@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import types
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -39,6 +38,7 @@ def settings() -> str:
     """Every setting: name, type, default, meaning, and whether results depend on it."""
     from potluck.core.settings import settings_of
     from potluck.experiment import Experiment
+    from potluck.experiment.described import kind_in_words
 
     parts = [
         "# Settings",
@@ -57,7 +57,7 @@ def settings() -> str:
                 ("`method.name`", "text", shown(field.default.name), "which [method](methods.md)", "yes")
             )
         elif name != "objects":
-            top.append((code(name), kind_name(kind), shown(field.default), field.description, "yes"))
+            top.append((code(name), kind_in_words(kind), shown(field.default), field.description, "yes"))
     parts[2:2] = ["## At the top", table(SETTING_HEAD, top)]
     return "\n\n".join(parts) + "\n"
 
@@ -72,29 +72,11 @@ def _setting_row(section: str, each: Any, kind: type[Any]) -> tuple[str, ...]:
 
 def typed(section: type[Any], each: Any) -> str:
     """A setting's type in words, with its limits."""
+    from potluck.experiment.described import kind_in_words, limits_in_words
+
     metadata = next(one.metadata for one in dataclasses.fields(section) if one.name == each.name)
-    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    limits = [f"{sign} {metadata[key]:g}" for key, sign in signs.items() if key in metadata]
-    return ", ".join([kind_name(typing.get_type_hints(section)[each.name]), *limits])
-
-
-NAMES = {
-    int: "whole number",
-    float: "number",
-    str: "text",
-    bool: "true or false",
-    tuple: "words",
-    list: "words",
-}
-
-
-def kind_name(kind: Any) -> str:
-    """`int` and `Literal["a", "b"]` as a reader says them."""
-    if typing.get_origin(kind) is typing.Literal:
-        return " or ".join(map(code, typing.get_args(kind)))
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        return " or ".join(kind_name(one) for one in typing.get_args(kind) if one is not type(None))
-    return NAMES[typing.get_origin(kind) or kind]
+    words = kind_in_words(typing.get_type_hints(section)[each.name], code)
+    return ", ".join([words, *limits_in_words(metadata)])
 
 
 def commands() -> str:

@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
-from potluck.cli import bench, benchmark, compare, lists, node, reproduce, results, resume, run, server
+from potluck.cli import (
+    bench,
+    benchmark,
+    compare,
+    lists,
+    node,
+    reproduce,
+    results,
+    resume,
+    run,
+    server,
+    settings,
+)
 from potluck.cli import data as data_commands
 
 app = typer.Typer(
@@ -48,6 +60,7 @@ app.command("recipes")(reproduce.recipes)
 app.command("methods")(lists.methods)
 app.command("models")(lists.models)
 app.command("datasets")(lists.datasets)
+app.command("settings")(settings.settings)
 app.command("benchmark")(benchmark.benchmark)
 app.command("bench")(bench.bench)
 app.add_typer(data_commands.app, name="data")

@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    pass
 
 Name = Annotated[str | None, typer.Argument(help="show one in full")]
 
 
-def methods(name: Name = None) -> None:
-    """List the methods, or show one's options, needs and what travels."""
-    from potluck.methods import METHODS, method_class
+def methods(
+    name: Name = None,
+    that_fit: Annotated[
+        Path | None,
+        typer.Option(
+            "--that-fit",
+            metavar="FILE.toml",
+            help="which of them this federation can run, and why not the others",
+        ),
+    ] = None,
+) -> None:
+    """List the methods, show one's options, needs and what travels, or say which a federation can run."""
+    if that_fit is not None:
+        _show_fitting(name, that_fit)
+    elif name is not None:
+        _show_method(name)
+    else:
+        _show("methods", 12)
 
-    if name is None:
-        for each in METHODS:
-            typer.echo(f"{each:12}  {method_class(each).summary}")
-        return
-    _show_method(name)
+
+def _show(kind: str, width: int) -> None:
+    from potluck.cli.catalogue import catalogue
+
+    for name, about in catalogue()[kind].items():
+        typer.echo(f"{name:{width}}  {about}")
+
+
+def _show_fitting(name: str | None, file: Path) -> None:
+    from potluck.cli.catalogue import catalogue
+    from potluck.core.errors import PotluckError
+    from potluck.experiment import parse_experiment, read_experiment
+    from potluck.runs.fitting import fitting
+
+    if name is not None:
+        raise PotluckError(f"--that-fit looks at all methods; leave {name!r} out.")
+    found = fitting(parse_experiment(read_experiment(file)))
+    typer.echo(f"{found.federation}\n\nCan run:")
+    for each, remark in found.fit.items():
+        typer.echo(f"  {each:12}  {catalogue()['methods'][each]}{f' ({remark})' if remark else ''}")
+    typer.echo("\nCannot:" if found.unfit else "\nThere is none that cannot.")
+    for each, reason in found.unfit.items():
+        typer.echo(f"  {each:12}  {reason}")
 
 
 def _show_method(name: str) -> None:
@@ -61,16 +92,12 @@ def models(
     vocabulary: Annotated[int, typer.Option("--vocabulary", help="different words, for text models")] = 10000,
 ) -> None:
     """List models and groups, or show one model's layers, size, FLOPs and speed here."""
-    from potluck.models import groups, model_names, model_summary
-
     if name is not None:
         _show_model(name, shape, classes, vocabulary)
         return
-    for each in model_names():
-        typer.echo(f"{each:20}  {model_summary(each)}")
+    _show("models", 20)
     typer.echo("\nGroups:")
-    for group, members in groups.items():
-        typer.echo(f"{group:20}  {', '.join(members)}")
+    _show("groups", 20)
 
 
 def _show_model(name: str, shape: str | None, classes: int, vocabulary: int) -> None:
@@ -96,7 +123,4 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def datasets() -> None:
     """List the data sets."""
-    from potluck.data import list_data
-
-    for source in list_data():
-        typer.echo(f"{source.name:16}  {source.about}")
+    _show("datasets", 16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
 from potluck.core.settings import Settings, setting
 
@@ -14,7 +14,8 @@ def _words(value: Any) -> Any:
     return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
 
 
-Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+_FORMS = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}
+Words = Annotated[tuple[str, ...], BeforeValidator(_words), WithJsonSchema(_FORMS)]
 """A list of words; one text with commas is such a list as well."""
 
 
