@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from potluck.core.payload import PayloadError
 from potluck.loop.evaluation import Evaluation, summarise
-from potluck.loop.jobs import Answer
+from potluck.loop.jobs import Answer, Job
 from potluck.loop.letter import pack_scores, unpack_scores
 from potluck.loop.score import BINS, Score, score_outputs
 from potluck.methods.standalone import Standalone
@@ -178,7 +178,26 @@ def test_whatever_stands_in_the_place_of_scores_nothing_but_a_refusal_comes_of_i
 def test_classes_that_the_task_does_not_have_make_an_answer_invalid():
     loop = make_loop(Standalone(), tiny(2), on_failure="continue")
     score = score_outputs([(torch.eye(4), torch.arange(4))], details=True)  # the task has three classes
-    kept = loop.dispatcher._believed(Answer(1, 0, scores={"own": replace(score, details=None)}))
-    refused = loop.dispatcher._believed(Answer(1, 0, scores={"own": score}))
-    assert isinstance(kept, Answer)
-    assert (refused.kind, refused.reason) == ("invalid", "its scores name more classes than the task's 3")
+    job = Job(1, "evaluate", 0, 0, 1, 1, tests=("own",), details=True)
+    assert isinstance(believed(loop, job, {"own": replace(score, details=None)}), Answer)
+    refused = believed(loop, job, {"own": score})
+    assert (refused.kind, refused.reason) == ("invalid", "Its scores name more classes than the task's 3.")
+
+
+def believed(loop: Any, job: Job, scores: dict[Any, Score]) -> Any:
+    loop.dispatcher._inbox[job.id] = Answer(job.id, job.client, scores=scores)
+    return loop.dispatcher._believed(job)
+
+
+def test_scores_that_nobody_asked_for_make_an_answer_invalid():
+    loop = make_loop(Standalone(), tiny(2), on_failure="continue")
+    plain, detailed = (score_outputs([(torch.eye(3), torch.arange(3))], details=one) for one in (False, True))
+    train = Job(1, "train", 0, 0, 1, 1, tests=("own",))
+    assert isinstance(believed(loop, train, {"own": plain}), Answer)
+    assert "'alone' that was not asked for" in believed(loop, train, {"own": plain, "alone": plain}).reason
+    assert "details of a score" in believed(loop, train, {"own": detailed}).reason
+    join = Job(1, "join", 0, 0, 1, 1)
+    assert isinstance(believed(loop, join, {"own": plain, "alone": plain}), Answer)
+    valid = Job(1, "evaluate", 0, 0, 1, 1, tests=("validation",))
+    many = score_outputs([(torch.eye(3), torch.arange(3))] * 100)
+    assert "more validation samples" in believed(loop, valid, {"validation": many}).reason

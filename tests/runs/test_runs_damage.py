@@ -25,6 +25,13 @@ HARMS: dict[str, Callable[[Path], None]] = {
     "a bit of the manifest's checksum": lambda path: flip(path / "manifest-3.json", 60),
     "half of the manifest": lambda path: truncate(path / "manifest-3.json"),
     "an empty manifest": lambda path: (path / "manifest-3.json").write_bytes(b""),
+    "brackets instead of a manifest": lambda path: (path / "manifest-3.json").write_text("[" * 9000),
+    "a manifest of brackets": lambda path: (path / "manifest-3.json").write_text(
+        '{"version": 2, "sha256": "", "body": ' + "[" * 900 + "]" * 900 + "}"
+    ),
+    "a manifest of nothing": lambda path: (path / "manifest-3.json").write_text(
+        json.dumps({"version": 2, "sha256": generations._digest([]), "body": []})  # type: ignore[arg-type]
+    ),
     "a bit of the server": lambda path: flip(path / "server-3.safetensors", -20),
     "a bit of a client": lambda path: flip(path / "client-2-3.safetensors", 100),
     "the end of a client": lambda path: truncate(path / "client-2-3.safetensors"),

@@ -1,8 +1,9 @@
-"""The one exception a user may see: a sentence that names the field, the value and the remedy."""
+"""The one exception a user may see, and what may stand in a sentence that quotes others."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from functools import partial
 
@@ -33,3 +34,16 @@ def _bare(name: str) -> str:
 def _likeness(value: str, name: str) -> tuple[float, bool]:
     """How alike two names are; of two equally near ones, letters that merely changed places win."""
     return difflib.SequenceMatcher(None, value, name).ratio(), sorted(value) == sorted(name)
+
+
+MAX_TEXT, MAX_TRACE = 2_000, 20_000
+"""Characters of a reason and of a trace that are kept."""
+
+_UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+"""What steers a terminal, turns the reading direction round, or cannot be written as UTF-8."""
+
+
+def plain(text: str, limit: int = MAX_TEXT) -> str:
+    """The text without what is no text, cut where it is longer than anybody would read."""
+    kept = text if len(text) <= limit else f"{text[:limit]} …"
+    return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", kept)

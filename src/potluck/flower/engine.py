@@ -109,8 +109,8 @@ class FlowerEngine:
 
     def _receive(self) -> list[Answer | Failure]:
         results: list[Answer | Failure] = []
-        for reply in self._grid.pull_messages(list(self._sent)) if self._sent else ():
-            sent = self._sent.pop(reply.metadata.reply_to_message_id, None)
+        for number, reply in record.pulled(self._grid, list(self._sent)):
+            sent = self._sent.pop(number, None)
             if sent is not None:  # else it came after its deadline
                 results.append(self._read(reply, sent))
         for number in [number for number, sent in self._sent.items() if self._now() >= sent.due]:
@@ -118,12 +118,14 @@ class FlowerEngine:
             results.append(Failure(job.id, job.client, self._too_late(), "late"))
         return results
 
-    def _read(self, reply: Message, sent: Sent) -> Answer | Failure:
+    def _read(self, reply: Message | None, sent: Sent) -> Answer | Failure:
         """Errors come from the node's app, or from the link on behalf of a node that is gone."""
         job = sent.job
+        if reply is None:
+            return Failure(job.id, job.client, "the answer could not be read", "invalid")
         if not reply.has_error():
             try:
-                answer = record.from_record(reply.content, self.roll.limit)
+                answer = record.read(reply, self.roll.limit)
                 if "refusal" in answer.facts:
                     return Failure(job.id, job.client, letter.text(answer.facts["refusal"], "a refusal"))
                 return letter.unpack_result(answer, self._up, job)
@@ -131,7 +133,7 @@ class FlowerEngine:
                 return Failure(job.id, job.client, str(error), "invalid")
         if self._now() >= sent.due:
             return Failure(job.id, job.client, self._too_late(), "late")
-        return self._lost(job, reply.error.reason or f"Flower error {reply.error.code}")
+        return self._lost(job, record.reason(reply.error))
 
     def _lost(self, job: Job, reason: str) -> Failure:
         self.roll.miss(job.client)

@@ -5,8 +5,13 @@ Their size is checked before they are read, and Flower cuts them into chunks lik
 
 from __future__ import annotations
 
-from flwr.app import Array, ArrayRecord, RecordDict
+from collections.abc import Iterable, Iterator
 
+from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
+
+from potluck.core.errors import plain
 from potluck.core.payload import PayloadError
 from potluck.loop.letter import Letter, from_bytes, to_bytes
 
@@ -29,3 +34,42 @@ def from_record(content: RecordDict, limit: int) -> Letter:
     if len(data) > limit:
         raise PayloadError(f"The message holds {len(data)} bytes, the limit is {limit}.")
     return from_bytes(data)
+
+
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+    ArithmeticError,
+    DecodeError,
+)
+"""What Flower's reader raises at content that is not as it should be; trouble of the connection is none of these."""
+
+
+def read(reply: Message, limit: int) -> Letter:
+    """The letter in a reply; whatever a record of another form raises where it is taken apart is a refusal."""
+    try:
+        return from_record(reply.content, limit)
+    except UNREADABLE as error:
+        raise PayloadError(f"The message could not be read: {type(error).__name__}.") from None
+
+
+def pulled(grid: Grid, numbers: Iterable[str]) -> Iterator[tuple[str, Message | None]]:
+    """The replies that are there, by the numbers of the messages they answer; None for one that cannot be read.
+
+    Each is pulled for itself: Flower raises at one that it cannot read, and the others of that pull would be lost.
+    """
+    for number in numbers:
+        try:
+            replies = list(grid.pull_messages([number]))
+        except UNREADABLE:
+            yield number, None
+            continue
+        yield from ((number, reply) for reply in replies)
+
+
+def reason(error: Error) -> str:
+    """Why there is no content, in words that are fit to be kept."""
+    return plain(str(error.reason or f"Flower error {error.code}"))

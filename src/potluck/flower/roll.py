@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from potluck.core.errors import PotluckError
+from potluck.core.errors import PotluckError, plain
 from potluck.core.payload import PayloadError, Tensors
 from potluck.core.tree import Flat
 from potluck.flower import record
@@ -35,25 +35,43 @@ class Roll:
         self._ids: dict[str, int] = {}
         self._asked: dict[int, str] = {}
         self._missing: set[str] = set()
+        self._refused: dict[int, str] = {}
+        self._garbled: dict[int, str] = {}
 
     def gather(self, count: int, wait: float) -> list[Registration]:
-        """Wait until `count` nodes have introduced themselves; they become the clients, in the order of names."""
+        """Wait until `count` nodes have introduced themselves; they become the clients, in the order of names.
+
+        A node that cannot take part is left out, whatever it says. Where so many have spoken that the run waits for
+        just those, it ends with what they said; otherwise others may still come.
+        """
         found: dict[str, Registration] = {}
         ends = time.monotonic() + wait
         while len(found) < count:
             for node, registration in self._introduced():
                 if registration.name in found and self._ids[registration.name] != node:
-                    raise PotluckError(f"Two nodes are called {registration.name!r}; give each its own name.")
-                found[registration.name], self._ids[registration.name] = registration, node
-            if len(found) < count:
-                if time.monotonic() > ends:
-                    raise PotluckError(
-                        f"{len(found)} of {count} nodes answered within engine.wait = {wait:g} seconds; start the "
-                        "others (potluck node start) or raise engine.wait."
+                    self._leave_out(
+                        node,
+                        f"Two nodes are called {registration.name!r}; give each its own name.",
+                        self._refused,
                     )
+                else:
+                    found[registration.name], self._ids[registration.name] = registration, node
+            if len(found) < count:
+                spoken = len(found) + len(self._refused)
+                if self._refused and spoken >= count and not self._asked:
+                    raise PotluckError(next(iter(self._refused.values())))
+                if time.monotonic() > ends:
+                    raise PotluckError(self._too_few(len(found), count, wait))
                 self._sleep(self._poll)
         self.registrations = [found[name] for name in sorted(found, key=natural)]
         return self.registrations
+
+    def _too_few(self, found: int, count: int, wait: float) -> str:
+        first = next(iter((self._refused | self._garbled).values()), "")
+        return (
+            f"{found} of {count} nodes answered within engine.wait = {wait:g} seconds; start the "
+            f"others (potluck node start) or raise engine.wait.{' One was left out: ' if first else ''}{first}"
+        )
 
     def node(self, client: int) -> int:
         """The present node id of a client."""
@@ -73,42 +91,52 @@ class Roll:
 
     def first_weights(self, client: int, wait: float) -> Tensors:
         """The weights that this client's kind of model starts from, drawn from the run's seed."""
-        ask = Letter({"ask": "first weights"})
+        ask, name = Letter({"ask": "first weights"}), self.registrations[client].name
         (number,) = self.grid.push_messages([self._query(ask, self.node(client))])
         ends = time.monotonic() + wait
         while time.monotonic() < ends:
-            for reply in self.grid.pull_messages([number]):
-                return dict(_held(self._read(reply)).tensors)
+            for _, reply in record.pulled(self.grid, [number]):
+                try:
+                    return dict(_held(self._read(reply)).tensors)
+                except PotluckError as error:
+                    raise PotluckError(f"Node {name!r} sent no first weights: {error}") from None
             self._sleep(self._poll)
-        name = self.registrations[client].name
         raise PotluckError(f"Node {name!r} sent no first weights within engine.wait = {wait:g} seconds.")
 
     def _introduced(self) -> Iterable[tuple[int, Registration]]:
-        """Ask nodes that were not asked yet, and give those that have answered since."""
-        known = {*self._asked, *self._ids.values()}
+        """Ask nodes that were not asked yet, and give those that have answered since and may take part."""
+        known = {*self._asked, *self._ids.values(), *self._garbled}
+        if not self.registrations:
+            known |= set(self._refused)  # later on, who comes back may have been mended
         new = [node for node in self.grid.get_node_ids() if node not in known]
         ask = Letter({"ask": "registration"})
         numbers = self.grid.push_messages([self._query(ask, node) for node in new]) if new else []
         self._asked.update({node: number for node, number in zip(new, numbers, strict=True) if number})
-        replies = self.grid.pull_messages(list(self._asked.values())) if self._asked else []
         nodes = {number: node for node, number in self._asked.items()}
-        for reply in replies:
-            node = nodes[reply.metadata.reply_to_message_id]
+        for number, reply in record.pulled(self.grid, list(nodes)):
+            node = nodes[number]
             del self._asked[node]
-            if not reply.has_error() or self.registrations == []:  # a stranger's trouble is not the run's
-                yield node, self._registration(reply)
+            try:
+                registration = Registration.read(self._read(reply), self.limit)
+            except PayloadError as error:  # nobody waits for what makes no sense
+                self._leave_out(node, f"A node's registration could not be read: {error}", self._garbled)
+            except PotluckError as error:
+                self._leave_out(node, str(error), self._refused)
+            else:
+                yield node, registration
 
-    def _registration(self, reply: Message) -> Registration:
-        letter = self._read(reply)
-        try:
-            return Registration(**letter.facts["registration"])
-        except (KeyError, TypeError) as error:
-            raise PayloadError(f"A node's registration could not be read: {error}.") from None
+    def _leave_out(self, node: int, why: str, among: dict[int, str]) -> None:
+        """A node's trouble is not the run's, but whoever looks after the run may want to know."""
+        before, among[node] = among.get(node), plain(why)
+        if before != among[node]:
+            print(f"Node {node} is left out: {among[node]}", flush=True)
 
-    def _read(self, reply: Message) -> Letter:
+    def _read(self, reply: Message | None) -> Letter:
+        if reply is None:
+            raise PayloadError("The message could not be read.")
         if reply.has_error():
-            raise PotluckError(f"A node could not take part: {reply.error.reason}")
-        letter = record.from_record(reply.content, self.limit)
+            raise PotluckError(f"A node could not take part: {record.reason(reply.error)}")
+        letter = record.read(reply, self.limit)
         if "refusal" in letter.facts:
             raise PotluckError(text(letter.facts["refusal"], "a refusal"))
         return letter

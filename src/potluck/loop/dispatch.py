@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from potluck.core import tree
 from potluck.core.errors import PotluckError
-from potluck.core.payload import Payload
+from potluck.core.payload import Payload, PayloadError
 from potluck.core.random import generator
 from potluck.core.task import Context, Task
 from potluck.loop.jobs import Answer, Engine, Failure, Job, Kind, Test
+from potluck.loop.letter import check_scores
 from potluck.loop.progress import Flight, Progress
 from potluck.loop.schedule import Clock, Schedule
 
@@ -111,7 +112,7 @@ class Dispatcher:
         """Wait until this flight's result is there, and add the time of its upload."""
         if flight.result is None:
             self._wait_for({flight.job.id})
-            flight.result = self._inbox.pop(flight.job.id)
+            flight.result = self._believed(flight.job)
             if isinstance(flight.result, Answer):
                 info = self.task.clients[flight.job.client]
                 flight.finish += self.clock.upload(info, flight.result.bytes_up)
@@ -149,7 +150,7 @@ class Dispatcher:
         self._wait_for({job.id for job in jobs})
         answers: list[Answer | None] = []
         for job in jobs:
-            result = self._inbox.pop(job.id)
+            result = self._believed(job)
             if isinstance(result, Failure):
                 self.stop_at(result)
             answers.append(result if isinstance(result, Answer) else None)
@@ -198,18 +199,18 @@ class Dispatcher:
         if len(missing) <= enough:
             return
         for result in self.engine.results():
-            self._inbox[result.job] = self._believed(result)
+            self._inbox[result.job] = result
             missing.discard(result.job)
             if len(missing) <= enough:
                 return
         raise RuntimeError("the engine lost a job: nothing is outstanding and an answer is missing")
 
-    def _believed(self, result: Answer | Failure) -> Answer | Failure:
-        """A score that counts classes which the task does not have makes its answer an invalid one."""
+    def _believed(self, job: Job) -> Answer | Failure:
+        """The result that came for a job; scores that cannot be make its answer an invalid one."""
+        result = self._inbox.pop(job.id)
         if isinstance(result, Answer):
-            held = [score.details for score in result.scores.values() if score.details is not None]
-            pairs = (pair for one in held for *pair, _ in one.confusion)
-            if any(max(pair) >= self.task.num_classes for pair in pairs):
-                reason = f"its scores name more classes than the task's {self.task.num_classes}"
-                return Failure(result.job, result.client, reason, "invalid")
+            try:
+                check_scores(result.scores, job, self.task)
+            except PayloadError as error:
+                return Failure(job.id, job.client, str(error), "invalid")
         return result

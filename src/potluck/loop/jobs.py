@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+from potluck.core.errors import MAX_TRACE, plain
 from potluck.core.payload import Payload
 from potluck.core.tree import Flat
 from potluck.loop.score import Score
@@ -62,6 +63,11 @@ class Failure:
     reason: str
     kind: FailureKind = "error"
     trace: str = ""
+
+    def __post_init__(self) -> None:
+        """Whoever the reason quotes: it goes into the run's files and onto terminals."""
+        object.__setattr__(self, "reason", plain(self.reason))
+        object.__setattr__(self, "trace", plain(self.trace, MAX_TRACE))
 
 
 class Engine(Protocol):

@@ -127,7 +127,10 @@ def _mean_notes(answers: Sequence[Answer]) -> dict[str, float]:
         for name, value in answer.notes.items():
             if math.isfinite(value):
                 found.setdefault(name, []).append(value)
-    return {name: sum(values) / len(values) for name, values in found.items()}
+    means = {name: sum(values) / len(values) for name, values in found.items()}
+    return {
+        name: mean for name, mean in means.items() if math.isfinite(mean)
+    }  # huge numbers add up to infinity
 
 
 _PROTOCOLS: tuple[Protocol, ...] = ("local", "received", "shared", "global")

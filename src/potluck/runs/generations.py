@@ -120,9 +120,12 @@ class Generations:
                 f"{str(self.path / name)!r} has format version {version!r}, this Potluck reads {VERSION}; "
                 "use the Potluck that wrote it."
             )
-        if _digest(body) != digest:
-            raise Damaged(f"{name} does not match its checksum")
-        return Manifest(**body)
+        try:
+            if _digest(body) == digest:
+                return Manifest(**body)
+        except (TypeError, RecursionError):  # whole, but nothing that we wrote
+            raise Damaged(f"{name} is no manifest") from None
+        raise Damaged(f"{name} does not match its checksum")
 
     def verify(self, manifest: Manifest) -> None:
         """Compare every file of a generation with its checksum, a piece at a time; `Damaged` at the first bad one."""

@@ -16,6 +16,7 @@ from potluck.core.needs import check_needs
 from potluck.core.payload import Tensors
 from potluck.core.random import seeded
 from potluck.core.samples import Samples
+from potluck.core.schema import check_numbers
 from potluck.core.task import Architecture, ClientInfo, Context, Task
 from potluck.data import Data, load_data, split_in_three
 from potluck.data.augment import augmentation
@@ -77,16 +78,15 @@ def server_federation(
     first_weights: Callable[[int], Tensors],
 ) -> Federation:
     """The federation as the server sees it: registrations. First weights are asked for only where they are used."""
-    shapes = {tuple(one.input_shape) for one in people}
+    shapes = {tuple(one.input_shape): one.name for one in reversed(people)}
     if len(shapes) > 1:
-        raise PotluckError(
-            f"The nodes' rows have different shapes ({', '.join(map(str, sorted(shapes)))}); agree on one."
-        )
+        told = ", ".join(f"{shape} of {name!r}" for shape, name in sorted(shapes.items()))
+        raise PotluckError(f"The nodes' rows have different shapes ({told}); agree on one.")
     names = _architecture_names(people)
     first = {name: names.index(name) for name in names}
     task = Task(
         agreed_classes(experiment),
-        shapes.pop(),
+        tuple(people[0].input_shape),
         tuple(
             ClientInfo(index, one.name, one.samples, names[index], one.device, one.validation)
             for index, one in enumerate(people)
@@ -192,6 +192,7 @@ def _checked(weights: Tensors, architecture: Architecture) -> Tensors:
             raise PotluckError(
                 f"The first weights of {architecture.name!r} do not have the shape of {name!r}."
             )
+        check_numbers(f"The first weights' {name}", given)
     return {name: weights[name] for name in architecture.initial}
 
 

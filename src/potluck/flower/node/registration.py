@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from potluck.core.payload import PayloadError
 from potluck.core.task import Architecture, ClientInfo
-from potluck.loop.letter import Letter
+from potluck.loop.letter import MAX_ROWS, Letter, items, mapping, one_of, real, section, text, whole
+
+DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+DTYPES |= {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+"""Numbers that models are made of, and their bytes."""
+MAX_MODEL = 1 << 30
+"""Bytes that a model may claim wherever messages are smaller: it need not travel."""
+MAX_NAME, MAX_TENSORS, MAX_SIDES, MAX_FEATURES = 200, 100_000, 8, 1 << 20
+"""Far beyond any honest node; what it claims is looked up, and allocated, on the server."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,68 @@ class Registration:
             info.validation,
         )
 
+    @staticmethod
+    def read(letter: Letter, limit: int) -> Registration:
+        """What a node says of itself, if it can be; `limit` is what a message, and so a model, may have of bytes."""
+        limit = max(limit, MAX_MODEL)
+        told = section(letter, "registration")
+        if set(told) != {field.name for field in fields(Registration)}:
+            raise PayloadError(
+                "The registration has other fields than ours; install the same Potluck everywhere."
+            )
+        tensors = _tensors(told["tensors"], limit)
+        parameters = items(told["parameters"], "parameters", MAX_TENSORS)
+        if not all(isinstance(name, str) and name in tensors for name in parameters):
+            raise PayloadError("The registration has parameters that are none of its tensors.")
+        head = mapping(told["head"], "head")
+        stages = items(told["stage_shapes"], "stage_shapes", MAX_TENSORS)
+        rate = told["width_rate"]
+        return Registration(
+            _name(told["name"], "name"),
+            whole(told["samples"], "samples", MAX_ROWS),
+            _name(told["architecture"], "architecture"),
+            _name(told["device"], "device"),
+            _shape(told["input_shape"], "input_shape", limit, low=1),
+            whole(told["feature_dim"], "feature_dim", MAX_FEATURES),
+            tensors,
+            sorted(parameters),
+            {name: _shape(shape, "head", limit) for name, shape in head.items()},
+            [_shape(shape, "stage_shapes", limit) for shape in stages],
+            None if rate is None else real(rate, "width_rate", low=0.0, high=1.0),
+            whole(told["validation"], "validation", MAX_ROWS),
+        )
+
     def letter(self) -> Letter:
         """The registration as it travels."""
         return Letter({"registration": asdict(self)})
+
+
+def _name(value: Any, what: str) -> str:
+    name = text(value, what, MAX_NAME)
+    if name != value or not name.strip():
+        raise PayloadError(f"{what} is no name of 1 to {MAX_NAME} characters.")
+    return name
+
+
+def _tensors(value: Any, limit: int) -> dict[str, list[Any]]:
+    """Names, types and shapes that together do not claim more bytes than a message may have."""
+    told = mapping(value, "tensors")
+    found, size = dict[str, list[Any]](), 0
+    items(list(told), "tensors", MAX_TENSORS)
+    for name, entry in told.items():
+        dtype, *sides = items(entry, "an entry of tensors", 1 + MAX_SIDES, low=1)
+        shape = _shape(sides, "tensors", limit)
+        size += math.prod(shape) * DTYPES[one_of(dtype, "the type of a tensor", list(DTYPES))]
+        if size > limit:
+            raise PayloadError(
+                f"Its model claims more than {limit / 2**20:g} MB; raise schedule.max_payload_mb if it is that large."
+            )
+        found[name] = [dtype, *shape]
+    return found
+
+
+def _shape(value: Any, what: str, limit: int, *, low: int = 0) -> list[int]:
+    shape = [whole(side, what, limit, low=low) for side in items(value, what, MAX_SIDES)]
+    if math.prod(shape) > limit:
+        raise PayloadError(f"{what} claims more numbers than a message may have.")
+    return shape

@@ -7,7 +7,7 @@ Letters come from other parties. The reader raises nothing but `PayloadError`, w
 for what is not there, and believes no number of the envelope that it has not looked at.
 """
 
-from potluck.loop.letter.envelope import MAX_TEXT, mapping, one_of, real, text, whole
+from potluck.loop.letter.envelope import MAX_ROWS, items, mapping, one_of, real, text, whole
 from potluck.loop.letter.image import (
     Buffer,
     as_bytes,
@@ -27,13 +27,14 @@ from potluck.loop.letter.packing import (
     unpack_job,
     unpack_result,
 )
-from potluck.loop.letter.scores import pack_scores, unpack_scores
+from potluck.loop.letter.scores import check_scores, pack_scores, unpack_scores
 
 __all__ = [
-    "MAX_TEXT",
+    "MAX_ROWS",
     "Buffer",
     "Letter",
     "as_bytes",
+    "check_scores",
     "decode",
     "decode_state",
     "encode",
@@ -41,6 +42,7 @@ __all__ = [
     "encoded_size",
     "from_bytes",
     "image",
+    "items",
     "load_state",
     "mapping",
     "one_of",

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from potluck.core.errors import MAX_TEXT, plain
 from potluck.core.payload import PayloadError
 
-MAX_TEXT, MAX_TRACE = 2_000, 20_000
-"""Characters of a reason and of a trace that are kept."""
+MAX_ROWS = 10**9
+"""No member has more rows of data than that."""
 MAX_COUNT = 2**53
 """No honest count is larger, and JSON readers agree on whole numbers up to here."""
 
@@ -63,10 +64,10 @@ def optional(value: Any, name: str) -> float | None:
 
 
 def text(value: Any, name: str, limit: int = MAX_TEXT) -> str:
-    """A text, cut where it is longer than anybody would read."""
+    """A text that is fit to be shown and kept."""
     if not isinstance(value, str):
         raise PayloadError(f"{name} is no text.")
-    return value if len(value) <= limit else f"{value[:limit]} …"
+    return plain(value, limit)
 
 
 def one_of(value: Any, name: str, known: Sequence[Any]) -> Any:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, get_args
 
+from potluck.core.errors import MAX_TRACE
 from potluck.core.payload import Payload, PayloadError
 from potluck.loop.jobs import Answer, Failure, FailureKind, Job, Kind, Test
-from potluck.loop.letter.envelope import MAX_TRACE, mapping, one_of, optional, real, text, truth, whole
-from potluck.loop.letter.image import enclosed, opened
+from potluck.loop.letter.envelope import mapping, one_of, optional, real, text, truth, whole
+from potluck.loop.letter.image import enclosed, encoded_size, opened
 from potluck.loop.letter.letter import Letter, section
 from potluck.loop.letter.scores import pack_scores, unpack_scores
 
@@ -51,7 +52,7 @@ def pack_result(result: Answer | Failure) -> Letter:
 
 
 def unpack_result(letter: Letter, up: type[Payload], job: Job | None = None) -> Answer | Failure:
-    """The result in a letter. Where we know the `job`, which one it is and whose is not the sender's to say."""
+    """The result in a letter. Where we know the `job`, what it was, and how large messages were, is ours to say."""
     if "failure" in letter.facts:
         return _failure(section(letter, "failure"), job)
     values = section(letter, "answer")
@@ -66,14 +67,19 @@ def unpack_result(letter: Letter, up: type[Payload], job: Job | None = None) -> 
         bytes_down=whole(values.get("bytes_down"), "bytes_down"),
         bytes_up=whole(values.get("bytes_up"), "bytes_up"),
         notes=_notes(values.get("notes")),
-        state=letter.state,
+        state=letter.state if job is None or job.kind == "fetch" else None,
     )
-    if letter.payload is None:
+    if letter.payload is None or (job is not None and job.kind != "train"):
         return answer
     try:
-        return replace(answer, payload=opened(up, letter.payload))
+        payload = opened(up, letter.payload)
     except PayloadError as error:
         return Failure(number, client, str(error), "invalid")
+    if job is None or job.message is None:
+        return replace(answer, payload=payload)
+    return replace(
+        answer, payload=payload, bytes_up=encoded_size(payload), bytes_down=encoded_size(job.message)
+    )
 
 
 def _failure(values: Mapping[str, Any], job: Job | None) -> Failure:

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from typing import Any, get_args
 
 from potluck.core.payload import PayloadError
-from potluck.loop.jobs import Test
-from potluck.loop.letter.envelope import items, mapping, one_of, real, whole
+from potluck.core.task import Task
+from potluck.loop.jobs import Job, Test
+from potluck.loop.letter.envelope import MAX_ROWS, items, mapping, one_of, real, whole
 from potluck.loop.score import BINS, Details, Score
 
 
@@ -28,12 +29,28 @@ def unpack_scores(values: Any) -> dict[Test, Score]:
     }
 
 
+def check_scores(scores: Mapping[Test, Score], job: Job, task: Task) -> None:
+    """Refuse what nobody asked for, and what the task's classes and the client's registration rule out."""
+    asked = ("own", "alone") if job.kind == "join" else job.tests
+    for test, score in scores.items():
+        if test not in asked:
+            raise PayloadError(f"The answer has the score of a test {test!r} that was not asked for.")
+        if test == "validation" and score.samples > task.clients[job.client].validation:
+            raise PayloadError("The answer has more validation samples than the client registered.")
+        if score.details is None:
+            continue
+        if not job.details:
+            raise PayloadError("The answer has details of a score that were not asked for.")
+        if any(max(true, guess) >= task.num_classes for true, guess, _ in score.details.confusion):
+            raise PayloadError(f"Its scores name more classes than the task's {task.num_classes}.")
+
+
 def _score(entry: dict[str, Any]) -> Score:
-    samples = whole(entry.get("samples"), "samples", low=1)
+    samples = whole(entry.get("samples"), "samples", MAX_ROWS, low=1)
     score = Score(
         whole(entry.get("correct"), "correct", samples),
         samples,
-        real(entry.get("loss_sum"), "loss_sum", finite=False),
+        real(entry.get("loss_sum"), "loss_sum", low=0.0, finite=False),
         real(entry.get("macro_f1"), "macro_f1", low=0.0, high=1.0),
         real(entry.get("calibration_error"), "calibration_error", low=0.0, high=1.0),
         _details(mapping(entry["details"], "details"), samples) if "details" in entry else None,
