@@ -31,7 +31,7 @@ def unpack_scores(values: Any) -> dict[Test, Score]:
 
 def check_scores(scores: Mapping[Test, Score], job: Job, task: Task) -> None:
     """Refuse what nobody asked for, and what the task's classes and the client's registration rule out."""
-    asked = ("own", "alone") if job.kind == "join" else job.tests
+    asked = ("own", "alone") if job.kind == "join" else (*job.tests, "attacked")  # which comes by itself
     for test, score in scores.items():
         if test not in asked:
             raise PayloadError(f"The answer has the score of a test {test!r} that was not asked for.")
