@@ -20,6 +20,7 @@ from potluck.cli import (
     run,
     server,
     settings,
+    tune,
 )
 from potluck.cli import data as data_commands
 
@@ -61,6 +62,7 @@ app.command("methods")(lists.methods)
 app.command("models")(lists.models)
 app.command("datasets")(lists.datasets)
 app.command("settings")(settings.settings)
+app.command("tune")(tune.tune)
 app.command("benchmark")(benchmark.benchmark)
 app.command("bench")(bench.bench)
 app.add_typer(data_commands.app, name="data")

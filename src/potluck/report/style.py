@@ -60,6 +60,13 @@ def new_figure(width: float = WIDTH, height: float = 2.3) -> tuple[Figure, Axes]
     return figure, figure.add_subplot()
 
 
+def new_axes(count: int, width: float = 2.4, height: float = 2.3) -> tuple[Figure, list[Axes]]:
+    """A figure with several axes side by side, all of one height."""
+    figure, first = new_figure(width * count + 0.6, height)
+    first.remove()
+    return figure, list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+
+
 def check_output(out: str | Path) -> Path:
     """The file to write, if its ending is one that can be written."""
     file = Path(out)

@@ -1,0 +1,1 @@
+"""Choosing settings by validation samples: a space, trials that are compared round by round, the best experiment."""
