@@ -3,10 +3,15 @@
 Values are computed on the CPU, so a run on it must give the CPU's very bits. What real accelerators refuse is
 refused here: an operation over tensors of both places (single numbers and indices apart), a random stream of
 the CPU for a draw elsewhere, and reading memory without copying it back first.
+
+What it cannot show: speed, memory of its own, work that goes on while Python does, rounding of its own, half precision,
+and how a real device takes to several processes. There are as many such devices as one likes, `away:0`, `away:1`, …, but
+torch knows of one per process: each process may use one of them, whose number it writes to the file `AWAY_LOG`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -67,6 +72,8 @@ def compute(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     away = [tensor for tensor in tensors if isinstance(tensor, Away)]
     wanted = kwargs.get("device")
     target = torch.device(wanted).type if wanted is not None else NAME if away else "cpu"
+    if target == NAME and wanted is not None:
+        _note(torch.device(wanted).index)
     _check(function, args, tensors, away)
     if target == NAME and kwargs.get("generator") is not None:
         raise MixedDevices(f"{function} draws on the accelerator from a random stream of the CPU")
@@ -91,6 +98,17 @@ def _check(function: Any, args: Any, tensors: list[Tensor], away: list[Tensor]) 
         if all(isinstance(value, Away) or not value.dim() for value in values if isinstance(value, Tensor)):
             return
     raise MixedDevices(f"{function} was given tensors of the accelerator and of the CPU")
+
+
+_numbers: set[int | None] = set()
+
+
+def _note(number: int | None) -> None:
+    """Write down which of the devices this process asks for."""
+    if number not in _numbers and "AWAY_LOG" in os.environ:
+        with open(os.environ["AWAY_LOG"], "a", encoding="utf-8") as log:
+            log.write(f"{os.getpid()} {number or 0}\n")
+    _numbers.add(number)
 
 
 def _here(value: Any) -> Any:

@@ -117,9 +117,7 @@ def test_clients_are_read_only_when_they_are_needed(
     saved = set(map(int, whole(tmp_path).manifest.clients))
     asked: list[int] = []
     client = Checkpoint.client
-    monkeypatch.setattr(
-        Checkpoint, "client", lambda self, index, device: asked.append(index) or client(self, index, device)
-    )
+    monkeypatch.setattr(Checkpoint, "client", lambda self, index: asked.append(index) or client(self, index))
     stop("fedavg", tmp_path, 5)
     rows = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert asked == rows[-1]["participants"]

@@ -26,12 +26,14 @@ Participation = Annotated[
 ]
 Engine = Annotated[str | None, typer.Option("--engine", help="serial | pool | flower")]
 Workers = Annotated[
-    int | None, typer.Option("--workers", help="worker processes of the pool; 0: one per core")
+    int | None,
+    typer.Option("--workers", help="worker processes of the pool, per device; 0: one per core, or by trial"),
 ]
 Memory = Annotated[
     float | None,
     typer.Option(
-        "--memory", help="gigabytes that clients may hold; others go to disk; 0: half of what is free"
+        "--memory",
+        help="gigabytes that clients may hold, per device; others go to disk; 0: half of what is free",
     ),
 ]
 Server = Annotated[
@@ -44,7 +46,7 @@ Simulation = Annotated[
     bool | None,
     typer.Option("--simulation/--no-simulation", help="flower: on this machine, in Ray's workers"),
 ]
-Device = Annotated[str | None, typer.Option("--device", help="cpu | cuda | mps")]
+Device = Annotated[str | None, typer.Option("--device", help="cpu | cuda | mps | several: cuda:0,cuda:1")]
 Vectorize = Annotated[
     str | None,
     typer.Option("--vectorize", help="off | on | auto: train clients of one architecture together"),

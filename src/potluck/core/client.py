@@ -361,7 +361,12 @@ class Client:
 
     def restore(self, flat: tree.Flat) -> None:
         """Become the client that `state` described."""
-        state = tree.unflatten(flat)
+        # Modules and optimisers take tensors from anywhere; what a method keeps must lie where it computes.
+        tensors = {
+            name: tensor.to(self.task.device) if name.startswith("/private/") else tensor
+            for name, tensor in flat.tensors.items()
+        }
+        state = tree.unflatten(tree.Flat(tensors, flat.layout))
         self.model.load_state_dict(state["model"])
         self.private = state["private"]
         self._modules, self._saved_modules = {}, state["modules"]

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from potluck.core.errors import PotluckError
+from potluck.engines.memory import default_budget
 from potluck.engines.pool import PoolEngine
+from potluck.engines.pool.anew import Blueprint
 from potluck.engines.serial import SerialEngine
 from potluck.engines.vectorized import VectorizedEngine
 from potluck.experiment.sections import EngineSettings
 from potluck.federation.federation import Federation
+from potluck.federation.population import device_names
 from potluck.loop.jobs import Engine
 from potluck.loop.worker import Worker
 
 
 def make_engine(
-    settings: EngineSettings, worker: Worker, federation: Federation, work_folder: Path | None = None
+    settings: EngineSettings,
+    worker: Worker,
+    federation: Federation,
+    work_folder: Path | None = None,
+    blueprint: Blueprint | None = None,
 ) -> Engine:
-    """An engine for this worker; its files go below `work_folder`, or where temporary files usually go."""
+    """An engine for this worker; its files go below `work_folder`, or where temporary files usually go.
+
+    From `blueprint` the pool's processes on accelerators make workers of their own.
+    """
     memory = int(settings.memory * 1e9) or None
-    if settings.vectorize == "on":
-        return VectorizedEngine(worker, memory, work_folder)
-    if settings.name == "serial":
-        return SerialEngine(worker, memory, work_folder)
-    if federation.task.device.type != "cpu":
-        raise PotluckError(
-            f"engine.name = 'pool' works on the CPU, not on engine.device = {settings.device!r}; use serial."
-        )
-    return PoolEngine(lambda: worker, settings.workers or None, memory, work_folder, cost=federation.cost)
+    device = federation.task.device
+    if settings.vectorize == "on" or settings.name == "serial":
+        kind = VectorizedEngine if settings.vectorize == "on" else SerialEngine
+        return kind(worker, default_budget(device) if memory is None else memory, work_folder)
+    workers, cost = settings.workers or None, federation.cost
+    if device.type == "cpu":
+        return PoolEngine(lambda: worker, workers, memory, work_folder, cost=cost)
+    places = device_names(settings.device)
+    return PoolEngine(
+        lambda: worker, workers or 1, memory, work_folder, cost=cost, blueprint=blueprint, places=places
+    )

@@ -7,8 +7,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import torch
+
 from potluck.core.errors import PotluckError
+from potluck.core.task import CPU
 from potluck.core.tree import Flat
+from potluck.engines.hardware import free_memory
 from potluck.loop.letter import load_state, save_state
 
 
@@ -31,9 +35,10 @@ def _group_allowance(root: Path = Path("/sys/fs/cgroup")) -> int:
         return 1 << 62
 
 
-def default_budget() -> int:
-    """Half of what is free."""
-    return available_memory() // 2
+def default_budget(device: torch.device = CPU) -> int:
+    """Half of what is free, where clients of this device live."""
+    free = free_memory(device)
+    return (available_memory() if free is None else free) // 2
 
 
 class SpillFolder:

@@ -9,6 +9,7 @@ import torch
 
 from potluck.core.client import Client
 from potluck.core.training import FitRequest, cross_entropy_loss
+from potluck.engines.hardware import settle
 
 BATCHES, TRIALS = 4, 3
 
@@ -22,8 +23,10 @@ def time_training(clients: Sequence[Client], fit: Callable[[list[Pair]], object]
     for me in clients:
         me.train = me.train.select(torch.arange(size))
         pairs.append((me, plain_request(me)))
+    settle(clients[0].task.device)
     started = time.perf_counter()
     (fit or _one_by_one)(pairs)
+    settle(clients[0].task.device)
     return time.perf_counter() - started
 
 

@@ -95,11 +95,23 @@ class EngineSettings(Settings):
     """Where clients work. Results do not depend on it, but for the two settings that change rounding."""
 
     name: Literal["auto", "serial", "pool", "flower"] = setting(
-        "auto", "auto: the pool, or serial on an accelerator", results=False
+        "auto",
+        "auto: the pool; serial on one accelerator that one process keeps busy",
+        results=False,
     )
-    workers: int = setting(0, "worker processes of the pool; 0: one per core", results=False, ge=0, le=4096)
+    workers: int = setting(
+        0,
+        "worker processes of the pool, per device; 0: one per core, on accelerators as many as a short trial finds",
+        results=False,
+        ge=0,
+        le=4096,
+    )
     memory: float = setting(
-        0.0, "gigabytes that clients may hold; 0: half of what is free", results=False, ge=0, le=1e9
+        0.0,
+        "gigabytes that clients may hold, per device; 0: half of what is free",
+        results=False,
+        ge=0,
+        le=1e9,
     )
     nodes: int = setting(0, "flower: machines with data of their own; 0: data are dealt", ge=0)
     classes: int = setting(0, "flower: classes that the nodes' labels have together", ge=0)
@@ -107,7 +119,9 @@ class EngineSettings(Settings):
     server: str = setting("", "flower: address of the server; empty: all on this machine", results=False)
     ca: str = setting("", "flower: certificate of the server's authority; empty: no TLS", results=False)
     simulation: bool = setting(False, "flower: clients in Ray's workers, one server, no nodes", results=False)
-    device: str = setting("cpu", "where clients compute: cpu, cuda, mps", results=False)
+    device: str = setting(
+        "cpu", "where clients compute: cpu, cuda, mps, or several: cuda:0,cuda:1", results=False
+    )
     vectorize: Literal["off", "on", "auto"] = setting(
         "off", "train clients of one architecture together (serial engine); auto measures once"
     )

@@ -39,7 +39,7 @@ def build_federation(
     if settings.limit:
         data = data.limit(settings.limit, experiment.seed)
     dtype = getattr(torch, experiment.models.precision)
-    device = pick_device(experiment.engine.device)
+    device = pick_devices(experiment.engine.device)[0]
     data = data.to_dtype(dtype)
     dealt = deal(experiment, method, data, device, partition)
     clients = len(dealt.train)
@@ -111,6 +111,23 @@ def suitable_models(method: Method[Any, Any, Any], data: Data) -> str:
     if data.vocabulary is not None:
         return "text3"
     return {3: "small5", 2: "har3"}.get(len(data.input_shape), "mlp3")
+
+
+def device_names(text: str) -> list[str]:
+    """The devices that a setting lists: `cuda:0,cuda:1`."""
+    return [name.strip() for name in text.split(",")]
+
+
+def pick_devices(text: str) -> list[torch.device]:
+    """The torch devices that a setting lists, all of one kind; the first is the server's too."""
+    devices = [pick_device(name) for name in device_names(text)]
+    if len(set(devices)) < len(devices) or len({device.type for device in devices}) > 1:
+        raise PotluckError(
+            f"engine.device = {text!r} must list different devices of one kind, such as cuda:0,cuda:1."
+        )
+    if len(devices) > 1 and devices[0].type == "cpu":
+        raise PotluckError(f"engine.device = {text!r}: there is one CPU; set engine.workers instead.")
+    return devices
 
 
 def pick_device(name: str) -> torch.device:

@@ -11,7 +11,6 @@ import torch
 
 from potluck.core import tree
 from potluck.core.errors import PotluckError
-from potluck.core.task import CPU
 from potluck.loop.loop import Loop
 from potluck.loop.progress import Progress
 from potluck.runs import folder
@@ -29,10 +28,10 @@ class Checkpoint:
     generations: Generations
     manifest: Manifest
 
-    def client(self, index: int, device: torch.device = CPU) -> tree.Flat | None:
+    def client(self, index: int) -> tree.Flat | None:
         """A client's saved state; None if it had not worked yet, so that it is still as it was made."""
         entry = self.manifest.clients.get(str(index))
-        return None if entry is None else _on(device, self.generations.read_state(entry))
+        return None if entry is None else self.generations.read_state(entry)
 
     def restore(self, loop: Loop) -> None:
         """Put a new loop where the saved one stood."""

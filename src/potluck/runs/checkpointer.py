@@ -66,7 +66,6 @@ class Checkpointer(Callback):
         self._held = 0
         self._commit: Future[None] | None = None
         self._loop: Loop | None = None
-        self._device = federation.task.device
         self._take_up()
 
     def _take_up(self) -> None:
@@ -88,7 +87,7 @@ class Checkpointer(Callback):
 
     def client_state(self, index: int) -> tree.Flat | None:
         """The state in which a client begins: that of the last checkpoint, if it is in there."""
-        return None if self.saved is None else self.saved.client(index, self._device)
+        return None if self.saved is None else self.saved.client(index)
 
     def restore(self, loop: Loop) -> None:
         """Put a new loop where the last checkpoint stood, if there is one."""

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method
 from potluck.core.needs import check_needs
 from potluck.core.optimizers import check_amp
-from potluck.core.random import one_thread
 from potluck.data import Data, Partition
-from potluck.engines.channels_last import chosen as chosen_layouts
-from potluck.engines.pool.process import check_possible
-from potluck.engines.vectorized.decide import is_faster_together
-from potluck.experiment import Experiment, read_experiment
+from potluck.experiment import Experiment
 from potluck.experiment.inert import refuse_inert
 from potluck.experiment.objects import check_present, chosen, fill
-from potluck.experiment.sections import EngineSettings
-from potluck.federation.federation import BUILT, Federation
+from potluck.federation.federation import Federation
 from potluck.federation.population import ModelSource, build_federation, experiment_data, suitable_models
 from potluck.loop.newcomers import draw
 from potluck.runs.checks import check_attack, check_attackers, check_averaging, check_order, check_schedule
@@ -91,6 +85,8 @@ class Resolved:
     method: Method[Any, Any, Any]
     federation: Federation
     state: Any = None
+    parts: Parts = Parts()
+    """What was brought as objects, for processes that have to build all of it again."""
 
     @property
     def label(self) -> str:
@@ -105,13 +101,13 @@ def resolve(experiment: Experiment, parts: Parts = Parts()) -> Resolved:
     method = parts.method or experiment.build_method()
     experiment = decided(experiment, method)
     if parts.federation is not None:
-        return replace(with_population(experiment, method, parts.federation), state=parts.state)
+        return replace(with_population(experiment, method, parts.federation), state=parts.state, parts=parts)
     data = parts.data or experiment_data(experiment)
     experiment = decide_models(experiment, method, data)
     federation = build_federation(
         experiment, method, data=data, models=parts.models, partition=parts.partition
     )
-    return replace(with_population(experiment, method, federation), state=parts.state)
+    return replace(with_population(experiment, method, federation), state=parts.state, parts=parts)
 
 
 def resolve_around(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> Resolved:
@@ -190,49 +186,3 @@ def decide_models(experiment: Experiment, method: Method[Any, Any, Any], data: D
     if experiment.models.names != ("auto",):
         return experiment
     return experiment.changed({"models.names": (suitable_models(method, data),)})
-
-
-def decide_engine(resolved: Resolved, file: Path) -> Resolved:
-    """What `auto` means for engine, vectorisation and layout: what the run's file says, or else what suits."""
-    experiment, federation = resolved.experiment, resolved.federation
-    settings = experiment.engine
-    known = read_experiment(file).get("engine", {}) if file.exists() else {}
-    decided: dict[str, Any] = {}
-    if settings.name == "auto":
-        suitable = "pool" if federation.task.device.type == "cpu" else "serial"
-        decided["engine.name"] = known.get("name", suitable)
-    if settings.vectorize == "auto":
-        decided["engine.vectorize"] = known.get("vectorize") or _measured(federation)
-    together = decided.get("engine.vectorize", settings.vectorize) == "on"
-    if decided.get("engine.name", settings.name) == "pool" and not together:
-        check_possible()
-    decided["engine.channels_last"] = _layout(settings, federation, known.get("channels_last"), together)
-    experiment = experiment.changed(decided)
-    return replace(
-        resolved, experiment=experiment, federation=federation.laid_out(experiment.engine.channels_last)
-    )
-
-
-def _layout(
-    settings: EngineSettings, federation: Federation, known: Sequence[str] | None, together: bool
-) -> tuple[str, ...]:
-    """The architectures whose channels lie last: a stack has them first, and nodes build their networks themselves."""
-    words = settings.channels_last
-    if settings.nodes and words == BUILT:
-        return words
-    built = chosen_layouts(BUILT, federation)
-    if together or settings.name == "flower":
-        usual = () if together else built
-        if words in (BUILT, ("auto",), usual):
-            return usual
-        other = "engine.vectorize = 'on'" if together else "engine.name = 'flower'"
-        raise PotluckError(f"engine.channels_last does not go with {other}; leave one of them out.")
-    if known is not None and words in (BUILT, ("auto",)):
-        return tuple(known)
-    with one_thread():
-        return chosen_layouts(words, federation)
-
-
-def _measured(federation: Federation) -> str:
-    with one_thread():
-        return "on" if is_faster_together(federation.task, federation.client) else "off"

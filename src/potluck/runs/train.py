@@ -21,12 +21,14 @@ from potluck.loop.newcomers import draw
 from potluck.loop.worker import Worker
 from potluck.runs import folder
 from potluck.runs.attack_ledger import AttackLedger
+from potluck.runs.blueprint import blueprint
 from potluck.runs.checkpointer import Checkpointer
+from potluck.runs.decide_engine import decide_engine
 from potluck.runs.lock import locked
 from potluck.runs.privacy_ledger import PrivacyLedger
 from potluck.runs.provenance import provenance
 from potluck.runs.read import read_run
-from potluck.runs.resolve import Resolved, decide_engine
+from potluck.runs.resolve import Resolved
 from potluck.runs.run import Run
 from potluck.runs.writer import RunWriter
 
@@ -90,7 +92,8 @@ def train(
         keeper = held.enter_context(Checkpointer(writer, federation, every=every, whole_rounds=together))
         held.enter_context(one_thread())
         worker = Worker(method, federation.client, keeper.client_state, experiment.privacy, attackers)
-        engine = engine or make_engine(settings, worker, federation, opened.path / folder.WORK)
+        plan = blueprint(opened.resolved, None if keeper.saved is None else keeper.saved.client)
+        engine = engine or make_engine(settings, worker, federation, opened.path / folder.WORK, plan)
         held.callback(engine.close)
         if experiment.faults:
             engine = FaultyEngine(engine, experiment.faults, experiment.seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from potluck.engines.pool.costs import Costs
 from potluck.loop.jobs import Job
@@ -23,8 +23,10 @@ class Agenda:
     that saves more than moving the client costs.
     """
 
-    def __init__(self, costs: Costs, moving: float = 0.02) -> None:
-        self.costs = costs
+    def __init__(
+        self, costs: Costs, moving: float = 0.02, place: Callable[[int], str] = lambda worker: ""
+    ) -> None:
+        self.costs, self._place = costs, place
         self.moving = moving
         self._jobs: defaultdict[int, deque[Job]] = defaultdict(deque)
         self._at_work: set[int] = set()
@@ -78,11 +80,20 @@ class Agenda:
         self._ahead[home] += cost
 
     def _worth_helping(self, worker: int, busy: Mapping[int, float]) -> int | None:
-        """The worker with most to do before it would come to the job we could take from it now."""
-        waits = {
-            other: busy.get(other, 0.0) + self._ahead[other] + heap[0][0]
+        """The worker with most to do before it would come to the job we could take from it now.
+
+        Where our device is slower than its, the job takes longer here: that much more it must have to do.
+        """
+        gains = {
+            other: self._gain(worker, other, heap[0], busy.get(other, 0.0))
             for other, heap in self._ready.items()
             if heap and other != worker
         }
-        longest = max(waits, key=lambda other: (waits[other], -other), default=None)
-        return longest if longest is not None and waits[longest] > self.moving else None
+        longest = max(gains, key=lambda other: (gains[other], -other), default=None)
+        return longest if longest is not None and gains[longest] > self.moving else None
+
+    def _gain(self, worker: int, other: int, entry: Entry, busy: float) -> float:
+        """Seconds by which a job would end sooner with us than with the worker that has it."""
+        cost, kind = -entry[0], self._jobs[entry[2]][0].kind
+        here, there = (self.costs.slowness(kind, self._place(one)) for one in (worker, other))
+        return busy + (self._ahead[other] - cost) * there + cost * (there - here)

@@ -11,22 +11,39 @@ Guess = Callable[[int], float]
 
 
 class Costs:
-    """Seconds per client and kind of job. A client not measured yet is guessed at the others' speed."""
+    """Seconds per client and kind of job. A client not measured yet is guessed at the others' speed.
+
+    Where devices are of different speed, seconds are those of the mean device; each has a factor of its own.
+    """
 
     def __init__(self, guess: Guess | None = None) -> None:
         self._guess = guess or (lambda client: 1.0)
         self._seconds: dict[tuple[Kind, int], float] = {}
         self._totals: dict[Kind, tuple[float, float]] = {}
+        self._places: dict[tuple[Kind, str], tuple[float, float]] = {}
 
-    def note(self, job: Job, seconds: float) -> None:
-        """A job took so long; the mean with what was known steadies the figure."""
-        key = (job.kind, job.client)
-        self._seconds[key] = (self._seconds.get(key, seconds) + seconds) / 2
+    def note(self, job: Job, seconds: float, place: str = "") -> None:
+        """A job took so long on a device; the mean with what was known steadies the figure."""
+        key, guess = (job.kind, job.client), self._guess(job.client)
         took, guessed = self._totals.get(job.kind, (0.0, 0.0))
-        self._totals[job.kind] = took + seconds, guessed + self._guess(job.client)
+        self._totals[job.kind] = took + seconds, guessed + guess
+        took, guessed = self._places.get((job.kind, place), (0.0, 0.0))
+        self._places[job.kind, place] = took + seconds, guessed + guess
+        seconds /= self.slowness(job.kind, place)
+        self._seconds[key] = (self._seconds.get(key, seconds) + seconds) / 2
 
-    def of(self, job: Job) -> float:
-        """The seconds expected; before the first measurement of this kind, just the guess."""
+    def slowness(self, kind: Kind, place: str) -> float:
+        """How many times as long as on the mean device jobs of a kind take on this one, as far as is known."""
+        took, guessed = self._totals.get(kind, (0.0, 0.0))
+        here, guessed_here = self._places.get((kind, place), (0.0, 0.0))
+        if not (took and guessed and here and guessed_here):
+            return 1.0
+        return (here / guessed_here) / (took / guessed)
+
+    def of(self, job: Job, place: str | None = None) -> float:
+        """The seconds expected, on a device if told; before the first measurement of this kind, just the guess."""
+        if place is not None:
+            return self.of(job) * self.slowness(job.kind, place)
         known = self._seconds.get((job.kind, job.client))
         if known is not None:
             return known

@@ -6,7 +6,7 @@ import os
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from potluck.core.errors import PotluckError
 from potluck.core.method import payload_types
 from potluck.engines.memory import SpillFolder, default_budget
 from potluck.engines.pool.agenda import NOBODY, Agenda
+from potluck.engines.pool.anew import Blueprint, Post, await_ready, start_anew
 from potluck.engines.pool.costs import Costs, Guess
 from potluck.engines.pool.process import Process, check_possible, start
 from potluck.engines.pool.wire import Order, Report, Wire
@@ -36,6 +37,9 @@ class PoolEngine:
 
     `memory` is the number of bytes that clients may hold in all workers together (half of what is free unless
     told), `spill_dir` the place for a temporary folder, `cost` a first guess at the relative cost of a client.
+
+    Without `blueprint` workers are forked and compute on the CPU. With it they are started anew, `workers` on each of
+    `places`, and make their clients there; `memory` then is what clients may hold on each device.
     """
 
     name = "pool"
@@ -50,24 +54,30 @@ class PoolEngine:
         spill_dir: Path | str | None = None,
         *,
         cost: Guess | None = None,
+        blueprint: Blueprint | None = None,
+        places: Sequence[str] = ("",),
     ) -> None:
-        check_possible()
+        check_possible(anew=blueprint is not None)
         count = workers or len(os.sched_getaffinity(0))
         self._worker = worker_factory()
         self._wire = Wire(*payload_types(self._worker.method))
-        self._budget = (default_budget() if memory is None else memory) // count
         self._folder = SpillFolder(spill_dir)
+        self._post = None if blueprint is None else Post(blueprint, self._folder, memory, count)
+        self._budget = (default_budget() if memory is None else memory) // count if blueprint is None else 0
+        processes: list[Process] = []
         self._costs = Costs(cost)
-        self._agenda = Agenda(self._costs)
+        self._agenda = Agenda(self._costs, place=lambda number: processes[number].place)
         self._versions: dict[int, int] = {}
         self._attempts: Counter[int] = Counter()
         self._outstanding = 0
         self._ready: deque[Answer | Failure] = deque()
-        self._processes: list[Process] = []
+        self._processes = processes
         self._end = weakref.finalize(self, _end, os.getpid(), self._processes, self._folder)
         self._folder.make()
-        for _ in range(count):
-            self._processes.append(self._start())
+        for place in [*places] * count:  # in turn, so that the first jobs go to all devices
+            self._processes.append(self._start(place))
+        for process in self._processes if blueprint is not None else ():
+            await_ready(process)
 
     def submit(self, job: Job) -> None:
         """Queue a job. It starts at once only beside others: the first of many waits to be compared with them."""
@@ -105,8 +115,10 @@ class PoolEngine:
 
     # -- giving out ---------------------------------------------------------------------------------------
 
-    def _start(self) -> Process:
-        return start(self._worker, self._wire, self._folder, self._budget)
+    def _start(self, place: str) -> Process:
+        if self._post is None:
+            return start(self._worker, self._wire, self._folder, self._budget)
+        return start_anew(place, self._post)
 
     def _working(self) -> list[Process]:
         return [process for process in self._processes if process.job is not None]
@@ -123,7 +135,7 @@ class PoolEngine:
         """Seconds that each worker still needs for its present job, as far as can be told."""
         now = time.perf_counter()
         return {
-            number: max(0.0, self._costs.of(process.job) - (now - process.since))
+            number: max(0.0, self._costs.of(process.job, process.place) - (now - process.since))
             for number, process in enumerate(self._processes)
             if process.job is not None
         }
@@ -165,7 +177,7 @@ class PoolEngine:
             if before:
                 self._folder.drop(job.client, before)
         if isinstance(report.result, Answer):
-            self._costs.note(job, report.result.seconds - report.loading)
+            self._costs.note(job, report.result.seconds - report.loading, process.place)
         if report.loading:
             self._agenda.moving = (self._agenda.moving + report.loading) / 2
         for over in (job.id, NO_JOB):
@@ -186,7 +198,9 @@ class PoolEngine:
                 )
         else:
             self._repeat(job, how)
-        self._processes[number] = self._start()
+        self._processes[number] = self._start(process.place)
+        if self._post is not None:
+            await_ready(self._processes[number])
 
     def _repeat(self, job: Job, how: str) -> None:
         self._attempts[job.id] += 1

@@ -1,7 +1,7 @@
 """One worker process: how it is started, what it does all day, and how it ends.
 
-Workers are forked. So they see the data without a copy, and models, methods and closures need not be
-pickled. Forking is safe here because a worker computes on one thread only: a process that was forked after
+Workers are forked (`anew.py` has those on accelerators). So they see the data without a copy, and models, methods
+and closures need not be pickled. Forking is safe here because a worker computes on one thread only: a process that was forked after
 its parent used several torch threads hangs as soon as it asks for several itself, and not otherwise.
 """
 
@@ -17,8 +17,8 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -31,12 +31,31 @@ from potluck.loop.worker import Worker
 _PATIENCE = 0.5
 
 
+class Handle(Protocol):
+    """A process that was started, however."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """How it ended; negative for a signal."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+    def join(self) -> None:
+        """Wait until it is gone."""
+
+
 @dataclass
 class Process:
-    """A worker process as its parent sees it; `job` is what it works on since `since`."""
+    """A worker process as its parent sees it, and its device; `job` is what it works on since `since`."""
 
-    handle: BaseProcess
+    handle: Handle
     socket: socket.socket
+    place: str = ""
     job: Job | None = None
     since: float = 0.0
     forget: list[int] = field(default_factory=list)
@@ -50,8 +69,8 @@ class Process:
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def check_possible() -> None:
-    """Refuse where worker processes cannot be forked."""
+def check_possible(*, anew: bool = False) -> None:
+    """Refuse where worker processes cannot be started: forked, or `anew`."""
     if "fork" not in multiprocessing.get_all_start_methods():
         raise PotluckError(f"engine.name = 'pool' cannot fork processes on {sys.platform}; use serial.")
     if multiprocessing.current_process().daemon:
@@ -59,17 +78,23 @@ def check_possible() -> None:
             "engine.name = 'pool' cannot start processes inside a worker of multiprocessing.Pool or another "
             "daemonic process; use engine='serial' there."
         )
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not anew and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise PotluckError(
             "engine.name = 'pool' cannot share a GPU with worker processes that are forked; use serial."
         )
 
 
+def connected() -> tuple[socket.socket, socket.socket]:
+    """Two ends that are wide enough for tensors."""
+    pair = socket.socketpair()
+    for end in pair:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    return pair
+
+
 def start(worker: Worker, wire: Wire, folder: SpillFolder, budget: int) -> Process:
     """Fork a worker process that serves one end of a new socket pair."""
-    ours, theirs = socket.socketpair()
-    for end in (ours, theirs):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    ours, theirs = connected()
     handle = multiprocessing.get_context("fork").Process(
         target=_main, args=(worker, wire, folder, budget, ours, theirs, os.getpid()), daemon=True
     )
@@ -90,6 +115,13 @@ def _main(
     parent: int,
 ) -> None:
     ours.close()
+    serve(worker, wire, folder, budget, theirs, parent)
+
+
+def serve(
+    worker: Worker, wire: Wire, folder: SpillFolder, budget: int, theirs: socket.socket, parent: int
+) -> None:
+    """Do jobs as they come, until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)

@@ -97,8 +97,7 @@ class Node:
         me, state = self.federation.client(self.index), self.journal.state(job.number)
         me.info = replace(me.info, index=job.client)
         if state is not None:
-            device = me.task.device
-            me.restore(Flat({name: t.to(device) for name, t in state.tensors.items()}, state.layout))
+            me.restore(state)
         return me
 
 

@@ -1,0 +1,112 @@
+"""Which engine a run gets, and how it is set up: decided once, by what suits or by measuring, then on record."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from potluck.core.errors import PotluckError
+from potluck.core.random import one_thread
+from potluck.engines.channels_last import chosen as chosen_layouts
+from potluck.engines.pool.anew import hindrance
+from potluck.engines.pool.crowd import best_crowd
+from potluck.engines.pool.process import check_possible
+from potluck.engines.vectorized.decide import is_faster_together
+from potluck.experiment import read_experiment
+from potluck.experiment.sections import EngineSettings
+from potluck.federation.federation import BUILT, Federation
+from potluck.federation.population import device_names
+from potluck.runs.blueprint import blueprint
+from potluck.runs.resolve import Resolved
+
+_log = logging.getLogger("potluck")
+
+
+def decide_engine(resolved: Resolved, file: Path) -> Resolved:
+    """What `auto` means for engine, vectorisation and layout: what the run's file says, or else what suits."""
+    federation, settings = resolved.federation, resolved.experiment.engine
+    known = read_experiment(file).get("engine", {}) if file.exists() else {}
+    decided: dict[str, Any] = {}
+    if settings.vectorize == "auto":
+        decided["engine.vectorize"] = known.get("vectorize") or _measured(federation)
+    together = decided.get("engine.vectorize", settings.vectorize) == "on"
+    decided["engine.channels_last"] = _layout(settings, federation, known.get("channels_last"), together)
+    resolved = replace(
+        resolved,
+        experiment=resolved.experiment.changed(decided),
+        federation=federation.laid_out(decided["engine.channels_last"]),
+    )
+    chosen = _engine(resolved, known, together)
+    return replace(resolved, experiment=resolved.experiment.changed(chosen))
+
+
+def _engine(resolved: Resolved, known: Mapping[str, Any], together: bool) -> dict[str, Any]:
+    """The engine, and how many workers it has on accelerators."""
+    settings = resolved.experiment.engine
+    several = len(device_names(settings.device)) > 1
+    if several and (together or settings.name == "serial"):
+        other = "engine.vectorize = 'on'" if together else "engine.name = 'serial'"
+        raise PotluckError(
+            f"engine.device = {settings.device!r} lists several devices; {other} works on one, so leave one out."
+        )
+    accelerated = resolved.federation.task.device.type != "cpu"
+    name = known.get("name", "auto") if settings.name == "auto" else settings.name
+    if accelerated and name in ("auto", "pool") and not together:
+        return _on_accelerators(resolved, name, settings.workers or known.get("workers", 0))
+    if name == "auto":
+        name = "serial" if accelerated else "pool"
+    if name == "pool" and not together:
+        check_possible()
+    return {"engine.name": name}
+
+
+def _on_accelerators(resolved: Resolved, name: str, workers: int) -> dict[str, Any]:
+    """The pool with as many workers per device as were asked for or as a trial finds; serial where one would do."""
+    settings, places = resolved.experiment.engine, device_names(resolved.experiment.engine.device)
+    plan = blueprint(resolved)
+    try:
+        check_possible(anew=True)
+        if reason := hindrance(plan):
+            raise PotluckError(
+                f"Worker processes on {settings.device} cannot be told what to build ({reason}); put it in a module "
+                "of its own, or use --engine serial."
+            )
+        clients = resolved.federation.task.clients
+        largest = max(clients, key=lambda info: resolved.federation.cost(info.index))
+        workers = workers or best_crowd(plan, places, largest.index, len(clients))
+    except PotluckError as error:
+        if name == "pool" or len(places) > 1:
+            raise
+        _log.warning("%s Going on with the serial engine.", error)
+        return {"engine.name": "serial"}
+    if name == "auto" and workers * len(places) == 1:
+        return {"engine.name": "serial"}
+    return {"engine.name": "pool", "engine.workers": workers}
+
+
+def _layout(
+    settings: EngineSettings, federation: Federation, known: Sequence[str] | None, together: bool
+) -> tuple[str, ...]:
+    """The architectures whose channels lie last: a stack has them first, and nodes build their networks themselves."""
+    words = settings.channels_last
+    if settings.nodes and words == BUILT:
+        return words
+    built = chosen_layouts(BUILT, federation)
+    if together or settings.name == "flower":
+        usual = () if together else built
+        if words in (BUILT, ("auto",), usual):
+            return usual
+        other = "engine.vectorize = 'on'" if together else "engine.name = 'flower'"
+        raise PotluckError(f"engine.channels_last does not go with {other}; leave one of them out.")
+    if known is not None and words in (BUILT, ("auto",)):
+        return tuple(known)
+    with one_thread():
+        return chosen_layouts(words, federation)
+
+
+def _measured(federation: Federation) -> str:
+    with one_thread():
+        return "on" if is_faster_together(federation.task, federation.client) else "off"

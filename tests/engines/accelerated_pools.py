@@ -1,0 +1,105 @@
+"""A program of its own: the pool on make-believe accelerators, in several processes; prints what was found.
+
+It runs with the folder `away` in its path, so that its worker processes know the device too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+import potluck
+from potluck.core.errors import PotluckError
+from potluck.engines.pool import PoolEngine
+from potluck.experiment import read_experiment
+from potluck.loop.callbacks import Callback
+from potluck.loop.loop import Loop
+from potluck.runs import decide_engine
+from tiny import Net, StopAt
+
+FOLDER = Path(sys.argv[1])
+SETTINGS: dict[str, Any] = {
+    "data": {"name": "digits", "limit": 120},
+    "partition": {"clients": 3},
+    "schedule": {"rounds": 2},
+    "training": {"epochs": 1, "optimizer": "adam", "lr": 0.01, "keep_optimizer": True},
+}
+POOL = {"name": "pool", "device": "away:0,away:1", "workers": 1, "memory": 1e-6}
+
+
+class Killer(Callback):
+    """Kills a worker process before the second round."""
+
+    def on_start(self, loop: Loop) -> None:
+        engine = loop.dispatcher.engine
+        assert isinstance(engine, PoolEngine)
+        self.engine, self.first = engine, engine.pids
+
+    def on_step(self, step: Any) -> None:
+        if step.record.step == 1:
+            os.kill(self.engine.pids[1], signal.SIGKILL)
+
+    def on_end(self, end: Any) -> None:
+        self.replaced = self.engine.pids[0] == self.first[0] and self.engine.pids[1] != self.first[1]
+
+
+def run(method: str, engine: dict[str, Any], out: str, **more: Any) -> list[dict[str, Any]]:
+    asked = {"method": {"name": method}, "engine": engine, **SETTINGS}
+    done = potluck.run(asked, out=FOLDER / out, **more)
+    return [{**row, "seconds": 0} for row in done.rounds]
+
+
+def pools_agree_with_one_process() -> dict[str, bool]:
+    """MOON's clients keep a model; here they are put away and come back, also on another device or after a death."""
+    there, killer = run("moon", {"name": "serial", "device": "away"}, "serial"), Killer()
+    same = {"killed": run("moon", POOL, "killed", callbacks=[killer]) == there and killer.replaced}
+    try:
+        run("moon", POOL, "resumed", callbacks=[StopAt(1)])
+    except KeyboardInterrupt:
+        same["resumed"] = run("moon", POOL, "resumed", resume=True) == there
+    return same
+
+
+def decisions() -> dict[str, Any]:
+    """What `auto` comes to, and that it is kept."""
+    asked: list[list[str]] = []
+
+    def crowd(plan: Any, places: list[str], client: int, clients: int) -> int:
+        asked.append(places)
+        return 1
+
+    with patch.object(decide_engine, "best_crowd", crowd):
+        run("standalone", {"device": "away"}, "alone")
+        run("standalone", {"device": "away"}, "alone", resume=True)
+    return {"asked": asked, "one worker on one device": engine_of("alone")}
+
+
+def engine_of(out: str) -> str:
+    return str(read_experiment(FOLDER / out / "experiment.toml")["engine"]["name"])
+
+
+def what_cannot_travel() -> dict[str, str]:
+    """Models that only this program can make: by a closure."""
+    mine, pair = [lambda: Net(64, 8, 10)], (torch.randn(60, 64), torch.arange(60) % 10)
+    settings = {name: part for name, part in SETTINGS.items() if name != "data"}
+
+    def own(engine: dict[str, Any], out: str) -> None:
+        potluck.run("standalone", data=pair, models=mine, engine=engine, out=FOLDER / out, **settings)
+
+    own({"device": "away"}, "own")
+    try:
+        own(POOL, "own-pool")
+    except PotluckError as error:
+        return {"closure, auto": engine_of("own"), "closure, pool": str(error)}
+    return {}
+
+
+if __name__ == "__main__":
+    print(json.dumps({**pools_agree_with_one_process(), **decisions(), **what_cannot_travel()}))

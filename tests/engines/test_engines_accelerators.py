@@ -1,0 +1,182 @@
+"""The pool on accelerators: processes of its own on each, on a make-believe device; and what is decided before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import potluck
+from potluck.core.errors import PotluckError
+from potluck.engines import memory
+from potluck.engines.hardware import accelerators, alone_with, free_memory, held_memory, settle
+from potluck.engines.pool import crowd
+from potluck.engines.pool.agenda import Agenda
+from potluck.engines.pool.anew import hindrance
+from potluck.engines.pool.costs import Costs
+from potluck.federation.population import pick_devices
+from potluck.loop.jobs import Job
+from potluck.runs.blueprint import RunBlueprint
+from potluck.runs.resolve import Parts
+
+HERE = Path(__file__).parent
+
+
+def test_pools_on_two_devices_give_the_bits_of_one_process_whatever_dies_or_moves(tmp_path: Path):
+    log = tmp_path / "devices"
+    paths = [HERE / "away", HERE, HERE.parent, *sys.path]
+    done = subprocess.run(
+        [sys.executable, str(HERE / "accelerated_pools.py"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "AWAY_LOG": str(log)},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["killed"]
+    assert found["resumed"]
+    first: dict[str, str] = {}
+    for line in log.read_text().splitlines():
+        process, number = line.split()
+        first.setdefault(process, number)
+    assert sorted(list(first.values())[1:4]) == ["0", "1", "1"]  # two workers, and the heir of the killed one
+    assert found["asked"] == [["away"]]  # once: it was on record afterwards
+    assert found["one worker on one device"] == "serial"
+    assert found["closure, auto"] == "serial"
+    assert "cannot be told what to build" in done.stderr
+    assert "use --engine serial" in found["closure, pool"]
+
+
+class Portable:
+    """Stands for what a user brings."""
+
+
+def test_what_a_new_process_could_not_find_is_named(monkeypatch: pytest.MonkeyPatch):
+    from potluck.experiment import parse_experiment
+    from potluck.methods.fedgh import FedGH
+
+    def plan(*models: Any) -> RunBlueprint:
+        return RunBlueprint(parse_experiment({}), FedGH(), Parts(models=models))
+
+    assert hindrance(plan(Portable)) is None
+    assert "lambda" in str(hindrance(plan(lambda: Portable())))
+    monkeypatch.setattr(Portable, "__module__", "__main__")
+    assert hindrance(plan(Portable)) == "Portable is defined in the main program"
+
+
+@pytest.mark.parametrize(("seen", "mine"), [(None, "1"), ("", "1"), ("3,5", "5"), ("GPU-a, GPU-b", "GPU-b")])
+def test_a_process_sees_its_own_nvidia_device_alone(seen: str | None, mine: str):
+    environment = {"HOME": "/"} if seen is None else {"HOME": "/", "CUDA_VISIBLE_DEVICES": seen}
+    assert alone_with("cuda:1", environment) == ("cuda:0", {"HOME": "/", "CUDA_VISIBLE_DEVICES": mine})
+    assert alone_with("mps", environment) == ("mps", environment)
+
+
+def test_without_an_accelerator_there_is_none_to_ask():
+    cpu = torch.device("cpu")
+    settle(cpu)
+    assert (accelerators(), free_memory(cpu), held_memory(cpu)) == ([], None, 0)
+
+
+def test_a_device_with_memory_of_its_own_sets_the_budget(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1000 if device.type == "cuda" else None)
+    monkeypatch.setattr(memory, "available_memory", lambda: 64)
+    assert memory.default_budget(torch.device("cuda")) == 500
+    assert memory.default_budget() == 32
+
+
+@pytest.mark.parametrize(
+    ("speeds", "free", "cores", "best"),
+    [
+        ({1: 10.0, 2: 19.0, 4: 20.0}, None, 8, 2),  # four do hardly more than two
+        ({1: 10.0, 2: 10.5}, None, 8, 1),
+        (
+            {1: 10.0, 2: 20.0, 4: 40.0},
+            None,
+            8,
+            4,
+        ),  # eight clients would be too few for more than four of two devices
+        ({1: 10.0, 2: 20.0}, 250, 8, 2),  # two more of 200 bytes do not fit
+        ({1: 10.0}, None, 2, 1),  # a core each
+    ],
+)
+def test_a_trial_doubles_workers_while_they_pay_and_fit(
+    speeds: dict[int, float], free: int | None, cores: int, best: int, monkeypatch: pytest.MonkeyPatch
+):
+    ended: list[bool] = []
+
+    class Fake:
+        def end(self) -> None:
+            ended.append(True)
+
+    monkeypatch.setattr(crowd, "start_anew", lambda place, post: Fake())
+    monkeypatch.setattr(crowd, "await_ready", lambda process: None)
+    monkeypatch.setattr(crowd, "_together", lambda present: (speeds[len(present)], 200))
+    monkeypatch.setattr(crowd, "free_memory", lambda device: free)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda number: set(range(cores)))
+    assert crowd.best_crowd(None, ["cpu", "other"], 0, 8) == best  # type: ignore[arg-type]
+    assert len(ended) == max(speeds)
+
+
+def job(number: int, client: int) -> Job:
+    return Job(number, "train", client, 0, 1, 1)
+
+
+def test_costs_know_how_slow_a_device_is():
+    """Alike jobs of 1 s on one device and 3 s on the other: the mean is 2 s, so they are half and one and a half as slow."""
+    costs = Costs()
+    costs.note(job(1, 0), 1.0, "fast")
+    costs.note(job(2, 1), 3.0, "slow")
+    assert costs.slowness("train", "fast") == 0.5
+    assert costs.slowness("train", "slow") == 1.5
+    assert costs.slowness("evaluate", "slow") == 1.0
+    assert costs.of(job(3, 7), "slow") == pytest.approx(1.5 * costs.of(job(3, 7)))
+
+
+def test_a_slow_device_helps_only_where_the_wait_is_longer_than_its_own_time():
+    costs = Costs()
+    places = {0: "fast", 1: "slow"}
+    for client in range(4):
+        costs.note(job(client, client), 1.0, "fast")
+    for client in range(4, 8):
+        costs.note(job(client, client), 9.0, "slow")
+    for helper, helped in ((0, True), (1, False)):
+        agenda = Agenda(costs, 0.01, lambda worker: places[worker])
+        other = 1 - helper
+        for client in (0, 1):
+            agenda.add(job(10 + client, client))
+            agenda.take(other, {})
+            agenda.done(client)
+        for client in (0, 1):
+            agenda.add(job(20 + client, client))
+        agenda.take(other, {})  # busy with one, the next one waits
+        assert (agenda.take(helper, {other: 1.0}) is not None) == helped
+
+
+@pytest.mark.parametrize(
+    ("device", "sentence"),
+    [
+        ("cpu,cpu", "must list different devices of one kind"),
+        ("cpu,meta", "must list different devices of one kind"),
+        ("cpu:0,cpu:1", "there is one CPU; set engine.workers"),
+    ],
+)
+def test_devices_that_make_no_sense_together_are_one_sentence(device: str, sentence: str):
+    with pytest.raises(PotluckError, match=sentence):
+        pick_devices(device)
+
+
+@pytest.mark.parametrize("engine", [{"name": "serial"}, {"vectorize": "on"}])
+def test_several_devices_need_the_pool(
+    engine: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("potluck.federation.population.pick_devices", lambda text: [torch.device("cpu")])
+    with pytest.raises(PotluckError, match="lists several devices; engine"):
+        potluck.run("fedgh", engine={**engine, "device": "cuda:0,cuda:1"}, out=tmp_path / "run")
