@@ -12,8 +12,9 @@ from potluck.core.method import Need
 from potluck.core.random import one_thread
 from potluck.engines.trial import BATCHES, time_training
 from potluck.experiment import Experiment
+from potluck.runs.decide_engine import decide_engine
 from potluck.runs.folder import EXPERIMENT, SUMMARY, check_folder
-from potluck.runs.resolve import Resolved, decide_engine, resolve
+from potluck.runs.resolve import Resolved, resolve
 
 START = 2.0
 """Seconds that a run takes besides training: workers start, clients are tested, a page is written."""

@@ -23,6 +23,7 @@ from potluck.runs.blueprint import blueprint
 from potluck.runs.resolve import Resolved
 
 _log = logging.getLogger("potluck")
+_crowds: dict[tuple[object, ...], int] = {}
 
 
 def decide_engine(resolved: Resolved, file: Path) -> Resolved:
@@ -66,17 +67,14 @@ def _engine(resolved: Resolved, known: Mapping[str, Any], together: bool) -> dic
 def _on_accelerators(resolved: Resolved, name: str, workers: int) -> dict[str, Any]:
     """The pool with as many workers per device as were asked for or as a trial finds; serial where one would do."""
     settings, places = resolved.experiment.engine, device_names(resolved.experiment.engine.device)
-    plan = blueprint(resolved)
     try:
         check_possible(anew=True)
-        if reason := hindrance(plan):
+        if reason := hindrance(blueprint(resolved)):
             raise PotluckError(
                 f"Worker processes on {settings.device} cannot be told what to build ({reason}); put it in a module "
                 "of its own, or use --engine serial."
             )
-        clients = resolved.federation.task.clients
-        largest = max(clients, key=lambda info: resolved.federation.cost(info.index))
-        workers = workers or best_crowd(plan, places, largest.index, len(clients))
+        workers = workers or _crowd(resolved, places)
     except PotluckError as error:
         if name == "pool" or len(places) > 1:
             raise
@@ -85,6 +83,23 @@ def _on_accelerators(resolved: Resolved, name: str, workers: int) -> dict[str, A
     if name == "auto" and workers * len(places) == 1:
         return {"engine.name": "serial"}
     return {"engine.name": "pool", "engine.workers": workers}
+
+
+def _crowd(resolved: Resolved, places: list[str]) -> int:
+    """Workers per device by a trial; one serves all runs of this process with the same models, data and training."""
+    experiment, federation = resolved.experiment, resolved.federation
+    clients = federation.task.clients
+    alike = (
+        tuple(places),
+        *federation.task.architectures,
+        experiment.data,
+        experiment.training,
+        len(clients),
+    )
+    if alike not in _crowds:
+        largest = max(clients, key=lambda info: federation.cost(info.index))
+        _crowds[alike] = best_crowd(blueprint(resolved), places, largest.index, len(clients))
+    return _crowds[alike]
 
 
 def _layout(

@@ -1,8 +1,8 @@
 """One worker process: how it is started, what it does all day, and how it ends.
 
 Workers are forked (`anew.py` has those on accelerators). So they see the data without a copy, and models, methods
-and closures need not be pickled. Forking is safe here because a worker computes on one thread only: a process that was forked after
-its parent used several torch threads hangs as soon as it asks for several itself, and not otherwise.
+and closures need not be pickled. Forking is safe here because a worker computes on one thread only: a process that
+was forked after its parent used several torch threads hangs as soon as it asks for several itself, and not otherwise.
 """
 
 from __future__ import annotations
