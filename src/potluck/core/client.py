@@ -168,7 +168,7 @@ class Client:
                 if adjust is not None:
                     adjust()
                 for optimizer in optimizers:
-                    self.apply(optimizer, scale)
+                    self.apply(optimizer)
                 if scale is not None:
                     scale.update()
                 if after is not None:
@@ -257,15 +257,15 @@ class Client:
         loss.backward()  # type: ignore[no-untyped-call]
         self.apply(optimizer)
 
-    def apply(self, optimizer: Optimizer, scale: Scale | None = None) -> None:
+    def apply(self, optimizer: Optimizer) -> None:
         """Step on gradients that are there already (clipped as the experiment says)."""
         if self.training.clip_norm is not None:
             parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
             nn.utils.clip_grad_norm_(parameters, self.training.clip_norm)
-        if scale is None:
+        if self._scale is None:
             optimizer.step()
         else:
-            scale.step(optimizer)
+            self._scale.step(optimizer)
 
     def _loss_scale(self) -> Scale | None:
         """What this client's losses are scaled by in `fp16`; it is learned over all its jobs."""
