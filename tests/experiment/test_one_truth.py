@@ -115,16 +115,20 @@ def test_a_subclass_of_a_built_in_rule_is_not_replaced_by_its_parent(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("method", "why"),
+    ("method", "rule", "why"),
     [
-        ("fedgh", "FedGH trains its head on every class mean by itself"),
-        ("fedhe", "FedHe"),
-        ("standalone", "Standalone"),
+        ("standalone", "median", "Standalone exchanges nothing"),
+        ("heterofl", "krum", "answers of HeteroFL differ in form"),
+        ("fedrolex", "geometric-median", "answers of FedRolex differ in form"),
     ],
 )
-def test_a_robust_rule_that_could_not_act_is_refused_with_the_reason(method: str, why: str):
-    with pytest.raises(PotluckError, match=f"schedule.robust = 'median' cannot act: {why}"):
-        potluck.run(method, schedule={"robust": "median"}, rounds=1, clients=2)
+def test_a_robust_rule_that_could_not_act_is_refused_with_the_reason(method: str, rule: str, why: str):
+    with pytest.raises(PotluckError, match=f"schedule.robust = '{rule}' cannot act: {why}"):
+        potluck.run(method, schedule={"robust": rule}, rounds=1, clients=2)
+    with pytest.raises(
+        PotluckError, match=r"schedule.attackers = 0.1 cannot act: schedule.robust = 'median'"
+    ):
+        potluck.run("fedgh", schedule={"robust": "median", "attackers": 0.1}, rounds=1, clients=2)
 
 
 class Meddler(potluck.Callback):

@@ -28,6 +28,7 @@ from potluck.testing import small_federation
 from tiny import Recorder, context, make_loop, tiny
 
 ROBUST = ("median", "trimmed-mean", "norm-clip")
+WHOLE = ("krum", "geometric-median")
 VALUES = torch.tensor([1.0, 2.0, 3.0, 4.0, 1000.0])
 
 
@@ -99,13 +100,17 @@ def huge(tensor: Tensor) -> Tensor:
     return 1e6 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1)).abs().to(tensor.dtype)
 
 
-AVERAGING = ("fedavg", "lg-fedavg", "fedproto", "fd", "heterofl", "scaffold", "fml", "fedmd", "inclusivefl")
+AVERAGING = (
+    "fedavg", "lg-fedavg", "fedproto", "fd", "heterofl", "scaffold", "fml", "fedmd", "inclusivefl", "fednova", "fedhe",
+    "fedl2g-l", "fedgen",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", AVERAGING)
 def test_one_poisoned_client_of_ten(name: str):
     """Ten honest answers give a state; replacing one by huge numbers moves only the mean far from it."""
-    method = make_method(method_class(name), {})
+    settings = {"fedl2g-l": {"server_clip": None}, "fedgen": {"variant": "original"}}
+    method = make_method(method_class(name), settings.get(name, {}))
     watcher = Recorder()
     fed = small_federation(method, clients=10, samples=6, classes=[(0, 1, 2)])
     loop = make_loop(method, fed, evaluation=Evaluation(every=9), callbacks=[watcher])
@@ -124,7 +129,7 @@ def test_one_poisoned_client_of_ten(name: str):
         return max(float((one - other).abs().max()) for one, other in pairs if one.shape == other.shape)
 
     assert distance("mean") > 1e3
-    for rule in ROBUST:
+    for rule in (*ROBUST, *(WHOLE if method.compares else ())):
         assert distance(rule) < 20, rule
 
 
@@ -153,6 +158,6 @@ def test_the_other_nine_still_learn():
 
 
 def test_the_experiment_says_which_average():
-    experiment = parse_experiment({"schedule": {"robust": "trimmed-mean", "trim": 0.2}})
-    loop = make_loop(experiment.build_method(), tiny(2), robust="trimmed-mean", trim=0.2)
+    experiment = parse_experiment({"schedule": {"robust": "trimmed-mean", "attackers": 0.2}})
+    loop = make_loop(experiment.build_method(), tiny(2), robust="trimmed-mean", attackers=0.2)
     assert loop.server.context().averaging == experiment.schedule.averaging == Averaging("trimmed-mean", 0.2)

@@ -87,7 +87,9 @@ class Method(ABC, Generic[State, Down, Up]):
     sees_latest: ClassVar[bool] = False
     """Whether `server` wants, beside a few answers that just came, the latest ones of the rest of a cohort."""
     averages: ClassVar[str] = ""
-    """What the server takes averages of by the kit's functions, which `schedule.robust` acts on; empty: of nothing."""
+    """What `schedule.robust` acts on, by the kit's averages or by `kit.screened`; empty: on nothing."""
+    compares: ClassVar[bool] = True
+    """Whether answers are of one form, so that rules that compare them as wholes (krum, geometric-median) can act."""
     no_average: ClassVar[str] = "does not say that its server takes averages (Method.averages)"
     """Why there is nothing to average, where there is not: words that follow the method's name."""
 

@@ -99,7 +99,7 @@ class Task:
         return id(self)
 
 
-Rule = Literal["mean", "median", "trimmed-mean", "norm-clip"]
+Rule = Literal["mean", "median", "trimmed-mean", "norm-clip", "krum", "geometric-median"]
 
 
 @dataclass(frozen=True)
@@ -107,17 +107,24 @@ class Averaging:
     """How a server step takes averages.
 
     `median` and `trimmed-mean` go scalar by scalar and count every answer alike, whatever its samples.
-    `trimmed-mean` leaves out the share `trim` at either end (at least one answer where there are three).
+    `trimmed-mean` leaves out the share of expected attackers at either end (at least one answer of three).
     `norm-clip` shortens changes that are longer than the median one and then takes the usual mean.
+    `krum` and `geometric-median` look at whole answers, or at whole rows of a class: the mean of those nearest to each
+    other, without the share of expected attackers, and the point that is nearest to all.
     """
 
     rule: Rule = "mean"
-    trim: float = 0.1
+    attackers: float = 0.3
 
     @property
     def ranks(self) -> bool:
         """Whether scalars are ordered instead of summed."""
         return self.rule in ("median", "trimmed-mean")
+
+    @property
+    def weighs(self) -> bool:
+        """Whether answers count by where they lie among the others."""
+        return self.rule in ("krum", "geometric-median")
 
     @property
     def clips(self) -> bool:

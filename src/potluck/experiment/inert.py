@@ -27,8 +27,8 @@ def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
             "training.momentum",
             f"training.optimizer = {training.optimizer!r} has moments of its own; leave it out",
         )
-    if schedule.robust != "trimmed-mean":
-        yield "schedule.trim", f"schedule.robust = {schedule.robust!r} trims nothing; leave it out"
+    if schedule.robust not in ("trimmed-mean", "krum"):
+        yield "schedule.attackers", f"schedule.robust = {schedule.robust!r} counts on no share; leave it out"
     if schedule.synchronous and schedule.mode != "auto":
         yield "schedule.staleness_power", "in a synchronous schedule no answer is stale; leave it out"
     yield from _harms(experiment)

@@ -54,6 +54,7 @@ from potluck.kit.groups import (
 from potluck.kit.head import Head, initial_head, with_head
 from potluck.kit.losses import distillation, proximal_term
 from potluck.kit.robust import by_class, centre, clip_changes, middle_rows
+from potluck.kit.screen import screened, trusted
 from potluck.kit.shared_model import SharedWeights, as_received, own_copy, without_head
 from potluck.kit.slicing import SliceMean, Window, corner, indices, mesh, take, widest
 from potluck.kit.tensors import call_with, sgd_step
@@ -114,6 +115,7 @@ __all__ = [
     "row_loss",
     "sample_weights",
     "scatter_rows",
+    "screened",
     "seeded",
     "sgd_step",
     "slice_for",
@@ -123,6 +125,7 @@ __all__ = [
     "take",
     "tensors_of",
     "travels",
+    "trusted",
     "widest",
     "with_head",
     "with_statistics",

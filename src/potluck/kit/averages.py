@@ -23,6 +23,7 @@ from potluck.core.method import Update
 from potluck.core.model import is_statistic
 from potluck.core.payload import Payload, Tensors
 from potluck.core.task import Averaging, Context
+from potluck.kit.nearness import part_weights
 from potluck.kit.robust import centre, clip_changes
 
 Up = TypeVar("Up", bound=Payload)
@@ -122,6 +123,7 @@ def mean_change(
         return average_parts(ctx.averaging, result, changes, _weights(updates, by))
     if ctx.averaging.clips:
         changes = clip_changes(changes, result)
+    near = part_weights(ctx.averaging, changes) if ctx.averaging.weighs else []
     sizes = [float(update.client.samples) if by == "samples" else 1.0 for update in updates]
     missing = of.missing * (_mean_samples(ctx) if by == "samples" else 1.0)
     for name in result:
@@ -131,6 +133,8 @@ def mean_change(
         if owners and ctx.averaging.ranks:
             middle = centre(ctx.averaging, torch.stack([changes[number][name] for number in owners]))
             result[name] = sum(counted) * middle
+        elif owners and near:
+            result[name] = sum(counted) * _weighed(name, result[name], changes, owners, near)
         elif owners:
             terms = [one * changes[number][name] for one, number in zip(counted, owners, strict=True)]
             result[name] = sum_tensors(terms)
@@ -168,6 +172,8 @@ def average_parts(
     result = dict(old)
     if how.clips:
         parts = clip_changes(parts, old)
+    if how.weighs and parts:
+        weights = part_weights(how, parts)
     for name in old:
         owners = [number for number, part in enumerate(parts) if name in part]
         if owners and how.ranks:
@@ -175,6 +181,15 @@ def average_parts(
         elif owners and weights is None:
             result[name] = sum_tensors([parts[number][name] for number in owners]) / len(owners)
         elif owners and weights is not None:
-            total = sum(weights[number] for number in owners)
-            result[name] = sum_tensors([(weights[number] / total) * parts[number][name] for number in owners])
+            result[name] = _weighed(name, old[name], parts, owners, weights)
     return result
+
+
+def _weighed(
+    name: str, old: Tensor, parts: Sequence[Tensors], owners: Sequence[int], weights: Sequence[float]
+) -> Tensor:
+    """The mean over those who own a tensor, by weights; the old value where none of them counts."""
+    total = sum(weights[number] for number in owners)
+    if not total:
+        return old
+    return sum_tensors([(weights[number] / total) * parts[number][name] for number in owners])

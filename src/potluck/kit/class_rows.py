@@ -18,6 +18,7 @@ from potluck.core.schema import Labels, Shape
 from potluck.core.task import Averaging, Context, Task
 from potluck.kit.averages import portion
 from potluck.kit.robust import middle_rows
+from potluck.kit.screen import screened
 
 
 @dataclass(frozen=True)
@@ -136,12 +137,14 @@ def fold_rows(
     sent: Sequence[tuple[Tensor, Tensor]],
     counts: Sequence[Tensor] | None = None,
 ) -> tuple[ClassTable, Tensor]:
-    """The table with each class's mean over its senders, and how many senders a class had.
+    """The table with each class's mean over its senders, and how many senders a class had that could be believed.
 
     Where the answers are no whole cohort, a class that had a row keeps it by as much as is missing to one, and by what
     stale answers count less; a class that had none takes the senders' mean.
     """
     classes, of = len(old.known), portion(ctx, updates)
+    sent, kept = screened(ctx.averaging, sent, classes)
+    counts = None if counts is None else [mine[mask] for mine, mask in zip(counts, kept, strict=True)]
     if of.whole:
         rows, senders = mean_rows(ctx.averaging, sent, classes, counts)
         return old.replaced(rows, senders > 0), senders

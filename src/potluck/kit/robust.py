@@ -1,4 +1,4 @@
-"""Rules that one poisoned answer cannot carry away: medians, trimmed means, bounded lengths; in all and per class."""
+"""Rules that a few poisoned answers cannot carry away: medians, trimmed means, bounded lengths; also per class."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from potluck.core.payload import Tensors
 from potluck.core.task import Averaging
+from potluck.kit.nearness import answer_weights, expected
 
 
 def centre(how: Averaging, stack: Tensor) -> Tensor:
@@ -18,7 +19,7 @@ def centre(how: Averaging, stack: Tensor) -> Tensor:
     if how.rule == "median":
         low, high = (sent - 1).clamp(min=0) // 2, sent // 2 + 1
     else:
-        cut = torch.maximum((how.trim * sent).long(), (sent >= 3).long())
+        cut = expected(how, sent)
         low, high = cut, sent - cut
     rank = torch.arange(len(stack), device=stack.device).reshape(-1, *[1] * (stack.dim() - 1))
     kept = (rank >= low) & (rank < high) & (rank < sent)
@@ -49,14 +50,22 @@ def _shortened(step: Tensor, norm: Tensor, limit: Tensor) -> Tensor:
     return step * (limit / norm).to(step.dtype) if norm > limit else step
 
 
-def by_class(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Rows laid out `[most per class, classes, width]`, with not-a-number where a class has fewer."""
+def places(labels: Tensor, classes: int) -> Tensor:
+    """The number of each row among those of its class."""
     order = torch.argsort(labels, stable=True)
     counts = torch.bincount(labels, minlength=classes)
     first = torch.cumsum(counts, dim=0) - counts
-    place = torch.arange(len(labels), device=labels.device) - first[labels[order]]
-    table = rows.new_full((max(1, int(counts.max())), classes, rows.shape[1]), float("nan"))
-    table[place, labels[order]] = rows[order]
+    place = torch.empty_like(labels)
+    place[order] = torch.arange(len(labels), device=labels.device) - first[labels[order]]
+    return place
+
+
+def by_class(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Rows laid out `[most per class, classes, width]`, with not-a-number where a class has fewer."""
+    place = places(labels, classes)
+    most = int(place.max()) + 1 if len(place) else 1
+    table = rows.new_full((most, classes, rows.shape[1]), float("nan"))
+    table[place, labels] = rows
     return table
 
 
@@ -68,4 +77,17 @@ def middle_rows(how: Averaging, rows: Tensor, labels: Tensor, classes: int) -> T
         limit = _median(norms)
         table = torch.where(norms > limit, table * (limit / norms), table)
         return torch.nan_to_num(torch.nanmean(table, dim=0))
+    if how.weighs:
+        weights = row_weights(how, rows, labels, classes)
+        total = rows.new_zeros(classes, rows.shape[1])
+        return total.index_add_(0, labels, weights[:, None].to(rows.dtype) * rows)
     return centre(how, table)
+
+
+def row_weights(how: Averaging, rows: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """How much each row counts among those of its class, by krum or the geometric median."""
+    table = by_class(rows.double(), labels, classes).transpose(0, 1)  # [classes, most per class, width]
+    here = ~torch.isnan(table).any(dim=2) if rows.shape[1] else table.new_ones(table.shape[:2]).bool()
+    table = torch.nan_to_num(table)
+    squares = torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return answer_weights(how, squares, here)[labels, places(labels, classes)]

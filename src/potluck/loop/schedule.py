@@ -38,7 +38,12 @@ class Schedule(Settings):
         0.0, "a stale answer weighs (1 + staleness)^-power, its staleness counted in rounds", ge=0
     )
     robust: Rule = setting("mean", "how the server averages; all but the mean withstand a poisoned answer")
-    trim: float = setting(0.1, "share that the trimmed mean leaves out at either end", ge=0, lt=0.5)
+    attackers: float = setting(
+        0.3,
+        "expected share of attackers: what trimmed-mean leaves out at either end, and krum in all",
+        ge=0,
+        lt=0.5,
+    )
     max_payload_mb: float = setting(1024.0, "megabytes; a larger answer is refused", gt=0, le=1e9)
     on_failure: Literal["stop", "continue"] = setting(
         "stop", "at a client's exception: end the run, or go on"
@@ -57,7 +62,7 @@ class Schedule(Settings):
     @property
     def averaging(self) -> Averaging:
         """How the server takes averages."""
-        return Averaging(self.robust, self.trim)
+        return Averaging(self.robust, self.attackers)
 
     def cohort(self, clients: int) -> int:
         """m = max(1, int(C·N)), with a guard against 0.29·100 = 28.99…"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from potluck.core import (
+    Averaging,
     ClassMean,
     Client,
     ClientInfo,
@@ -24,7 +25,7 @@ from potluck.core import (
     Update,
     setting,
 )
-from potluck.kit import ClassRows, ClassTable, collecting, fold_rows, scatter_rows
+from potluck.kit import ClassRows, ClassTable, collecting, fold_rows, scatter_rows, screened
 
 Target = Literal["kl", "softmax_excl_own", "raw_ce", "mse"]
 
@@ -64,17 +65,10 @@ class FD(Method[Outputs, ClassRows, MeanOutputs]):
     )
     keep_old: bool = setting(True, "keep the mean of a class that nobody sent this time")
 
-    def averaged(self) -> str:
-        """Leaving a client's own part out again needs a plain sum."""
-        return "" if self.target == "softmax_excl_own" else self.averages
-
-    no_average: ClassVar[str] = (
-        "with target 'softmax_excl_own' takes each client's own part out of a plain sum"
-    )
-
     def whole_rounds(self) -> str:
         """A client's own part can be taken out of a round's sum only."""
-        return self.no_average if self.target == "softmax_excl_own" else ""
+        own = "with target 'softmax_excl_own' takes each client's own part out of a plain sum"
+        return own if self.target == "softmax_excl_own" else ""
 
     def init_server(self, ctx: Context) -> Outputs:
         """No class has a mean yet."""
@@ -109,6 +103,11 @@ class FD(Method[Outputs, ClassRows, MeanOutputs]):
         """q_c ← unweighted mean over the senders of class c."""
         old = state if self.keep_old else self.init_server(ctx)
         sent = [(update.payload.rows, update.payload.labels) for update in updates]
+        if (
+            self.target == "softmax_excl_own"
+        ):  # only a plain sum can be taken apart again: of what can be believed
+            sent, _ = screened(ctx.averaging, sent, ctx.task.num_classes)
+            ctx = replace(ctx, averaging=Averaging())
         table, senders = fold_rows(ctx, old.table, updates, sent)
         fresh = senders > 0
         own: dict[str, Tensors] = {}

@@ -33,7 +33,7 @@ from potluck.core import (
     setting,
     tensors_of,
 )
-from potluck.kit import Weighting, average, distillation, initial_head, portion, with_head
+from potluck.kit import Weighting, average, distillation, initial_head, portion, trusted, with_head
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
 
     name: ClassVar[str] = "fedgen"
     summary: ClassVar[str] = "an averaged head, and a generator of features trained on the server"
-    averages: ClassVar[str] = "the heads"
+    averages: ClassVar[str] = "the heads, and which of them the generator is trained under"
     needs: ClassVar[frozenset[Need]] = frozenset(
         {Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS, Need.LINEAR_HEADS}
     )
@@ -117,12 +117,6 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
     weight: Weighting = setting(
         "samples", "how clients count in the mean of heads: by training samples, or all alike"
     )
-
-    no_average: ClassVar[str] = "in its original form trains the generator under every single head"
-
-    def averaged(self) -> str:
-        """The averaged head is all that the other variant uses."""
-        return "" if self.original else self.averages
 
     @property
     def original(self) -> bool:
@@ -196,14 +190,21 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
     def server(self, state: Server, updates: Sequence[Update[HeadAndCounts]], ctx: Context) -> Server:
         """Train the generator under the received heads, then average them."""
         new = {u.client.name: u.payload.counts for u in updates if u.payload.counts is not None}
+        heads = trusted(ctx.averaging, state.head, [update.payload.head for update in updates])
         head = average(ctx, state.head, updates, attrgetter("head"), self.weight)
         state = Server(head, state.generator, state.trained, {**state.counts, **new})
         if self.strength and state.counts and bool(self.draw(state, ctx).any()):
-            self._train(state, updates, ctx)
+            self._train(state, updates, heads, ctx)
             state.trained = True
         return state
 
-    def _train(self, state: Server, updates: Sequence[Update[HeadAndCounts]], ctx: Context) -> None:
+    def _train(
+        self,
+        state: Server,
+        updates: Sequence[Update[HeadAndCounts]],
+        heads: Sequence[Tensors | None],
+        ctx: Context,
+    ) -> None:
         steps = (50 if self.original else 100) if self.server_steps is None else self.server_steps
         rate = (3e-4 if self.original else 1e-3) if self.server_lr is None else self.server_lr
         optimizer = torch.optim.Adam(state.generator.parameters(), rate, fused=True)
@@ -216,9 +217,10 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
             made = state.generator(labels, noise)
             if self.original:
                 loss = self.diversity * diversity(made, noise)
-                for update, share in zip(updates, shares, strict=True):
-                    each = F.cross_entropy(apply(update.payload.head, made), labels, reduction="none")
-                    loss = loss + (share[labels] * each).mean()
+                for own, share in zip(heads, shares, strict=True):
+                    if own is not None:
+                        each = F.cross_entropy(apply(own, made), labels, reduction="none")
+                        loss = loss + (share[labels] * each).mean()
             else:  # linear heads: Σ ω_k head_k(z) is the averaged head of z
                 loss = F.cross_entropy(apply(state.head, made), labels)
             optimizer.zero_grad()

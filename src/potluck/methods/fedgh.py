@@ -25,7 +25,7 @@ from potluck.core import (
     setting,
     tensors_of,
 )
-from potluck.kit import Head, sgd_step, with_head
+from potluck.kit import Head, screened, sgd_step, with_head
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class FedGH(Method[nn.Linear, Head, ClassMeans]):
 
     name: ClassVar[str] = "fedgh"
     summary: ClassVar[str] = "a global head, trained on the server from class-mean features"
-    no_average: ClassVar[str] = "trains its head on every class mean by itself and averages none"
+    averages: ClassVar[str] = "the class means that the head is trained on: who lies far off is left out"
+    sees_latest: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset(
         {Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS, Need.LINEAR_HEADS}
     )
@@ -74,23 +75,28 @@ class FedGH(Method[nn.Linear, Head, ClassMeans]):
 
     def server(self, state: nn.Linear, updates: Sequence[Update[ClassMeans]], ctx: Context) -> nn.Linear:
         """Gradient steps on the head (eq. 4), clients in ascending order, every class mean alike; less far if stale."""
+        sent = self._sent(updates, ctx)
         for number in range(self.server_passes):
-            for means, labels, weights in self._batches(updates, ctx, number):
+            for means, labels, weights in self._batches(sent, ctx, number):
                 loss = cross_entropy(state(means), labels, reduction="none")
                 sgd_step(state, (loss * weights).mean(), self.server_lr)
         return state
 
-    def _batches(
-        self, updates: Sequence[Update[ClassMeans]], ctx: Context, number: int
-    ) -> Iterator[tuple[Tensor, ...]]:
-        sent = [
-            (
-                one.payload.means,
-                one.payload.labels,
-                one.payload.means.new_full((len(one.payload.labels),), one.weight),
-            )
-            for one in updates
+    def _sent(self, updates: Sequence[Update[ClassMeans]], ctx: Context) -> list[tuple[Tensor, ...]]:
+        """Class means, labels and weights of the answers that just came; a robust rule looks at the others as well."""
+        found = [(one.payload.means, one.payload.labels) for one in updates]
+        kept, _ = screened(ctx.averaging, found, ctx.task.num_classes)
+        return [
+            (means, labels, means.new_full((len(labels),), one.weight))
+            for one, (means, labels) in zip(updates, kept, strict=True)
+            if one.fresh and len(labels)
         ]
+
+    def _batches(
+        self, sent: Sequence[tuple[Tensor, ...]], ctx: Context, number: int
+    ) -> Iterator[tuple[Tensor, ...]]:
+        if not sent:
+            return
         if self.server_mode == "per_client":
             yield from sent
             return

@@ -26,7 +26,7 @@ from potluck.core import (
     Update,
     setting,
 )
-from potluck.kit import ClassRows, ClassTable, collecting, mean_rows, row_loss, scatter_rows
+from potluck.kit import ClassRows, ClassTable, collecting, mean_rows, row_loss, scatter_rows, screened
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,11 @@ class FedHe(Method[Averages, ClassRows, MeanLogits]):
 
     name: ClassVar[str] = "fedhe"
     summary: ClassVar[str] = "asynchronous distillation from class-mean logits"
-    no_average: ClassVar[str] = "keeps a running sum of all that it ever received"
+    averages: ClassVar[str] = (
+        "the logits that enter the store: who lies far off the others' latest is left out"
+    )
     asynchronous: ClassVar[bool] = True
+    sees_latest: ClassVar[bool] = True
 
     distillation_weight: float = setting(1.0, "weight α of the distance to the store's mean logits", ge=0)
     inner_batches: int = setting(
@@ -74,10 +77,6 @@ class FedHe(Method[Averages, ClassRows, MeanLogits]):
     cold_start_events: int = setting(
         0, "answers before distillation begins; an unknown class never distils", ge=0
     )
-
-    def averaged(self) -> str:
-        """Only one row per client and class can be told from the others'."""
-        return "the latest rows of each class" if self.store == "latest_per_client" else ""
 
     def workload(self, samples: int, training: Training) -> int:
         """A few batches, not epochs."""
@@ -122,18 +121,26 @@ class FedHe(Method[Averages, ClassRows, MeanLogits]):
 
     def server(self, state: Averages, updates: Sequence[Update[MeanLogits]], ctx: Context) -> Averages:
         """D_c ← D_c ∪ {p_{k,c}} (eq. 9), in the order of client ids where several came; a stale one counts less."""
-        events = state.events
+        events, fresh = state.events, [update for update in updates if update.fresh]
         if self.store == "latest_per_client":
-            return self._replace(state, updates, ctx)
+            return self._replace(state, fresh, ctx)
         total, count = state.total.clone(), state.count.clone()
-        for update in updates:
-            rows, labels = update.payload.rows, update.payload.labels
+        for update, (rows, labels) in zip(updates, self._believed(updates, ctx), strict=True):
+            if not update.fresh:
+                continue
             total.index_add_(0, labels, update.weight * rows)
             count[labels] += update.weight
             events += 1
             if self.store == "collapse" and events % (self.collapse_every or 10 * len(ctx.task.clients)) == 0:
                 total, count = _mean(total, count), count.clamp(max=1)
         return Averages(total, count, events, {})
+
+    def _believed(self, updates: Sequence[Update[MeanLogits]], ctx: Context) -> list[tuple[Tensor, Tensor]]:
+        """Rows and labels; a robust rule compares them with the others' latest, and believes nobody before a third."""
+        sent = [(update.payload.rows, update.payload.labels) for update in updates]
+        if ctx.averaging.rule != "mean" and len(sent) < min(3, len(ctx.task.clients)):
+            return [(rows[:0], labels[:0]) for rows, labels in sent]
+        return screened(ctx.averaging, sent, ctx.task.num_classes)[0]
 
     def _replace(self, state: Averages, updates: Sequence[Update[MeanLogits]], ctx: Context) -> Averages:
         """A client's newer row of a class takes the place of its older one."""
@@ -146,6 +153,7 @@ class FedHe(Method[Averages, ClassRows, MeanLogits]):
             rows = torch.where(present[:, None], rows, old["rows"])
             latest[update.client.name] = {"rows": rows, "held": present | old["held"]}
         entries = [(entry["rows"][entry["held"]], entry["held"].nonzero()[:, 0]) for entry in latest.values()]
+        entries, _ = screened(ctx.averaging, entries, classes)
         rows, senders = mean_rows(ctx.averaging, entries, classes)
         count = senders.to(rows.dtype)
         return Averages(rows * count[:, None], count, state.events + len(updates), latest)

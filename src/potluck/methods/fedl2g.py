@@ -32,7 +32,7 @@ from potluck.core import (
     norms_at_rest,
     setting,
 )
-from potluck.kit import call_with, mean_rows, portion
+from potluck.kit import call_with, mean_rows, portion, screened
 
 Batch = tuple[Tensor, Tensor]
 Outputs = Callable[[ClientModel, Tensor], tuple[Tensor, Tensor]]
@@ -115,8 +115,9 @@ class Guiding:
 
         Where answers come a few at a time, each is a term of the mean over a cohort's senders of its class.
         """
-        fresh = [update for update in updates if update.fresh]
-        sent = [(one.weight * one.payload.rows, one.payload.labels) for one in fresh]
+        found = [(one.weight * one.payload.rows, one.payload.labels) for one in updates]
+        kept, _ = screened(ctx.averaging, found, len(guides))
+        sent = [rows for one, rows in zip(updates, kept, strict=True) if one.fresh]
         mean, terms = mean_rows(ctx.averaging, sent, len(guides))
         present = torch.zeros_like(terms)
         for update in updates:

@@ -25,7 +25,7 @@ from potluck.core import (
     Update,
     setting,
 )
-from potluck.kit import ClassTable, mean_rows, nearest, portion, prototype_loss, sgd_step
+from potluck.kit import ClassTable, mean_rows, nearest, portion, prototype_loss, screened, sgd_step
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class FedTGP(Method[Prototypes, GlobalPrototypes, ClassMeans]):
 
     name: ClassVar[str] = "fedtgp"
     summary: ClassVar[str] = "features drawn to prototypes that the server trains apart"
-    no_average: ClassVar[str] = "trains its prototypes on every class mean by itself and averages none"
+    averages: ClassVar[str] = "the class means that prototypes are trained on: who lies far off is left out"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
 
     sees_latest: ClassVar[bool] = True
@@ -117,10 +117,13 @@ class FedTGP(Method[Prototypes, GlobalPrototypes, ClassMeans]):
 
         Where the answers are a part of a round, so are the epochs.
         """
-        means = torch.cat([update.payload.means for update in updates])
-        labels = torch.cat([update.payload.labels for update in updates])
+        found = [(update.payload.means, update.payload.labels) for update in updates]
+        sent, _ = screened(ctx.averaging, found, ctx.task.num_classes)
+        means, labels = (torch.cat(column) for column in zip(*sent, strict=True))
+        if not len(labels):
+            return state
         weights = torch.cat(
-            [one.payload.means.new_full((len(one.payload.labels),), one.weight) for one in updates]
+            [rows.new_full((len(rows),), one.weight) for one, (rows, _) in zip(updates, sent, strict=True)]
         )
         margin = self._margin(means, labels, ctx)
         rate = ctx.task.training.lr if self.server_lr is None else self.server_lr

@@ -79,6 +79,7 @@ class HeteroFL(Method[Widest, Slice, Slice]):
     name: ClassVar[str] = "heterofl"
     summary: ClassVar[str] = "width-nested models: each client trains the leading corner of the widest"
     averages: ClassVar[str] = "every scalar of the wide model"
+    compares: ClassVar[bool] = False
     needs: ClassVar[frozenset[Need]] = frozenset({Need.NESTED_WIDTH, Need.LINEAR_HEADS})
 
     sees_latest: ClassVar[bool] = True

@@ -65,6 +65,11 @@ def check_averaging(experiment: Experiment, method: Method[Any, Any, Any]) -> No
             f"schedule.robust = {rule!r} cannot act: {type(method).__name__} {method.no_average}; "
             "leave it out, or choose a method that averages."
         )
+    if experiment.schedule.averaging.weighs and not method.compares:
+        raise PotluckError(
+            f"schedule.robust = {rule!r} cannot act: answers of {type(method).__name__} differ in form and cannot be "
+            "compared as wholes; use median, trimmed-mean or norm-clip."
+        )
 
 
 _ACTS_ON = {
