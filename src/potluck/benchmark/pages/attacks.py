@@ -1,0 +1,165 @@
+"""Attack × rule × method: how good honest clients still are, what a rule costs in peace, and which one to take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from potluck.benchmark.figures import new_figure, save
+from potluck.benchmark.pages.words import made_from, wrapped
+from potluck.benchmark.store import Results, Row
+from potluck.benchmark.suite import Suite, Task
+
+NOBODY = "nobody"
+Grid = dict[tuple[str, str], Task]
+"""Tasks by attack and rule."""
+
+
+def page(suite: Suite, results: Results) -> str:
+    """For each data set a table per method, then the rule that the numbers carry."""
+    reading = (
+        "Accuracy of honest clients after the last round, in per cent, mean over seeds; attackers do not count, and "
+        f"under “{NOBODY}” the same clients are left out as where somebody attacks, so that columns compare. For `backdoor` the second number is its success: how many pictures of other classes honest clients take "
+        "for class 0 once they bear the trigger. What each attack does is in [security](security.md)."
+    )
+    parts = ["# Attacks and rules, measured", wrapped(made_from(suite, results)), wrapped(reading)]
+    for title, grid in _titles(suite).items():
+        found = [method for method in _methods(grid) if _measured(results, grid, method)]
+        if found:
+            parts.append(f"## {title[0].upper()}{title[1:]}")
+            parts += [f"### {method}\n\n{_table(results, grid, method)}" for method in found]
+            if len({rule for _, rule in grid}) > 2:
+                parts += filter(None, [_advice(results, grid, found)])
+                parts.append(f"![Honest accuracy by attack and rule](figures/{_file(title)})")
+    return "\n\n".join(parts) + "\n"
+
+
+def _titles(suite: Suite) -> dict[str, Grid]:
+    """Tasks of one title (without their place on the axes) are one table."""
+    found: dict[str, Grid] = {}
+    for task in suite.tasks:
+        title = task.title.partition(", attack ")[0]
+        found.setdefault(title, {})[task.axes["attack"], task.axes["rule"]] = task
+    return found
+
+
+def _methods(grid: Grid) -> list[str]:
+    return list(dict.fromkeys(method for task in grid.values() for method in task.methods))
+
+
+def _axis(grid: Grid, place: int) -> list[str]:
+    return list(dict.fromkeys(key[place] for key in grid))
+
+
+def _rows(results: Results, task: Task | None, method: str) -> list[Row]:
+    if task is None:
+        return []
+    return [row for row in results.rows if row.task == task.name and row.method == method]
+
+
+def _measured(results: Results, grid: Grid, method: str) -> bool:
+    return any(_rows(results, task, method) for task in grid.values())
+
+
+def _attackers(results: Results, grid: Grid, method: str) -> dict[int, set[int]]:
+    """Who attacks in the runs of each seed: the same clients in all of a table's attacks of one share."""
+    found: dict[int, set[int]] = {}
+    for task in grid.values():
+        for row in _rows(results, task, method):
+            attack = results.details.get(row.experiment, {}).get("attack")
+            found.setdefault(row.seed, set()).update(attack["clients"] if attack else ())
+    return found
+
+
+def _honest(results: Results, grid: Grid, method: str, attack: str, rule: str) -> list[tuple[float, float]]:
+    """Honest accuracy and the attack's success for each seed."""
+    values, liars = list[tuple[float, float]](), _attackers(results, grid, method)
+    for row in _rows(results, grid.get((attack, rule)), method):
+        details = results.details.get(row.experiment, {})
+        found = details.get("attack")
+        if found:
+            values.append((found["honest_accuracy"], found["success"]))
+        elif details.get("clients"):
+            honest = [one for index, one in enumerate(details["clients"]) if index not in liars[row.seed]]
+            values.append((float(np.mean(honest)), float("nan")))
+    return values
+
+
+def _mean(values: Sequence[tuple[float, float]], place: int = 0) -> float:
+    return 100 * float(np.mean([value[place] for value in values])) if values else float("nan")
+
+
+def _table(results: Results, grid: Grid, method: str) -> str:
+    attacks = [
+        one for one in _axis(grid, 0) if any(_honest(results, grid, method, one, r) for r in _axis(grid, 1))
+    ]
+    lines = [f"| rule | {' | '.join(attacks)} |", f"|---|{'---:|' * len(attacks)}"]
+    for rule in _axis(grid, 1):
+        cells = [_cell(_honest(results, grid, method, attack, rule), attack) for attack in attacks]
+        if any(cells):
+            lines.append(f"| `{rule}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(values: list[tuple[float, float]], attack: str) -> str:
+    if not values:
+        return ""
+    return f"{_mean(values):.1f} / {_mean(values, 1):.1f}" if attack == "backdoor" else f"{_mean(values):.1f}"
+
+
+def _advice(results: Results, grid: Grid, methods: Sequence[str]) -> str:
+    """Per method the rule with the best mean over all columns, what it costs in peace and what it saves at worst."""
+    lines = [
+        "| method | rule with the best mean over the columns | that mean | under `mean` | cost when nobody attacks "
+        "| worst column | under `mean` |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for method in methods:
+        found = {
+            rule: {attack: _mean(_honest(results, grid, method, attack, rule)) for attack in _axis(grid, 0)}
+            for rule in _axis(grid, 1)
+        }
+        known = {rule: {a: v for a, v in row.items() if not np.isnan(v)} for rule, row in found.items()}
+        whole = {rule: row for rule, row in known.items() if row and row.keys() == known["mean"].keys()}
+        if NOBODY not in known["mean"] or len(whole) < 2:
+            continue
+        best = max(whole, key=lambda rule: float(np.mean(list(whole[rule].values()))))
+        mine, plain = whole[best], known["mean"]
+        lines.append(
+            f"| {method} | `{best}` | {np.mean(list(mine.values())):.1f} | {np.mean(list(plain.values())):.1f} | "
+            f"{plain[NOBODY] - mine[NOBODY]:.1f} | {min(mine.values()):.1f} | {min(plain.values()):.1f} |"
+        )
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _file(title: str) -> str:
+    return f"attacks-{title.partition(',')[0].lower()}.svg"
+
+
+def draw(suite: Suite, results: Results, folder: Path) -> None:
+    """For each data set one panel per method: rules × attacks, darker where honest clients are worse."""
+    for title, grid in _titles(suite).items():
+        methods = [method for method in _methods(grid) if _measured(results, grid, method)]
+        if not methods or len(_axis(grid, 1)) <= 2:
+            continue
+        figure = new_figure(3.0 * len(methods), 3.0)
+        panels = np.atleast_1d(figure.subplots(1, len(methods), sharey=True))
+        for axes, method in zip(panels, methods, strict=True):
+            _panel(axes, results, grid, method)
+        save(figure, folder / _file(title))
+
+
+def _panel(axes: Any, results: Results, grid: Grid, method: str) -> None:
+    attacks, rules = _axis(grid, 0), _axis(grid, 1)
+    table = np.array([[_mean(_honest(results, grid, method, a, r)) for a in attacks] for r in rules])
+    axes.imshow(table, vmin=0, vmax=100, cmap="viridis", aspect="auto")
+    axes.set_title(method, fontsize=8)
+    axes.set_xticks(range(len(attacks)), attacks, rotation=60, ha="right", fontsize=6)
+    axes.set_yticks(range(len(rules)), rules, fontsize=6)
+    for place, value in np.ndenumerate(table):
+        if not np.isnan(value):
+            colour = "white" if value < 60 else "black"
+            axes.text(place[1], place[0], f"{value:.0f}", ha="center", va="center", fontsize=6, color=colour)
