@@ -22,7 +22,8 @@ def page(suite: Suite, results: Results) -> str:
     """For each data set a table per method, then the rule that the numbers carry."""
     reading = (
         "Accuracy of honest clients after the last round, in per cent, mean over seeds; attackers do not count, and "
-        f"under “{NOBODY}” the same clients are left out as where somebody attacks, so that columns compare. For `backdoor` the second number is its success: how many pictures of other classes honest clients take "
+        f"under “{NOBODY}” the same clients are left out as where somebody attacks, so that columns "
+        "compare. For `backdoor` the second number is its success: how many pictures of other classes honest clients take "
         "for class 0 once they bear the trigger. What each attack does is in [security](security.md)."
     )
     parts = ["# Attacks and rules, measured", wrapped(made_from(suite, results)), wrapped(reading)]
