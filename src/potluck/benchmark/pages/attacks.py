@@ -23,8 +23,8 @@ def page(suite: Suite, results: Results) -> str:
     reading = (
         "Accuracy of honest clients after the last round, in per cent, mean over seeds; attackers do not count, and "
         f"under “{NOBODY}” the same clients are left out as where somebody attacks, so that columns "
-        "compare. For `backdoor` the second number is its success: how many pictures of other classes honest clients take "
-        "for class 0 once they bear the trigger. What each attack does is in [security](security.md)."
+        "compare. For `backdoor` the second number is its success: how many pictures of other classes honest clients "
+        "take for class 0 once they bear the trigger. What each attack does is in [security](security.md)."
     )
     parts = ["# Attacks and rules, measured", wrapped(made_from(suite, results)), wrapped(reading)]
     for title, grid in _titles(suite).items():
