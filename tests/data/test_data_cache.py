@@ -103,3 +103,9 @@ def test_the_root_is_the_argument_then_the_variable_then_the_cache(monkeypatch, 
     assert data_root() == tmp_path / "potluck"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert str(data_root()).endswith("/.cache/potluck")
+
+
+def test_copies_are_their_owners_alone(tmp_path, source):
+    cached(tmp_path, "rows", [source], reader([]))
+    (copy,) = (tmp_path / ".potluck").iterdir()
+    assert copy.stat().st_mode & 0o777 == 0o700

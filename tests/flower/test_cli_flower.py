@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from own_nodes import experiment, write_node
 from potluck.cli import app
 from potluck.core.errors import PotluckError
+from potluck.flower.node.assignment import Assignment
+from potluck.flower.node.file import read_node
+from potluck.flower.node.node import answer
+from potluck.flower.node.policy import Policy
+from potluck.loop.letter import Letter
 
 
 def refusal(*arguments: str) -> str:
@@ -96,3 +102,23 @@ def test_keys_and_certificates_are_made_once_and_private(
     assert runner.invoke(app, ["server", "keys"]).exit_code == 0
     assert (tmp_path / "potluck-server" / "ca.crt").read_bytes() == before
     assert "exists already" in refusal("node", "init")
+
+
+def test_the_log_of_a_node_is_printed_and_a_changed_one_is_refused(tmp_path: Path) -> None:
+    path = write_node(tmp_path / "n", "logged", "mlp-1+6", 1)
+    order = Assignment(experiment("fedgh").model_dump_json(exclude_none=True), "")
+    answer(order.on(Letter({"ask": "registration"})), {"node-file": str(path)})
+
+    said = CliRunner().invoke(app, ["node", "log", str(path)]).output
+    assert "fedgh  registration 0" in said
+    assert "in all: 1 answers" in said
+    log = read_node(path).audit_log()
+    log.write_text(log.read_text().replace("fedgh", "fedxx"))
+    assert "was changed at line 1" in refusal("node", "log", str(path))
+
+
+def test_a_node_file_that_was_just_written_is_as_strict_as_the_defaults(tmp_path: Path) -> None:
+    path = write_node(tmp_path / "n", "fresh", "mlp-1+6", 1)
+    assert read_node(path).policy == Policy()
+    path.write_text(path.read_text().replace("epochs = 100", "epochs = 0"))
+    assert "policy.epochs is not valid" in refusal("node", "check", str(path))

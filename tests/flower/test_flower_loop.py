@@ -62,7 +62,7 @@ def same(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> bool:
 def node_states(out: Path, jobs: int) -> list[dict[str, torch.Tensor]]:
     from potluck.loop.letter import decode_state
 
-    files = sorted((out / "nodes").glob(f"*/state-{jobs}.safetensors"))
+    files = sorted((out / "nodes").glob(f"*/*/state-{jobs}.safetensors"))
     return [decode_state(file.read_bytes()).tensors for file in files]
 
 

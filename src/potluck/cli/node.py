@@ -46,7 +46,7 @@ def check(
         str, typer.Option("--experiment", help="a method's name or an experiment file, to check against")
     ] = "fedgh",
 ) -> None:
-    """Load the data, build the model, check the method's needs, train one step."""
+    """Load the data, build the model, check the method's needs and this node's policy, train one step."""
     from potluck.cli.options import base_values
     from potluck.experiment import parse_experiment
     from potluck.flower.node.check import check_node
@@ -54,6 +54,18 @@ def check(
     for line in check_node(path, parse_experiment(base_values(experiment))):
         typer.echo(line)
     typer.echo(f"{path} is ready.")
+
+
+@app.command("log")
+def log(
+    path: NodePath = Path("node.toml"),
+    last: Annotated[int, typer.Option("--last", help="how many lines to print; 0: all", min=0)] = 20,
+) -> None:
+    """Print what has left this node and what it cost, and check that nobody changed the record of it."""
+    from potluck.flower.node.log import node_log
+
+    for line in node_log(path, last):
+        typer.echo(line)
 
 
 @app.command("start")

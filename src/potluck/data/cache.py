@@ -82,10 +82,10 @@ def _stamp(sources: Iterable[Path], choices: tuple[object, ...]) -> str:
 
 
 def _write(folder: Path, raw: Raw) -> None:
-    """Write beside the target and rename, so that nobody ever sees half a copy."""
+    """Write beside the target and rename, so that nobody ever sees half a copy, and nobody else a private one."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
-    temporary.mkdir()
+    temporary.mkdir(mode=0o700)
     try:
         arrays = {"x": raw.x, "y": raw.y} | ({} if raw.groups is None else {"groups": raw.groups})
         for key, array in arrays.items():

@@ -91,8 +91,8 @@ class RunId(Callback):
         self.path, self.roll = path, roll
 
     def on_start(self, loop: Loop) -> None:
-        """Read the id of a run that was begun before, or make one."""
-        if not self.path.exists():
+        """Read the id of a run that goes on from a checkpoint, or make one: who begins anew finds no old answers."""
+        if loop.progress.step == 0 or not self.path.exists():
             write_atomic(self.path, uuid.uuid4().hex)
         self.roll.assignment = replace(self.roll.assignment, run=self.path.read_text(encoding="utf-8"))
 

@@ -14,13 +14,17 @@ from potluck.core.errors import PotluckError
 from potluck.core.needs import check_needs
 from potluck.core.random import one_thread
 from potluck.experiment import Experiment
+from potluck.flower.node.audit import AuditLog
 from potluck.flower.node.federation import node_federation
-from potluck.flower.node.file import read_node
+from potluck.flower.node.file import NodeFile, read_node
+from potluck.flower.node.ledger import check_budget
+from potluck.flower.node.policy import jobs_to_keep
 
 
 def check_node(path: Path, experiment: Experiment) -> list[str]:
     """What was tried and found good, line by line; the first thing that is not raises a sentence."""
     node = read_node(path)
+    node.policy.check(experiment)
     if not experiment.engine.classes:
         classes = node.load_data().num_classes
         experiment = experiment.changed({"engine.classes": classes})
@@ -38,11 +42,35 @@ def check_node(path: Path, experiment: Experiment) -> list[str]:
     check_needs(method, task)
     lines.append(f"method: {experiment.method.name} finds what it needs of a single node")
     lines.append(f"one training step: loss {_one_step(federation.client(0)):.3f}")
+    lines += allowance(node, experiment, len(one.train))
     folder = node.state_folder()
     _try_folder(folder)
     lines.append(f"state: {folder} can be written")
     sent = {"name": node.name, "samples": len(one.train), "model": one.architecture, "device": one.device}
     lines.append(f"the server will know: {json.dumps(sent)} and the shapes of the model's tensors")
+    return lines
+
+
+def allowance(node: NodeFile, experiment: Experiment, rows: int) -> list[str]:
+    """What the node's policy allows this experiment, in its own numbers."""
+    policy, schedule, privacy = node.policy, experiment.schedule, experiment.privacy
+    trained = experiment.training.epochs * rows
+    lines = [
+        f"policy: {experiment.method.name} is allowed; {experiment.training.epochs} of {policy.epochs} epochs and "
+        f"{trained} of {policy.samples} samples per job",
+        f"policy: at most {policy.jobs} answers and {policy.hours:g} hours for a run (this one has {schedule.rounds} "
+        f"rounds), {max(node.keep, jobs_to_keep(experiment))} jobs kept",
+        f"policy: scores {'travel' if policy.scores and privacy.scores else 'stay here'}; classes below "
+        f"{policy.smallest_class} rows are not described",
+    ]
+    if trained > policy.samples:
+        raise PotluckError(
+            f"This node refuses the run: {experiment.training.epochs} epochs of {rows} rows are above its "
+            f"policy.samples = {policy.samples}."
+        )
+    if policy.epsilon:
+        check_budget(policy, AuditLog(node.audit_log()).last(), privacy)
+        lines.append(f"policy: ε may reach {policy.epsilon:g}, and one more answer stays below")
     return lines
 
 

@@ -43,6 +43,7 @@ def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
             test_apart=data.test is not None,
         )
     )
+    train = without_small_classes(train, node.policy.smallest_class)
     build = model_builder(node.model_source(), node.model, experiment, data)
     start = own_start(build, experiment, node.model, node.name)
     augment = experiment.data.augment
@@ -64,7 +65,7 @@ def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
         seed=experiment.seed,
         builders={node.model: build},
         shared_builder=_shared(experiment, data.input_shape),
-        public=_public(experiment),
+        public=_public(experiment, node.data.root),  # a path from the server is never opened
         augment=augmentation(augment) if augment else None,
         dtype=dtype,
         device=device,
@@ -94,7 +95,7 @@ def server_federation(
         {name: _architecture(people[index], name) for name, index in first.items()},
         experiment.seed,
         _shared(experiment, tuple(people[0].input_shape)),
-        _public(experiment) if Need.PUBLIC_DATA in method.requires() else None,
+        _public(experiment, experiment.data.root) if Need.PUBLIC_DATA in method.requires() else None,
         getattr(torch, experiment.models.precision),
         training=experiment.training,
     )
@@ -134,12 +135,20 @@ def _shared(experiment: Experiment, input_shape: tuple[int, ...]) -> Builder | N
     return lambda: build_model(wanted, input_shape, classes, size)
 
 
-def _public(experiment: Experiment) -> Samples | None:
+def without_small_classes(rows: Samples, smallest: int) -> Samples:
+    """The rows of classes that have enough of them: what was not trained on cannot be described."""
+    counts = torch.bincount(rows.labels.long())
+    if len(rows) == 0 or int(counts[counts > 0].min()) >= smallest:
+        return rows
+    return rows.select((counts[rows.labels.long()] >= smallest).nonzero().flatten())
+
+
+def _public(experiment: Experiment, root: str | None) -> Samples | None:
     """Public data is a set that everybody can load by name; nothing is held out of private rows."""
     choice = experiment.data.public
     if not isinstance(choice, str) or choice == "auto":
         return None
-    data = load_data(choice, experiment.data.root)
+    data = load_data(choice, root)
     return data.to_dtype(getattr(torch, experiment.models.precision)).train
 
 

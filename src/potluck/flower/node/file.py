@@ -8,17 +8,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from potluck.core.errors import PotluckError
 from potluck.data import Data, as_data, load_data
 from potluck.data.load import SOURCES
-
-
-class Section(BaseModel):
-    """A table of node.toml. Unknown keys are refused, defaults are visible."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, allow_inf_nan=False)
+from potluck.flower.node.policy import Policy
+from potluck.flower.node.section import Section
 
 
 class NodeData(Section):
@@ -41,6 +37,7 @@ class NodeFile(Section):
     state: Path = Field(Path("potluck-state"), description="folder of the private model and method state")
     keep: int = Field(4, ge=2, description="jobs that can be answered again, should the server be restarted")
     max_megabytes: float = Field(1024.0, gt=0, description="larger messages are refused unread")
+    policy: Policy = Policy()
     folder: Path = Field(Path(), exclude=True)
 
     def load_data(self) -> Data:
@@ -57,6 +54,10 @@ class NodeFile(Section):
     def state_folder(self) -> Path:
         """Where private state is kept."""
         return self.folder / self.state
+
+    def audit_log(self) -> Path:
+        """Where it is written down what left this node."""
+        return self.state_folder() / "audit.jsonl"
 
     def imported(self, name: str, field: str) -> Any:
         """The object called `module:name`, from a file beside node.toml or from an installed package."""
@@ -117,4 +118,20 @@ source = "{source}"
 split = "75:25"              # train:test, or train:validation:test such as 8:1:1
 # root = "/data"             # where named data sets lie
 # label = "column"           # what to predict, for tables
+
+# What this node does for a server. Whatever goes beyond is refused before anything is computed or sent; see what an
+# experiment would be allowed with: potluck node check node.toml --experiment experiment.toml
+[policy]
+methods = []                 # exactly these, module:Class among them; empty: every method that comes with Potluck
+epochs = 100                 # passes over the rows in one job
+samples = 10_000_000         # rows that one job may train on, counted as often as it does
+jobs = 10_000                # answers for one run, scores included
+hours = 168                  # of computing for one run
+clip = 0                     # answers must be clipped to this length or less; 0: need not be
+noise = 0                    # the least privacy.noise_multiplier; 0: none is needed
+epsilon = 0                  # privacy that may be spent in all runs together, at delta; 0: no limit
+delta = 1e-5
+smallest_class = 2           # classes with fewer training rows are left out: a mean of one row is that row
+scores = true                # whether scores and training losses leave this node
+kept_jobs = 64               # the most jobs that a run may have kept for its restarts
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +16,10 @@ from potluck.loop.letter import encode_state, load_state
 class Journal:
     """`state-N` is the client after N jobs, `answer-N` what it answered to job N (counted from 0).
 
-    The answer is on the disk before the state that makes it valid, so a node may die at any moment. A server
-    that was restarted asks again what it had asked before: then the stored answer is given, and nothing is
-    trained twice. The last `keep` jobs are kept.
+    The answer is on the disk before the state that makes it valid, so a node may die at any moment. One job number has
+    one answer: a server that was restarted, and asks again, is given the same one, whatever it asks under that number.
+    So nothing is trained twice, noise is never drawn anew, and no question takes later states away. The last `keep`
+    jobs are kept; older ones are answered no more.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -29,38 +29,35 @@ class Journal:
     def locked(self) -> Iterator[None]:
         """One job at a time: a late one may still be at work when the next arrives."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(self.folder / ".lock", "w") as file:
+        with open(self.folder / ".lock", "w", opener=_private) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def state(self, job: int) -> Flat | None:
-        """The newest state before a job; None where the client is still as it was made."""
+    def state(self) -> Flat | None:
+        """The client as its last job left it; None where it is still as it was made."""
         numbers = self._numbers()
-        usable = [number for number in numbers if number <= job]
-        if usable:
-            return load_state(self._state(max(usable)))
-        if numbers and job > 0:
-            raise PotluckError(
-                f"job {job} is older than what this node keeps (from job {min(numbers)}); raise `keep` in node.toml"
-            )
-        return None
+        return load_state(self._state(numbers[-1])) if numbers else None
 
-    def answer(self, job: int, question: bytes) -> bytes | None:
-        """What was answered to this very question before, if anything."""
-        path = self._answer(job)
-        if not path.exists() or not self._state(job + 1).exists():
+    def answer(self, job: int) -> bytes | None:
+        """What was answered under this number, if anything; a number below those kept is refused."""
+        numbers = self._numbers()
+        if not numbers or job >= numbers[-1]:
             return None
-        data = path.read_bytes()
-        return data[32:] if data[:32] == _digest(question) else None
+        path = self._answer(job)
+        if path.exists() and job + 1 in numbers:
+            return path.read_bytes()
+        raise PotluckError(
+            f"job {job} is over, and this node has no answer to it (only to jobs {numbers[0] - 1} to {numbers[-1] - 1})"
+        )
 
-    def commit(self, job: int, question: bytes, answer: bytes, state: Flat) -> None:
-        """Make a job's outcome the present one; what followed an older outcome of it is void."""
+    def commit(self, job: int, answer: bytes, state: Flat) -> None:
+        """Make a job's outcome the present one; what is older than the last `keep` goes."""
+        _write(self._answer(job), answer)
+        _write(self._state(job + 1), encode_state(state))
         for number in self._numbers():
-            if number > job or number <= job + 1 - self.keep:
+            if number <= job + 1 - self.keep:
                 self._state(number).unlink()
                 self._answer(number - 1).unlink(missing_ok=True)
-        _write(self._answer(job), _digest(question) + answer)
-        _write(self._state(job + 1), encode_state(state))
 
     def _numbers(self) -> list[int]:
         return sorted(int(path.stem.partition("-")[2]) for path in self.folder.glob("state-*.safetensors"))
@@ -72,13 +69,13 @@ class Journal:
         return self.folder / f"answer-{job}.bin"
 
 
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _write(path: Path, data: bytes) -> None:
     temporary = path.with_suffix(".new")
-    with open(temporary, "wb") as file:
+    with open(temporary, "wb", opener=_private) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -16,18 +16,22 @@ from potluck.core.payload import PayloadError
 from potluck.core.random import one_thread
 from potluck.core.schema import check_payload
 from potluck.core.tree import Flat
-from potluck.experiment import parse_experiment
+from potluck.experiment import Experiment, parse_experiment
 from potluck.federation.federation import Federation
 from potluck.federation.population import build_federation, experiment_data
 from potluck.flower.node.assignment import Assignment
+from potluck.flower.node.audit import AuditLog
 from potluck.flower.node.federation import node_federation
 from potluck.flower.node.file import read_node
+from potluck.flower.node.guard import Guard
 from potluck.flower.node.journal import Journal
+from potluck.flower.node.policy import jobs_to_keep
 from potluck.flower.node.registration import Registration
+from potluck.flower.node.usage import Usage, limited
 from potluck.loop import attack, newcomers
 from potluck.loop.attack import Attackers
 from potluck.loop.jobs import Failure, Job
-from potluck.loop.letter import Letter, from_bytes, pack_job, pack_result, to_bytes, unpack_job
+from potluck.loop.letter import Letter, from_bytes, pack_result, to_bytes, unpack_job
 from potluck.loop.privacy import Privacy
 from potluck.loop.worker import Worker
 from potluck.runs.resolve import decide_models
@@ -46,8 +50,8 @@ class Node:
     journal: Journal
     privacy: Privacy | None = None
     attackers: Attackers | None = None
-    own: bool = False
-    """Whether the data are the node's own: then which classes they hold is told to nobody."""
+    guard: Guard | None = None
+    """Where the data are the node's own: what may be done with them. Which classes they hold is told to nobody."""
 
     def register(self) -> Letter:
         """What the server may know."""
@@ -66,53 +70,76 @@ class Node:
         down, task = payload_types(self.method)[0], self.federation.task
         try:
             job = unpack_job(letter, down)
-            job = replace(job, details=job.details and not self.own)
+            job = replace(job, details=job.details and self.guard is None)
             if job.message is not None:
                 check_payload(job.message, down, task, task.clients[self.index])
         except PayloadError as error:
             return pack_result(Failure(0, 0, str(error), "invalid"))
-        question = to_bytes(pack_job(replace(job, id=0)))
         with self.journal.locked(), one_thread():
-            if job.kind == "train" and (before := self.journal.answer(job.number, question)) is not None:
-                return from_bytes(before)
-            return self._do(job, question)
+            if job.kind == "train":
+                try:
+                    before = self.journal.answer(job.number)
+                except PotluckError as error:
+                    return pack_result(Failure(job.id, job.client, str(error), "lost"))
+                if before is not None:
+                    return self._noted(job, from_bytes(before), again=True)
+            return self._do(job)
 
-    def _do(self, job: Job, question: bytes) -> Letter:
+    def _do(self, job: Job) -> Letter:
+        if self.guard is None:
+            return self._done(job)
+        self.guard.allow(job, len(self.federation.members[self.index].train))
+        with self.guard.usage.job():
+            return self._done(job)
+
+    def _done(self, job: Job) -> Letter:
         worker = Worker(
             self.method, lambda _: self._client(job), privacy=self.privacy, attackers=self.attackers
         )
         result = worker.run(job)
         if isinstance(result, Failure):
-            if result.trace:
-                print(result.trace, flush=True)  # for this node's own log: it may quote private data
-            return pack_result(replace(result, trace=""))
-        answer = pack_result(result)
+            return pack_result(self._discreet(result))
+        answer = self._noted(job, pack_result(result))
         if job.kind == "train":
-            state = worker.client(job.client).state()
-            self.journal.commit(job.number, question, to_bytes(answer), state)
+            self.journal.commit(job.number, to_bytes(answer), worker.client(job.client).state())
+        return answer
+
+    def _discreet(self, failure: Failure) -> Failure:
+        """What went wrong, without the trace, and over own data without the words of an exception: both may quote."""
+        if not failure.trace:
+            return failure
+        print(failure.trace, flush=True)  # for this node's own log
+        reason = failure.reason if self.guard is None else ": ".join(failure.reason.split(": ", 2)[:2])
+        return replace(failure, trace="", reason=reason)
+
+    def _noted(self, job: Job, answer: Letter, *, again: bool = False) -> Letter:
+        if self.guard is not None:
+            self.guard.note(job.kind, answer, job=job.number, again=again)
         return answer
 
     def _client(self, job: Job) -> Client:
         """The client as its last job left it, under the number that the server gave it."""
-        me, state = self.federation.client(self.index), self.journal.state(job.number)
+        me, state = self.federation.client(self.index), self.journal.state()
         me.info = replace(me.info, index=job.client)
         if state is not None:
             me.restore(state)
-        return me
+        return me if self.guard is None else limited(me, self.guard.policy.samples)
 
 
 def answer(message: Letter, node_config: Mapping[str, Any]) -> Letter:
-    """Whatever the server asks, as one reply; what is wrong here is told in a sentence."""
+    """Whatever the server asks, as one reply; what is wrong here is told in a sentence, there and in the node's log."""
     try:
         node = open_node(message, node_config)
+        asked = message.facts.get("ask")
+        if asked not in ("registration", "first weights"):
+            return node.work(message)
+        reply = node.register() if asked == "registration" else node.first_weights()
+        if node.guard is not None:
+            node.guard.note(str(asked), reply)
+        return reply
     except PotluckError as error:
+        print(error, flush=True)
         return Letter({"refusal": str(error)})
-    asked = message.facts.get("ask")
-    if asked == "registration":
-        return node.register()
-    if asked == "first weights":
-        return node.first_weights()
-    return node.work(message)
 
 
 def limit_of(node_config: Mapping[str, Any]) -> int:
@@ -126,18 +153,30 @@ def open_node(message: Letter, node_config: Mapping[str, Any]) -> Node:
     assignment = Assignment.read(message)
     experiment = parse_experiment(parse_json(assignment.experiment))
     if path := node_config.get(NODE_FILE):
-        file = read_node(Path(str(path)))
-        method, federation = _own(assignment.experiment, Path(str(path)))
-        journal = Journal(file.state_folder() / assignment.run, file.keep)
-        return Node(method, federation, 0, journal, experiment.privacy, own=True)
+        return _open_own(experiment, assignment, Path(str(path)))
     method, federation = _dealt(assignment.experiment)
     index = int(node_config[PARTITION])
     if index >= len(federation.members):
         raise PotluckError(f"This node is partition {index}, the run has {len(federation.members)}.")
-    folder = Path(assignment.state) / federation.task.clients[index].name
+    folder = Path(assignment.state) / assignment.run / federation.task.clients[index].name
     absent = newcomers.draw(experiment.evaluate, federation.task)
     attackers = attack.draw(experiment.attack, federation.task, absent)
-    return Node(method, federation, index, Journal(folder, keep=4), experiment.privacy, attackers)
+    journal = Journal(folder, max(4, jobs_to_keep(experiment)))
+    return Node(method, federation, index, journal, experiment.privacy, attackers)
+
+
+def _open_own(experiment: Experiment, assignment: Assignment, path: Path) -> Node:
+    """The node of a node file, if its policy allows the run."""
+    file = read_node(path)
+    policy = file.policy
+    policy.check(experiment)
+    method, federation = _own(assignment.experiment, path)
+    folder = file.state_folder() / assignment.run
+    journal = Journal(folder, max(file.keep, jobs_to_keep(experiment)))
+    privacy = replace(experiment.privacy, scores=experiment.privacy.scores and policy.scores)
+    usage, log = Usage(folder / "usage.json", policy), AuditLog(file.audit_log())
+    guard = Guard(policy, log, usage, privacy, assignment.run, experiment.method.name)
+    return Node(method, federation, 0, journal, privacy, guard=guard)
 
 
 Opened = tuple[Method[Any, Any, Any], Federation]

@@ -1,0 +1,148 @@
+"""A node's record of everything that left it: one line per answer, each bound to the one before by a digest.
+
+A line that was changed or taken out in the middle breaks the chain. What was cut off at the end shows in the last
+digest and the count, which `potluck node log` prints: note them where nobody but you can write.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from potluck.core.errors import PotluckError
+from potluck.loop.letter import Letter, to_bytes
+
+START = "0" * 64
+LONGEST = 1 << 20
+"""Bytes of a line; ours have some hundred."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is asked for, for the line that its answer gets."""
+
+    run: str
+    kind: str
+    method: str
+    job: int = 0
+    cost: float = 0.0
+    """1/z² for noise multiplier z, which sums over answers; 0 where nothing new was told with noise."""
+    bare: bool = False
+    """Whether this was a new answer without any noise."""
+    again: bool = False
+    """Whether the same answer had left before."""
+
+
+class AuditLog:
+    """The file `audit.jsonl` in the node's state folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def locked(self) -> Iterator[int]:
+        """The open file, ours alone; an unfinished last line, whose answer never left, is taken off."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+        finally:
+            os.close(file)
+
+    def last(self) -> dict[str, Any]:
+        """The newest line: its totals are those of the whole log."""
+        with self.locked() as file:
+            return self._last(file)
+
+    def append(self, entry: Entry, letter: Letter) -> None:
+        """Write down an answer before it leaves."""
+        data = to_bytes(letter)
+        with self.locked() as file:
+            before = self._last(file)
+            line = {
+                "number": before["number"] + 1,
+                "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                **{name: getattr(entry, name) for name in ("run", "kind", "method", "job")},
+                "fields": fields_of(letter),
+                "bytes": len(data),
+                "digest": hashlib.sha256(data).hexdigest(),
+                "spent": before["spent"] + (0.0 if entry.again else entry.cost),
+                "bare": before["bare"] + int(entry.bare and not entry.again),
+                "again": entry.again,
+                "before": before["chain"],
+            }
+            text = json.dumps({**line, "chain": chained(line)}, ensure_ascii=False)
+            os.write(file, text.encode() + b"\n")
+            os.fsync(file)
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Every line, checked; the first that does not fit raises a sentence."""
+        before, number = START, 0
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            for data in file:
+                number += 1
+                line = _read(data)
+                if line is None or line["before"] != before or line["number"] != number:
+                    raise PotluckError(
+                        f"{str(self.path)!r} was changed at line {number}: it does not follow from the line before."
+                    )
+                before = line["chain"]
+                yield line
+
+    def _last(self, file: int) -> dict[str, Any]:
+        size = os.fstat(file).st_size
+        tail = os.pread(file, LONGEST, max(0, size - LONGEST))
+        whole, _, torn = tail.rpartition(b"\n")
+        if torn:
+            os.ftruncate(file, size - len(torn))
+        if not whole:
+            return {"number": 0, "spent": 0.0, "bare": 0, "chain": START}
+        line = _read(whole.rpartition(b"\n")[2])
+        if line is None:
+            raise PotluckError(
+                f"This node's audit log {str(self.path)!r} was changed at its end; look at it and move it away."
+            )
+        return line
+
+
+def fields_of(letter: Letter) -> dict[str, Any]:
+    """What a letter tells: its tensors with type and shape, its scores by name, its other facts by name."""
+    found: dict[str, Any] = {}
+    for part, flat in (("payload", letter.payload), ("state", letter.state)):
+        if flat is not None:
+            found[part] = {
+                name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape]
+                for name, tensor in flat.tensors.items()
+            }
+    answer = letter.facts.get("answer")
+    if isinstance(answer, dict):
+        found["facts"] = sorted(name for name, value in answer.items() if value not in (None, 0, 0.0, {}, []))
+    if letter.facts.get("scores"):
+        found["scores"] = sorted(letter.facts["scores"])
+    found["says"] = sorted(letter.facts)
+    return found
+
+
+def chained(line: dict[str, Any]) -> str:
+    """The digest of a line without its own; the digest of the line before is in it."""
+    return hashlib.sha256(json.dumps(line, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def _read(data: bytes) -> dict[str, Any] | None:
+    try:
+        line = dict(json.loads(data))
+        chain = line.pop("chain")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return {**line, "chain": chain} if chain == chained(line) else None
