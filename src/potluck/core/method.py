@@ -101,6 +101,10 @@ class Method(ABC, Generic[State, Down, Up]):
         """What a robust rule acts on under the present settings; empty where on nothing."""
         return self.averages
 
+    def weighted(self) -> bool:
+        """Whether clients count by their samples in those averages, which `schedule.max_share` bounds."""
+        return getattr(self, "weight", "") == "samples"
+
     def whole_rounds(self) -> str:
         """Why the method makes no sense asynchronously under the present settings: words that follow its name."""
         return ""

@@ -111,10 +111,12 @@ class Averaging:
     `norm-clip` shortens changes that are longer than the median one and then takes the usual mean.
     `krum` and `geometric-median` look at whole answers, or at whole rows of a class: the mean of those nearest to each
     other, without the share of expected attackers, and the point that is nearest to all.
+    No client has more than `max_share` of an average that goes by samples, whatever it claims to have.
     """
 
     rule: Rule = "mean"
     attackers: float = 0.3
+    max_share: float = 1.0
 
     @property
     def ranks(self) -> bool:

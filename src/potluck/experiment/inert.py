@@ -27,6 +27,8 @@ def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
             "training.momentum",
             f"training.optimizer = {training.optimizer!r} has moments of its own; leave it out",
         )
+    if schedule.robust not in ("mean", "norm-clip"):
+        yield "schedule.max_share", f"schedule.robust = {schedule.robust!r} goes by no samples; leave it out"
     if schedule.robust not in ("trimmed-mean", "krum"):
         yield "schedule.attackers", f"schedule.robust = {schedule.robust!r} counts on no share; leave it out"
     if schedule.synchronous and schedule.mode != "auto":

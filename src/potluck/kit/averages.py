@@ -25,6 +25,7 @@ from potluck.core.payload import Payload, Tensors
 from potluck.core.task import Averaging, Context
 from potluck.kit.nearness import part_weights
 from potluck.kit.robust import centre, clip_changes
+from potluck.kit.shares import capped
 
 Up = TypeVar("Up", bound=Payload)
 Weighting = Literal["samples", "uniform"]
@@ -128,8 +129,12 @@ def mean_change(
     missing = of.missing * (_mean_samples(ctx) if by == "samples" else 1.0)
     for name in result:
         owners = [number for number, change in enumerate(changes) if name in change]
-        total = sum(sizes[number] for number in owners) + missing
-        counted = [of.share * sizes[number] * updates[number].weight / total for number in owners]
+        mine = capped([sizes[number] for number in owners], ctx.averaging.max_share, missing)
+        total = sum(mine) + missing
+        counted = [
+            of.share * size * updates[number].weight / total
+            for size, number in zip(mine, owners, strict=True)
+        ]
         if owners and ctx.averaging.ranks:
             middle = centre(ctx.averaging, torch.stack([changes[number][name] for number in owners]))
             result[name] = sum(counted) * middle
@@ -181,15 +186,23 @@ def average_parts(
         elif owners and weights is None:
             result[name] = sum_tensors([parts[number][name] for number in owners]) / len(owners)
         elif owners and weights is not None:
-            result[name] = _weighed(name, old[name], parts, owners, weights)
+            result[name] = _weighed(name, old[name], parts, owners, weights, how.max_share)
     return result
 
 
 def _weighed(
-    name: str, old: Tensor, parts: Sequence[Tensors], owners: Sequence[int], weights: Sequence[float]
+    name: str,
+    old: Tensor,
+    parts: Sequence[Tensors],
+    owners: Sequence[int],
+    weights: Sequence[float],
+    share: float,
 ) -> Tensor:
     """The mean over those who own a tensor, by weights; the old value where none of them counts."""
-    total = sum(weights[number] for number in owners)
+    mine = capped([weights[number] for number in owners], share)
+    total = sum(mine)
     if not total:
         return old
-    return sum_tensors([(weights[number] / total) * parts[number][name] for number in owners])
+    return sum_tensors(
+        [(weight / total) * parts[number][name] for weight, number in zip(mine, owners, strict=True)]
+    )

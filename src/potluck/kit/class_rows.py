@@ -19,6 +19,7 @@ from potluck.core.task import Averaging, Context, Task
 from potluck.kit.averages import portion
 from potluck.kit.robust import middle_rows
 from potluck.kit.screen import screened
+from potluck.kit.shares import capped_counts
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,8 @@ def fold_rows(
     classes, of = len(old.known), portion(ctx, updates)
     sent, kept = screened(ctx.averaging, sent, classes)
     counts = None if counts is None else [mine[mask] for mine, mask in zip(counts, kept, strict=True)]
+    if counts is not None and ctx.averaging.max_share < 1:
+        counts = capped_counts(sent, counts, ctx.averaging.max_share)
     if of.whole:
         rows, senders = mean_rows(ctx.averaging, sent, classes, counts)
         return old.replaced(rows, senders > 0), senders

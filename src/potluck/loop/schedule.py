@@ -44,6 +44,12 @@ class Schedule(Settings):
         ge=0,
         lt=0.5,
     )
+    max_share: float = setting(
+        1.0,
+        "part of an average by samples that one client may have at most; 1: what it registers",
+        gt=0,
+        le=1,
+    )
     max_payload_mb: float = setting(1024.0, "megabytes; a larger answer is refused", gt=0, le=1e9)
     on_failure: Literal["stop", "continue"] = setting(
         "stop", "at a client's exception: end the run, or go on"
@@ -62,7 +68,7 @@ class Schedule(Settings):
     @property
     def averaging(self) -> Averaging:
         """How the server takes averages."""
-        return Averaging(self.robust, self.attackers)
+        return Averaging(self.robust, self.attackers, self.max_share)
 
     def cohort(self, clients: int) -> int:
         """m = max(1, int(C·N)), with a guard against 0.29·100 = 28.99…"""

@@ -102,6 +102,10 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
         me.fit_models({"model": me.model}, collecting(loss, means), batches=batches())
         return means
 
+    def weighted(self) -> bool:
+        """By the counts of each class."""
+        return self.aggregate != "mean"
+
     def check_answer(self, payload: Prototypes, client: ClientInfo, ctx: Context) -> None:
         """A weighted mean needs the counts."""
         if self.aggregate != "mean" and payload.counts is None:

@@ -70,6 +70,12 @@ def check_averaging(experiment: Experiment, method: Method[Any, Any, Any]) -> No
             f"schedule.robust = {rule!r} cannot act: answers of {type(method).__name__} differ in form and cannot be "
             "compared as wholes; use median, trimmed-mean or norm-clip."
         )
+    share = experiment.schedule.max_share
+    if share < 1 and not (method.averaged() and method.weighted()):
+        raise PotluckError(
+            f"schedule.max_share = {share:g} cannot act: {type(method).__name__} takes no average in which clients "
+            "count by their samples; leave it out, or set method.weight = 'samples' where there is such a setting."
+        )
 
 
 _ACTS_ON = {
