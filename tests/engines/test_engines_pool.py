@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from same_runs import ASYNCHRONOUS, SYNCHRONOUS, Methods, assert_equal, federation, outcome, worker
 
 from potluck.core.client import Client
 from potluck.core.payload import Nothing
+from potluck.core.tree import Flat
 from potluck.engines.pool import PoolEngine
+from potluck.engines.pool.process import connected
+from potluck.engines.pool.standstill import be_impatient, is_stopped
 from potluck.engines.serial import SerialEngine
 from potluck.loop.dispatch import ClientFailed
 from potluck.loop.jobs import Engine
+from potluck.loop.letter import Letter, receive, send
 from potluck.loop.schedule import Schedule
 from potluck.loop.worker import Worker
 from potluck.methods import METHODS, method_class
@@ -103,17 +109,84 @@ def test_an_idle_worker_that_is_killed_changes_nothing() -> None:
     assert_equal(outcome(method, engine, fed, SYNCHRONOUS), serial)
 
 
-def test_a_job_that_kills_every_worker_is_lost_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_job_that_kills_every_worker_is_its_clients_failure(tmp_path: Path) -> None:
     fed, fatal = federation(), Fatal(lives=tmp_path, times=99)
-    result = outcome(fatal, PoolEngine(lambda: worker(fatal, fed), 2), fed, Schedule(2))
+    died = "train in round 2: its worker process died 3 times (signal SIGKILL)"
+    with pytest.raises(ClientFailed, match=r"client 1 'client-1', train in round 2: its worker process died"):
+        outcome(fatal, PoolEngine(lambda: worker(fatal, fed), 2), fed, Schedule(2))
     assert len(list(tmp_path.iterdir())) == 3
+    result = outcome(
+        fatal, PoolEngine(lambda: worker(fatal, fed), 2), fed, Schedule(2, on_failure="continue")
+    )
     (failure,) = result["records"][1]["failures"]
-    assert failure == {
-        "client": 1,
-        "kind": "lost",
-        "reason": "train in round 2: its worker process died 3 times (signal SIGKILL)",
-    }
+    assert (failure["client"], failure["kind"]) == (1, "error")
+    assert failure["reason"] == f"{died}; if memory is short, use fewer engine.workers"
     assert result["records"][1]["participants"] == [0, 2, 3, 4]
+
+
+@dataclass
+class Halting(FedGH):
+    """Client 1 stops the process that does its second job, for good, the first time."""
+
+    lives: Path = Path()
+
+    def client(self, me: Client, message: Any) -> Any:
+        answer = super().client(me, message)
+        mark = self.lives / "stopped"
+        if me.info.index == 1 and me.round == 2 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return answer
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_is_stopped_for_good_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setattr("potluck.engines.pool.engine.LOOK", 0.2)
+    fed = federation()
+    serial = outcome(FedGH(), SerialEngine(worker(FedGH(), fed)), fed, SYNCHRONOUS)
+    halting = Halting(lives=tmp_path)
+    pool = outcome(halting, PoolEngine(lambda: worker(halting, fed), workers), fed, SYNCHRONOUS)
+    assert (tmp_path / "stopped").exists()
+    assert_equal(pool, serial)
+
+
+def test_an_idle_worker_that_is_stopped_is_given_no_job() -> None:
+    fed, method = federation(), FedGH()
+    serial = outcome(method, SerialEngine(worker(method, fed)), fed, SYNCHRONOUS)
+    engine = PoolEngine(lambda: worker(method, fed), 2)
+    stopped = engine.pids[0]
+    os.kill(stopped, signal.SIGSTOP)
+    assert_equal(outcome(method, engine, fed, SYNCHRONOUS), serial)
+    assert stopped not in engine.pids
+
+
+def test_a_worker_that_stands_still_in_the_middle_of_a_letter_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("potluck.engines.pool.standstill.PATIENCE", 1)
+    ours, theirs = connected()
+    be_impatient(ours)
+    theirs.sendall(b"\x10\0\0\0")  # the beginning of a length, and then nothing
+    with pytest.raises(ConnectionResetError, match="stands still"):
+        receive(ours)
+    big = Letter({}, state=Flat({"x": torch.zeros(4 << 20)}, None))  # more than the sockets hold
+    with pytest.raises(OSError, match="temporarily unavailable"):
+        send(ours, big)
+
+
+def test_a_stopped_process_is_told_from_one_that_sleeps() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        assert not is_stopped(child.pid)
+        os.kill(child.pid, signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)
+        assert is_stopped(child.pid)
+        assert not is_stopped(None)
+    finally:
+        child.kill()
+        child.wait()
 
 
 @dataclass

@@ -139,7 +139,7 @@ def mean_change(
             middle = centre(ctx.averaging, torch.stack([changes[number][name] for number in owners]))
             result[name] = sum(counted) * middle
         elif owners and near:
-            result[name] = sum(counted) * _weighed(name, result[name], changes, owners, near)
+            result[name] = sum(counted) * _weighed(name, result[name], changes, owners, near, 1.0)
         elif owners:
             terms = [one * changes[number][name] for one, number in zip(counted, owners, strict=True)]
             result[name] = sum_tensors(terms)

@@ -32,7 +32,7 @@ def capped_counts(
 ) -> list[Tensor]:
     """The same class by class: for each sender's rows and labels, the counts of its rows."""
     found = [count.to(rows.dtype) for (rows, _), count in zip(sent, counts, strict=True)]
-    for label in torch.cat([labels for _, labels in sent]).unique().tolist():
+    for label in sorted({*torch.cat([labels for _, labels in sent]).tolist()}):
         places = [
             (one, place)
             for one, (_, labels) in enumerate(sent)

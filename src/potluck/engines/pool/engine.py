@@ -17,12 +17,13 @@ from potluck.engines.pool.agenda import NOBODY, Agenda
 from potluck.engines.pool.anew import Blueprint, Post, await_ready, start_anew
 from potluck.engines.pool.costs import Costs, Guess
 from potluck.engines.pool.process import Process, check_possible, start
+from potluck.engines.pool.standstill import LOOK, be_impatient, is_stopped
 from potluck.engines.pool.wire import Order, Report, Wire
 from potluck.loop.jobs import Answer, Failure, Job
 from potluck.loop.worker import Worker
 
 ATTEMPTS = 3
-"""How often a job is given out before its death counts as the job's own fault."""
+"""How often a job is given out before the death of its workers counts as the client's own failure."""
 
 NO_JOB = 0
 """Stands for the job of workers that die without one."""
@@ -76,8 +77,8 @@ class PoolEngine:
         self._folder.make()
         for place in [*places] * count:  # in turn, so that the first jobs go to all devices
             self._processes.append(self._start(place))
-        for process in self._processes if blueprint is not None else ():
-            await_ready(process)
+        for process in self._processes:
+            self._settle(process)
 
     def submit(self, job: Job) -> None:
         """Queue a job. It starts at once only beside others: the first of many waits to be compared with them."""
@@ -94,7 +95,8 @@ class PoolEngine:
         while self._outstanding:
             self._give_out()
             while not self._ready:
-                self._listen(None)
+                if not self._listen(LOOK):
+                    self._end_stopped()
                 self._give_out()
             self._outstanding -= 1
             yield self._ready.popleft()
@@ -120,6 +122,12 @@ class PoolEngine:
             return start(self._worker, self._wire, self._folder, self._budget)
         return start_anew(place, self._post)
 
+    def _settle(self, process: Process) -> None:
+        """Wait until a new process is of use; from then on it may die or stand still at any moment."""
+        if self._post is not None:
+            await_ready(process)
+        be_impatient(process.socket)
+
     def _working(self) -> list[Process]:
         return [process for process in self._processes if process.job is not None]
 
@@ -143,6 +151,8 @@ class PoolEngine:
     def _hand_over(self, number: int, job: Job, left: int) -> Process:
         if left != NOBODY:
             self._processes[left].forget.append(job.client)
+        if is_stopped(self._processes[number].handle.pid):
+            self._renew(number)  # it could not take the job
         process = self._processes[number]
         process.job, process.since = job, time.perf_counter()
         order = Order(job, self._versions.get(job.client, 0), process.forget)
@@ -155,8 +165,8 @@ class PoolEngine:
 
     # -- taking in ----------------------------------------------------------------------------------------
 
-    def _listen(self, timeout: float | None) -> None:
-        """Take in what workers have to say, waiting for the first; one that hung up is replaced."""
+    def _listen(self, timeout: float) -> bool:
+        """Take in what workers have to say, waiting for the first; one that hung up is replaced. Was there news?"""
         heard = wait([process.socket for process in self._processes], timeout)
         for number, process in enumerate(self._processes):
             if process.socket not in heard:
@@ -167,6 +177,14 @@ class PoolEngine:
                 self._replace(number)
             else:
                 self._finish(process, report)
+        return bool(heard)
+
+    def _end_stopped(self) -> None:
+        """Replace workers that were stopped in the middle of a job and still are at the second look."""
+        for number, process in enumerate(self._processes):
+            before, process.stopped = process.stopped, is_stopped(process.handle.pid)
+            if process.job is not None and before and process.stopped:
+                self._replace(number)
 
     def _finish(self, process: Process, report: Report) -> None:
         job, process.job = process.job, None
@@ -198,18 +216,25 @@ class PoolEngine:
                 )
         else:
             self._repeat(job, how)
-        self._processes[number] = self._start(process.place)
-        if self._post is not None:
-            await_ready(self._processes[number])
+        self._renew(number)
+
+    def _renew(self, number: int) -> None:
+        """Another process in the place of one, which is ended."""
+        self._processes[number].end()
+        self._processes[number] = self._start(self._processes[number].place)
+        self._settle(self._processes[number])
 
     def _repeat(self, job: Job, how: str) -> None:
         self._attempts[job.id] += 1
         if self._attempts[job.id] < ATTEMPTS:
             self._agenda.again(job)
             return
-        reason = f"{job.kind} in round {job.round}: its worker process died {ATTEMPTS} times ({how})"
+        reason = (
+            f"{job.kind} in round {job.round}: its worker process died {ATTEMPTS} times ({how}); if memory is "
+            "short, use fewer engine.workers"
+        )
         self._agenda.done(job.client)
-        self._ready.append(Failure(job.id, job.client, reason, "lost"))
+        self._ready.append(Failure(job.id, job.client, reason))
 
 
 def _end(owner: int, processes: list[Process], folder: SpillFolder) -> None:

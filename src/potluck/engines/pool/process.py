@@ -58,6 +58,7 @@ class Process:
     place: str = ""
     job: Job | None = None
     since: float = 0.0
+    stopped: bool = False
     forget: list[int] = field(default_factory=list)
 
     def end(self) -> str:

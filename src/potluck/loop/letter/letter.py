@@ -55,7 +55,10 @@ def receive(source: socket.socket) -> Letter:
 
     def take(target: memoryview) -> None:
         while target:
-            count = source.recv_into(target)
+            try:
+                count = source.recv_into(target)
+            except BlockingIOError:  # the socket's own patience is over
+                raise ConnectionResetError("the other process stands still") from None
             if not count:
                 raise ConnectionResetError("the other process is gone")
             target = target[count:]
