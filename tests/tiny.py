@@ -121,6 +121,13 @@ def weights(me: Client) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in me.model.state_dict().items()}
 
 
+def is_one_step(before: nn.Module, loss: Tensor, after: nn.Module, lr: float = 0.1) -> bool:
+    """Whether `after` is where one plain gradient step on a loss of `before` leads."""
+    slopes = torch.autograd.grad(loss, list(before.parameters()))
+    steps = zip(before.parameters(), slopes, after.parameters(), strict=True)
+    return all(torch.allclose(end, start - lr * slope, atol=1e-12) for start, slope, end in steps)
+
+
 def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     """Whether two sets of tensors are equal bit for bit."""
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)

@@ -164,6 +164,22 @@ def test_generated_features_reach_the_extractor_only_by_distillation(variant: st
     assert torch.equal(plain.model.body[0].weight, taught.model.body[0].weight) == alike
 
 
+@VARIANTS
+def test_generated_features_count_by_their_weight(variant: str):
+    """In one full batch the step on them is as many times as long."""
+    fed = tiny(1, seed=1, training=Training(epochs=1, batch_size=0, lr=0.1))
+    method, ctx = FedGen(**SMALL, variant=variant), context(fed)
+    state = method.server(method.init_server(ctx), [update(sent(1, [9, 9, 9]))], ctx)
+    message = method.broadcast(state, update(None).client, ctx)
+    heads = []
+    for weight in (0.0, 1.0, 3.0):
+        me = fed.client(0)
+        answer(FedGen(**SMALL, variant=variant, generator_weight=weight), me, message)
+        heads.append(me.model.head.weight)
+    assert torch.allclose(heads[2] - heads[0], 3 * (heads[1] - heads[0]), atol=1e-12)
+    assert not torch.equal(heads[1], heads[0])
+
+
 def test_the_original_fades_its_terms_by_two_percent_a_round():
     method = FedGen(**SMALL, variant="original", generator_weight=1.0)
     fed = tiny(1)

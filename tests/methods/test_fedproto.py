@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from potluck.core.payload import PayloadError
 from potluck.core.training import Training
 from potluck.kit import ClassRows, prototype_loss, row_loss
 from potluck.methods.fedproto import FedProto, Prototypes
 from potluck.methods.standalone import Standalone
-from tiny import Net, Recorder, answer, context, make_loop, same, tiny, update, weights
+from tiny import Net, Recorder, answer, context, is_one_step, make_loop, same, tiny, update, weights
 
 NONE = ClassRows(torch.zeros(0, 3).double(), torch.zeros(0).long())
 FULL = ClassRows(5 * torch.eye(3, dtype=torch.float64))
@@ -44,9 +45,20 @@ def test_the_loss_is_cross_entropy_plus_the_weighted_pull():
     net = Net().double()
     x, y = torch.randn(4, 4).double(), torch.tensor([0, 1, 2, 0])
     z = net.features(x)
-    expected = torch.nn.functional.cross_entropy(net(x), y) + 10 * (z - FULL.rows[y]).square().mean()
+    expected = cross_entropy(net(x), y) + 10 * (z - FULL.rows[y]).square().mean()
     known = torch.ones(3, dtype=torch.bool)
     assert prototype_loss(net, x, y, FULL.rows, known, 10.0).item() == pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize("collect", ["after", "training", "last_epoch"])
+def test_a_client_trains_on_that_loss(collect: str):
+    fed = tiny(1, smooth=True, training=Training(epochs=1, batch_size=0, lr=0.1))
+    me, net = fed.client(0), fed.client(0).model
+    x, y = me.train.take(slice(None))
+    z = net.features(x)
+    loss = cross_entropy(net.head(z), y) + 3.0 * (z - FULL.rows[y]).square().mean()
+    answer(FedProto(collect=collect, prototype_weight=3.0), me, FULL)
+    assert is_one_step(net, loss, me.model)
 
 
 @pytest.mark.parametrize("collect", ["after", "training", "last_epoch"])

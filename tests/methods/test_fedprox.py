@@ -2,11 +2,13 @@
 
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
-from potluck.kit import proximal_term
+from potluck.core.training import Training
+from potluck.kit import Weights, proximal_term
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedprox import FedProx, proximal_loss
-from tiny import Recorder, make_loop, tiny
+from tiny import Recorder, answer, is_one_step, make_loop, tiny
 
 
 def one_weight(value: float) -> nn.Module:
@@ -52,6 +54,21 @@ def test_the_first_local_step_feels_no_pull():
         proximal_loss(me.model, x, y, reference, mu).backward()
         gradients.append([parameter.grad.clone() for parameter in me.model.parameters()])
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+
+
+def test_the_second_local_step_feels_the_pull_with_its_weight():
+    """Two full batches: the second step is on CE + μ/2 · ‖w − w₀‖²."""
+    fed = tiny(1, smooth=True, training=Training(epochs=2, batch_size=0, lr=0.1))
+    me, net = fed.client(0), fed.client(0).model
+    start = {name: tensor.detach().clone() for name, tensor in net.named_parameters()}
+    x, y = me.train.take(slice(None))
+    slopes = torch.autograd.grad(cross_entropy(net(x), y), list(net.parameters()))
+    with torch.no_grad():
+        for parameter, slope in zip(net.parameters(), slopes, strict=True):
+            parameter -= 0.1 * slope
+    far = sum((parameter - start[name]).square().sum() for name, parameter in net.named_parameters())
+    answer(FedProx(mu=0.7), me, Weights(start))
+    assert is_one_step(net, cross_entropy(net(x), y) + 0.35 * far, me.model)
 
 
 def test_a_strong_pull_keeps_clients_near_what_they_received():

@@ -1,15 +1,18 @@
 """FedTGP: the margin, the server's training, and prototypes of the trained model."""
 
+import copy
 import math
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from potluck.core import Averaging
+from potluck.core.training import Training
 from potluck.kit import mean_rows
 from potluck.methods.fedtgp import ClassMeans, FedTGP, GlobalPrototypes, class_margin, margin_loss
 from potluck.methods.standalone import Standalone
-from tiny import Recorder, answer, context, make_loop, same, tiny, update, weights
+from tiny import Recorder, answer, context, is_one_step, make_loop, same, tiny, update, weights
 
 FEW = {"server_epochs": 5}
 NONE = GlobalPrototypes(None)
@@ -94,6 +97,28 @@ def test_the_server_brings_prototypes_to_their_means():
     assert margin_loss(payload.means, state.module(), payload.labels, 4.0).mean().item() < first / 2
     message = method.broadcast(state, update(None).client, ctx)
     assert message.prototypes.shape == (3, 3)  # class 2, never seen, has one too
+
+
+@pytest.mark.parametrize(("server_lr", "rate"), [(None, 0.1), (0.3, 0.3)])
+def test_a_server_step_by_hand(server_lr: float | None, rate: float):
+    """One batch of all means: a step at the clients' rate unless told, on cross-entropy across the margin of 5."""
+    method, ctx = FedTGP(server_epochs=1, server_lr=server_lr), context()
+    payload = means([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0]], [0, 1])
+    state = method.init_server(ctx)
+    before = copy.deepcopy(state.module)
+    away = torch.stack([(row - before()).norm(dim=1) for row in payload.means])
+    scores = -(away + 5.0 * torch.eye(3, dtype=torch.float64)[:2])
+    after = method.server(state, [update(payload)], ctx).module
+    assert is_one_step(before, cross_entropy(scores, payload.labels), after, rate)
+
+
+def test_a_client_trains_on_the_weighted_distance():
+    fed = tiny(1, smooth=True, training=Training(epochs=1, batch_size=0, lr=0.1))
+    me, net = fed.client(0), fed.client(0).model
+    x, y = me.train.take(slice(None))
+    z, rows = net.features(x), torch.arange(9.0, dtype=torch.float64).reshape(3, 3)
+    answer(FedTGP(prototype_weight=3.0), me, GlobalPrototypes(rows))
+    assert is_one_step(net, cross_entropy(net.head(z), y) + 3.0 * (z - rows[y]).square().mean(), me.model)
 
 
 def test_training_is_drawn_to_the_prototypes():
