@@ -11,8 +11,8 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.installed ## compare three methods on embedded data: a table, run folders and a report
-	$(BIN)/potluck compare standalone fedavg fedgh --target 0.8
+demo: $(VENV)/.installed ## compare three methods where federating helps: a table, run folders and a report
+	$(BIN)/potluck compare standalone fedavg fedmd --seeds 0,1,2 --rounds 15 --set data.limit=500 --set evaluate.protocol=shared
 
 test: $(VENV)/.installed-dev lint types ## what every change must pass: lint, types and tests
 	$(RUN) -m pytest -n 2 --dist loadfile

@@ -119,6 +119,14 @@ def test_a_step_follows_eq14_inside_and_the_scaled_local_gradient_outside(outer:
         assert torch.allclose(steps[name], expected, atol=1e-12), name
 
 
+@pytest.mark.parametrize(("alleviation", "factor"), [("eq14", 0.5), ("eq13", 1.0), ("sum", 1.0)])
+def test_only_eq14_halves_the_local_gradient_outside_of_the_middle(alleviation: str, factor: float):
+    me, features, steps, _ = one_client(FedIN(alleviation=alleviation))
+    local, inner = gradients(me, *features)
+    for name in local.keys() - inner.keys():
+        assert torch.allclose(steps[name], factor * local[name], atol=1e-12), name
+
+
 def test_extractor_end_moves_the_cut():
     _, _, stem, up = one_client(FedIN())
     assert up.entering.shape == up.leaving.shape == (12, 6)
