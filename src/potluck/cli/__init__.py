@@ -12,6 +12,7 @@ from potluck.cli import (
     bench,
     benchmark,
     compare,
+    leak,
     lists,
     node,
     reproduce,
@@ -56,6 +57,7 @@ app.command("compare")(compare.compare)
 app.command("report")(results.report)
 app.command("plot")(results.plot)
 app.command("export")(results.export)
+app.command("leak")(leak.leak)
 app.command("reproduce")(reproduce.reproduce)
 app.command("recipes")(reproduce.recipes)
 app.command("methods")(lists.methods)

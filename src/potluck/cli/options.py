@@ -59,6 +59,10 @@ Assign = Annotated[str | None, typer.Option("--assign", help="who gets which mod
 CheckpointEvery = Annotated[
     int | None, typer.Option("--checkpoint-every", help="rounds between checkpoints; 0: none")
 ]
+KeepAnswers = Annotated[
+    bool | None,
+    typer.Option("--keep-answers/--no-keep-answers", help="keep what clients send, for potluck leak"),
+]
 Seed = Annotated[int | None, typer.Option("--seed", help="a result depends on the experiment and this")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="any setting: --set training.lr=0.1 (repeat for more)")

@@ -37,6 +37,7 @@ def run(
     out: Annotated[Path | None, typer.Option("--out", help="the run's folder; else one in runs/")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     checkpoint_every: options.CheckpointEvery = None,
+    keep_answers: options.KeepAnswers = None,
     settings: options.Settings = None,
     track: options.Track = None,
     quiet: options.Quiet = False,

@@ -26,6 +26,7 @@ SHORT_FORMS = {
     "device": "engine.device",
     "vectorize": "engine.vectorize",
     "checkpoint_every": "engine.checkpoint_every",
+    "keep_answers": "engine.keep_answers",
     "fleet": "devices.fleet",
     "assign": "devices.assign",
     "seed": "seed",

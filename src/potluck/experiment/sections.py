@@ -130,4 +130,7 @@ class EngineSettings(Settings):
         "architectures whose images lie channels last in memory; built: as the zoo knows best, and networks of your "
         "own as you made them; all; auto: measure your own once",
     )
+    keep_answers: bool = setting(
+        False, "keep every answer in the run's folder, for potluck leak", results=False
+    )
     checkpoint_every: int = setting(1, "rounds between checkpoints; 0: none", results=False, ge=0)

@@ -20,6 +20,7 @@ CLIENTS = "clients.jsonl"
 SUMMARY = "summary.json"
 REPORT = "report.html"
 CHECKPOINT = "checkpoint"
+ANSWERS = "answers"
 WORK = ".work"
 METRICS = (ROUNDS, CLIENTS)
 

@@ -20,6 +20,7 @@ from potluck.loop.loop import Loop
 from potluck.loop.newcomers import draw
 from potluck.loop.worker import Worker
 from potluck.runs import folder
+from potluck.runs.answers import KeepAnswers
 from potluck.runs.attack_ledger import AttackLedger
 from potluck.runs.blueprint import blueprint
 from potluck.runs.checkpointer import Checkpointer
@@ -99,7 +100,7 @@ def train(
             engine = FaultyEngine(engine, experiment.faults, experiment.seed)
         for tracker in trackers:
             held.enter_context(tracker)
-        ledgers: list[Callback] = []
+        ledgers: list[Callback] = [KeepAnswers(opened.path)] if settings.keep_answers else []
         if experiment.privacy:
             ledgers.append(PrivacyLedger(experiment.privacy, writer.facts))
         if attackers:

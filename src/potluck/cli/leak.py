@@ -1,0 +1,32 @@
+"""`potluck leak`: what a server could find out from the answers of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def leak(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run with --keep-answers")],
+) -> None:
+    """Score what the kept answers of a run give away, each score beside its chance level; also RUN/leaks.json."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from potluck.analysis.leak import find_leaks
+    from potluck.runs.folder import write_files
+
+    found = find_leaks(run)
+    table = Table(box=None, pad_edge=False)
+    for heading, side in (("question", "left"), ("score", "right"), ("chance", "right"), ("cases", "right")):
+        table.add_column(heading, justify="left" if side == "left" else "right")
+    table.add_column("from")
+    for one in found:
+        table.add_row(one.question, f"{one.score:.3f}", f"{one.chance:.3f}", str(one.cases), one.way)
+    Console().print(table if found else "Nothing was sent that these questions can be asked of.")
+    write_files(run, {"leaks.json": json.dumps([asdict(one) for one in found], indent=1) + "\n"})
+    typer.echo(f"Scores: {run / 'leaks.json'}")

@@ -1,0 +1,139 @@
+"""What kept answers give away: scores worked out by hand, and runs whose leaks are known beforehand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import potluck
+from potluck.analysis.leak import Leak, find_leaks
+from potluck.analysis.leak.classes import class_scores, told_shares
+from potluck.analysis.leak.members import auc_and_rate
+from potluck.core.errors import PotluckError
+from potluck.kit import Head
+from potluck.methods.fedgen import HeadAndCounts, HeadAndGenerator
+from potluck.methods.fedproto import Prototypes
+from potluck.runs.answers import Kept, read_answers
+
+
+def head(*bias: float) -> Head:
+    return Head({"weight": torch.zeros(len(bias), 2), "bias": torch.tensor(bias)})
+
+
+def test_a_head_tells_by_what_grew_in_its_bias():
+    kept = [
+        Kept(0, 0, head(1.0, 1.0, 1.0), head(4.0, 2.0, 0.0)),
+        Kept(0, 1, head(0.0, 0.0, 0.0), head(3.0, 1.0, -9.0)),
+    ]
+    found = told_shares(kept, 3)
+    assert found is not None
+    assert found[0].tolist() == [0.75, 0.25, 0.0]  # mean growth 3, 1 and −5
+
+
+def test_labels_and_counts_are_told_plainly():
+    rows, labels = torch.zeros(2, 4), torch.tensor([0, 2])
+    alike = told_shares([Kept(0, 0, Prototypes(rows, labels), Prototypes(rows, labels))], 3)
+    counted = Prototypes(rows, labels, torch.tensor([3, 1]))
+    exact = told_shares([Kept(0, 0, counted, counted)], 3)
+    assert alike is not None
+    assert exact is not None
+    assert alike[0].tolist() == [0.5, 0.0, 0.5]
+    assert exact[0].tolist() == [0.75, 0.0, 0.25]
+    once = HeadAndCounts(head(0.0, 0.0).weights, torch.tensor([9, 1]))
+    later = HeadAndCounts(head(0.0, 5.0).weights)
+    got = HeadAndGenerator(head(0.0, 0.0).weights)
+    told = told_shares([Kept(0, 0, got, once), Kept(0, 1, got, later)], 2)
+    assert told is not None
+    assert told[0].tolist() == [0.9, 0.1]  # it was said in the first round
+
+
+def test_scores_stand_beside_what_chance_would_give():
+    counts = np.array([[10, 0], [5, 5], [0, 10]])
+    exact = {0: np.array([1.0, 0.0]), 1: np.array([0.5, 0.5]), 2: np.array([0.0, 1.0])}
+    scores = class_scores(exact, counts)
+    assert scores["held"] == (1.0, pytest.approx(4 / 6))  # four of six pairs are held: always say yes
+    assert scores["proportions"] == (1.0, pytest.approx((0.5 + 1.0 + 0.5) / 3))
+    blind = class_scores(dict.fromkeys(range(3), np.array([0.5, 0.5])), counts)
+    assert blind["held"][0] == blind["held"][1]
+    assert blind["proportions"][0] == pytest.approx(blind["proportions"][1])
+
+
+def test_areas_and_rates_by_hand():
+    assert auc_and_rate(np.array([3.0, 4.0]), np.array([1.0, 2.0])) == (1.0, 1.0)
+    assert auc_and_rate(np.array([1.0, 4.0]), np.array([2.0, 3.0])) == (0.5, 0.5)  # 4 is above all, 1 below
+    assert auc_and_rate(np.array([2.0, 2.0]), np.array([2.0, 2.0])) == (0.5, 0.0)
+    assert auc_and_rate(np.array([np.nan, 4.0]), np.array([2.0, 3.0]))[0] == 0.5
+
+
+def kept(tmp_path: Path, method: str, **more: Any) -> dict[str, Leak]:
+    settings = {
+        "data": {"limit": 300},
+        "clients": 5,
+        "rounds": 2,
+        "engine": "serial",
+        "models": "small-mlp",
+        **more,
+    }
+    run = potluck.run(method, out=tmp_path / method, keep_answers=True, **settings)
+    return {leak.question: leak for leak in find_leaks(run.path)}
+
+
+def test_class_means_tell_classes_and_single_samples(tmp_path: Path):
+    found = kept(tmp_path, "fedproto", partition="dirichlet:0.3")
+    held = found["does it hold a class? (share told right)"]
+    assert held.score == 1.0 > held.chance
+    alone = found["is the sample nearest to a class vector its own? (classes of 1)"]
+    assert alone.score == 1.0  # the mean of one sample is that sample
+    assert alone.chance < 0.2
+    assert found["is a client recognised in its next answer?"].score == 1.0
+    assert found["is a client recognised in its next answer?"].chance == pytest.approx(0.2)
+
+
+def test_noise_takes_it_away_again(tmp_path: Path):
+    pytest.importorskip("opacus")
+    private = {"clip": 1.0, "noise_multiplier": 20.0, "hide_classes": True}
+    found = kept(tmp_path, "fedproto", partition="dirichlet:0.3", privacy=private)
+    held = found["does it hold a class? (share told right)"]
+    assert held.score <= held.chance  # it names every class
+    assert found["was a sample trained on? (AUC)"].score == pytest.approx(0.5, abs=0.15)
+
+
+def test_weights_tell_what_was_trained_on(tmp_path: Path):
+    """A model that was trained long on few samples has a lower loss on them than on others."""
+    found = kept(tmp_path, "fedavg", partition="iid", training={"epochs": 20})
+    assert found["was a sample trained on? (AUC)"].score > 0.55
+    assert "loss" in found["was a sample trained on? (AUC)"].way
+
+
+def test_answers_are_kept_as_they_travelled(tmp_path: Path):
+    run = potluck.run("fedgh", data={"limit": 100}, clients=2, rounds=2, models="small-mlp", engine="serial",
+                      keep_answers=True, out=tmp_path / "run")  # fmt: skip
+    from potluck.methods.fedgh import FedGH
+
+    answers = read_answers(run.path, FedGH())
+    assert [(one.client, one.job) for one in answers] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    sizes = [path.stat().st_size for path in (run.path / "answers").glob("*-answer.safetensors")]
+    assert sum(sizes) == run.summary["bytes_up"]
+    assert torch.equal(answers[0].message.weights["bias"], answers[2].message.weights["bias"])
+
+
+def test_the_command_prints_and_writes_the_scores(potluck: Any, tmp_path: Path):
+    words = ("--clients", "3", "--rounds", "2", "--models", "small-mlp", "--set", "data.limit=150", "-q")
+    potluck("run", "fedhe", *words, "--engine", "serial", "--keep-answers", "--out", "run")
+    code, out, _ = potluck("leak", "run")
+    assert code == 0
+    assert "does it hold a class?" in out
+    stored = json.loads((tmp_path / "run" / "leaks.json").read_text())
+    assert {"question", "score", "chance", "way", "cases"} == stored[0].keys()
+
+
+def test_a_run_without_answers_is_told_how_to_keep_them(tmp_path: Path):
+    run = potluck.run("fedgh", data={"limit": 100}, clients=2, rounds=1, models="small-mlp", engine="serial",
+                      out=tmp_path / "run")  # fmt: skip
+    with pytest.raises(PotluckError, match="has kept no answers; repeat the run with --keep-answers"):
+        find_leaks(run.path)
