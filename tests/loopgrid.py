@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -25,6 +26,7 @@ class LoopGrid(Grid):
     config: dict[str, Any]
     faults: dict[int, list[Fault | None]] = field(default_factory=dict)
     delays: dict[int, int] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1  # set by Flower's processes
@@ -47,7 +49,7 @@ class LoopGrid(Grid):
         raise NotImplementedError
 
     def get_nodes(self) -> Any:
-        raise NotImplementedError
+        return [SimpleNamespace(node_id=node, name=self.names.get(node, "")) for node in self.get_node_ids()]
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)

@@ -116,6 +116,13 @@ class EngineSettings(Settings):
     nodes: int = setting(0, "flower: machines with data of their own; 0: data are dealt", ge=0)
     classes: int = setting(0, "flower: classes that the nodes' labels have together", ge=0)
     wait: float = setting(300.0, "flower: seconds to wait for the nodes", results=False, gt=0, le=1e9)
+    lost_after: float = setting(
+        1800.0,
+        "flower: seconds without an answer after which a job is asked again (twice, each time later); 0: never",
+        results=False,
+        ge=0,
+        le=1e9,
+    )
     server: str = setting("", "flower: address of the server; empty: all on this machine", results=False)
     ca: str = setting("", "flower: certificate of the server's authority; empty: no TLS", results=False)
     simulation: bool = setting(False, "flower: clients in Ray's workers, one server, no nodes", results=False)

@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr.app import Message
@@ -18,13 +18,18 @@ from potluck.flower.roll import Roll
 from potluck.loop import letter
 from potluck.loop.jobs import Answer, Failure, Job
 
+ASKS = 3
+"""How often a job is sent, each time with twice the patience, before it counts as lost."""
+
 
 @dataclass(frozen=True)
 class Sent:
-    """A message under way: the job in it, and when patience ends."""
+    """A message under way: the job in it, when patience ends, and when it is asked again, having been so often."""
 
     job: Job
     due: float
+    again: float
+    asks: int = 1
 
 
 class FlowerEngine:
@@ -44,11 +49,12 @@ class FlowerEngine:
         *,
         realtime: bool = False,
         deadline: float = math.inf,
+        lost_after: float = math.inf,
         poll: float = 0.2,
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.roll, self.realtime, self.deadline = roll, realtime, deadline
+        self.roll, self.realtime, self.deadline, self.lost_after = roll, realtime, deadline, lost_after
         self._grid = roll.grid
         self._up = payload_types(method)[1]
         self._poll, self._sleep, self._now = poll, sleep, now
@@ -91,10 +97,10 @@ class FlowerEngine:
         failures = [_kept(job) for job in ready if job.kind in ("fetch", "restore")]
         ready = [job for job in ready if job.kind not in ("fetch", "restore")]
         ids = self._grid.push_messages([self._message(job) for job in ready])
-        due = self._now() + self.deadline
+        now = self._now()
         for number, job in zip(ids, ready, strict=True):
             if number:
-                self._sent[number] = Sent(job, due)
+                self._sent[number] = Sent(job, now + self.deadline, now + self.lost_after)
             else:
                 failures.append(self._lost(job, "the node is not connected"))
         return failures
@@ -110,13 +116,46 @@ class FlowerEngine:
     def _receive(self) -> list[Answer | Failure]:
         results: list[Answer | Failure] = []
         for number, reply in record.pulled(self._grid, list(self._sent)):
-            sent = self._sent.pop(number, None)
-            if sent is not None:  # else it came after its deadline
+            sent = self._sent.get(number)
+            if sent is not None:  # else it was answered already, having been asked twice
+                self._settle(sent.job)
                 results.append(self._read(reply, sent))
-        for number in [number for number, sent in self._sent.items() if self._now() >= sent.due]:
-            job = self._sent.pop(number).job
-            results.append(Failure(job.id, job.client, self._too_late(), "late"))
-        return results
+        for sent in [sent for sent in self._sent.values() if self._now() >= sent.due]:
+            if self._settle(sent.job):
+                results.append(Failure(sent.job.id, sent.job.client, self._too_late(), "late"))
+        return [*results, *self._ask_again()]
+
+    def _settle(self, job: Job) -> bool:
+        """Forget every message with a job; says whether there was one."""
+        numbers = [number for number, sent in self._sent.items() if sent.job.id == job.id]
+        for number in numbers:
+            del self._sent[number]
+        return bool(numbers)
+
+    def _ask_again(self) -> list[Failure]:
+        """Send jobs again whose answers are overdue: a message can count as delivered to a node that died with it.
+
+        A node gives the same answer to the same job, so that it does not matter which of the messages it answers.
+        """
+        now, failures = self._now(), list[Failure]()
+        for number, sent in list(self._sent.items()):
+            if now < sent.again or number not in self._sent:
+                continue
+            if sent.asks == ASKS:
+                self._settle(sent.job)
+                waited = self.lost_after * (2**ASKS - 1)
+                failures.append(self._lost(sent.job, f"asked {ASKS} times, no answer in {waited:g} seconds"))
+                continue
+            self.roll.call()
+            (new,) = self._grid.push_messages([self._message(sent.job)])
+            self._sent[number] = replace(sent, again=math.inf)
+            if new:
+                again = now + self.lost_after * 2**sent.asks
+                self._sent[new] = Sent(sent.job, sent.due, again, sent.asks + 1)
+            else:
+                self._settle(sent.job)
+                failures.append(self._lost(sent.job, "the node is not connected"))
+        return failures
 
     def _read(self, reply: Message | None, sent: Sent) -> Answer | Failure:
         """Errors come from the node's app, or from the link on behalf of a node that is gone."""

@@ -16,6 +16,9 @@ from potluck.flower.node.assignment import Assignment
 from potluck.flower.node.registration import Registration
 from potluck.loop.letter import Letter, text
 
+SILENT = 60.0
+"""Seconds after which a node that said nothing of itself is asked once more."""
+
 
 class Roll:
     """The nodes of a run by name. Asking a node for its registration is the first message it gets."""
@@ -33,7 +36,8 @@ class Roll:
         self.registrations: list[Registration] = []
         self._poll, self._sleep = poll, sleep
         self._ids: dict[str, int] = {}
-        self._asked: dict[int, str] = {}
+        self._asked: dict[int, list[str]] = {}
+        self._again: dict[int, float] = {}
         self._missing: set[str] = set()
         self._refused: dict[int, str] = {}
         self._garbled: dict[int, str] = {}
@@ -108,22 +112,34 @@ class Roll:
         known = {*self._asked, *self._ids.values(), *self._garbled}
         if not self.registrations:
             known |= set(self._refused)  # later on, who comes back may have been mended
-        new = [node for node in self.grid.get_node_ids() if node not in known]
-        ask = Letter({"ask": "registration"})
-        numbers = self.grid.push_messages([self._query(ask, node) for node in new]) if new else []
-        self._asked.update({node: number for node, number in zip(new, numbers, strict=True) if number})
-        nodes = {number: node for node, number in self._asked.items()}
+        names = {info.node_id: info.name for info in self.grid.get_nodes()}
+        self._ask([node for node in names if node not in known or self._silent(node)])
+        nodes = {number: node for node, numbers in self._asked.items() for number in numbers}
         for number, reply in record.pulled(self.grid, list(nodes)):
             node = nodes[number]
-            del self._asked[node]
+            if self._asked.pop(node, None) is None:
+                continue  # it had been asked twice
             try:
                 registration = Registration.read(self._read(reply), self.limit)
+                _check_name(names.get(node, ""), registration.name)
             except PayloadError as error:  # nobody waits for what makes no sense
                 self._leave_out(node, f"A node's registration could not be read: {error}", self._garbled)
             except PotluckError as error:
                 self._leave_out(node, str(error), self._refused)
             else:
                 yield node, registration
+
+    def _ask(self, nodes: list[int]) -> None:
+        """Ask for registrations. Who was silent is asked again, each time later: the question may have got lost."""
+        ask = Letter({"ask": "registration"})
+        numbers = self.grid.push_messages([self._query(ask, node) for node in nodes]) if nodes else []
+        for node, number in zip(nodes, numbers, strict=True):
+            if number:
+                self._asked.setdefault(node, []).append(number)
+                self._again[node] = time.monotonic() + SILENT * 2 ** (len(self._asked[node]) - 1)
+
+    def _silent(self, node: int) -> bool:
+        return node in self._asked and time.monotonic() > self._again[node]
 
     def _leave_out(self, node: int, why: str, among: dict[int, str]) -> None:
         """A node's trouble is not the run's, but whoever looks after the run may want to know."""
@@ -143,6 +159,15 @@ class Roll:
 
     def _query(self, letter: Letter, node: int) -> Message:
         return Message(record.to_record(self.assignment.on(letter)), node, "query")
+
+
+def _check_name(bound: str, said: str) -> None:
+    """A key that was registered under a name takes part under no other."""
+    if bound and bound != said:
+        raise PotluckError(
+            f"The node whose key is registered as {bound!r} calls itself {said!r}; put its registered name into its "
+            "node.toml."
+        )
 
 
 def _held(letter: Letter) -> Flat:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -63,6 +64,7 @@ def serve(grid: Grid, config: Mapping[str, Any], **timing: Any) -> Run:
         method,
         realtime=schedule.mode == "async" or schedule.over_select > 1,
         deadline=schedule.patience,
+        lost_after=settings.lost_after or math.inf,
         **timing,
     )
     return run_resolved(

@@ -1,0 +1,126 @@
+"""Messages that get lost on their way, though everybody believes them delivered; names that belong to a key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, Message, RecordDict
+
+from loopgrid import LoopGrid, dealt_nodes
+from potluck.core.errors import PotluckError
+from potluck.experiment import parse_experiment
+from potluck.flower import roll
+from potluck.flower.client_app import app
+from potluck.flower.server_app import serve
+from potluck.runs.run import Run
+
+
+class Swallowed:
+    """The node dies with the first message in its hands, and is back before anybody misses it."""
+
+    def __init__(self, partition: int, times: int = 1) -> None:
+        self.partition, self.times = partition, times
+        self.lost: set[str] = set()
+
+    def __call__(self, message: Message) -> Message | None:
+        number = message.metadata.message_id
+        if len(self.lost) < self.times:
+            self.lost.add(number)
+        if number in self.lost:
+            return None
+        return app(message, Context(1, 1, {"partition-id": self.partition}, RecordDict(), {}))
+
+
+def run_with(grid: LoopGrid, out: Path, method: str = "fedgh", **schedule: Any) -> Run:
+    values = {
+        "method": {"name": method},
+        "data": {"limit": 90},
+        "partition": {"clients": 3, "rule": "iid"},
+        "training": {"epochs": 1, "batch_size": 8},
+        "schedule": {"rounds": 2, **schedule},
+        "engine": {"name": "flower", "lost_after": 0.2},
+    }
+    text = parse_experiment(values).model_dump_json(exclude_none=True)
+    return serve(grid, {"experiment": text, "out": str(out)}, poll=0.01)
+
+
+def trained(grid: LoopGrid) -> int:
+    return sum(message.metadata.message_type == "train" for message in grid.pushed)
+
+
+def test_a_job_whose_message_got_lost_is_asked_again(tmp_path: Path) -> None:
+    grid = LoopGrid(dealt_nodes(3), {}, faults={101: [Swallowed(1)]})
+    found = run_with(grid, tmp_path / "run")
+    plain = run_with(LoopGrid(dealt_nodes(3), {}), tmp_path / "plain")
+
+    assert trained(grid) >= 7  # six jobs, one of them twice
+    assert [row["participants"] for row in found.rounds] == [[0, 1, 2]] * 2
+    assert [{**row, "seconds": 0} for row in found.rounds] == [{**row, "seconds": 0} for row in plain.rounds]
+
+
+def test_an_asynchronous_run_does_not_stand_still_for_a_lost_message(tmp_path: Path) -> None:
+    grid = LoopGrid(dealt_nodes(3), {}, faults={100: [None, Swallowed(0)]})
+    found = run_with(grid, tmp_path / "run", "fedhe", rounds=3, concurrency=3)
+
+    assert sum(len(row["participants"]) for row in found.rounds) == 9
+    assert [row["failures"] for row in found.rounds] == [[]] * 9
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_job_that_nobody_ever_answers_is_lost_and_on_record(tmp_path: Path, mode: str) -> None:
+    grid = LoopGrid(dealt_nodes(3), {}, faults={102: [Swallowed(2, times=3)]})
+    found = run_with(
+        grid,
+        tmp_path / "run",
+        mode=mode,
+        on_failure="continue",
+        **({"concurrency": 3} if mode == "async" else {}),
+    )
+
+    (failure,) = [failure for row in found.rounds for failure in row["failures"]]
+    assert (failure["client"], failure["kind"]) == (2, "lost")
+    assert failure["reason"] == "train in round 1: asked 3 times, no answer in 1.4 seconds"
+    assert found.rounds[-1]["round"] == 2
+    assert sum(len(row["participants"]) for row in found.rounds) == 5
+
+
+def test_a_question_for_a_registration_that_got_lost_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roll, "SILENT", 0.2)
+
+    class Deaf(LoopGrid):
+        def _reply(self, node: int, message: Message) -> Message | None:
+            return None if message is self.pushed[0] else super()._reply(node, message)
+
+    grid = Deaf(dealt_nodes(3), {})
+    assert len(run_with(grid, tmp_path / "run").rounds) == 2
+    assert sum(message.metadata.message_type == "query" for message in grid.pushed) == 4
+
+
+def test_a_key_takes_part_under_the_name_that_it_was_registered_with_and_no_other(tmp_path: Path) -> None:
+    good = LoopGrid(dealt_nodes(3), {}, names={100: "client-0", 101: "client-1"})
+    assert len(run_with(good, tmp_path / "good").rounds) == 2
+    bad = LoopGrid(dealt_nodes(3), {}, names={100: "client-0", 101: "client-7"})
+    with pytest.raises(PotluckError, match="whose key is registered as 'client-7' calls itself 'client-1'"):
+        run_with(bad, tmp_path / "bad")
+
+
+def test_nobody_takes_the_name_of_a_node_that_is_missing(tmp_path: Path) -> None:
+    """Node 101 goes after the first round; a registered stranger then says that it is client-1."""
+
+    class Taken(LoopGrid):
+        def push_messages(self, messages: Any) -> list[str]:
+            if trained(self) == 3 and 101 in self.nodes:
+                self.nodes[901] = self.nodes.pop(101)
+                self.names[901] = "stranger"
+            return super().push_messages(messages)
+
+    grid = Taken(dealt_nodes(3), {}, names={100 + i: f"client-{i}" for i in range(3)})
+    found = run_with(grid, tmp_path / "run", rounds=4, on_failure="continue")
+    assert [1 in row["participants"] for row in found.rounds] == [True, False, False, False]
