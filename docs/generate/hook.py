@@ -18,7 +18,12 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 from generate import reference  # noqa: E402
 
-ROOT_PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+ROOT_PAGES = {
+    "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+    "report-a-hole.md": "SECURITY.md",
+}
 REFERENCE = {
     "Settings": "reference/settings.md",
     "Commands": "reference/commands.md",

@@ -37,7 +37,9 @@ def test_a_page_has_the_one_form(name: str):
 
 @pages
 def test_code_and_results_say_what_the_page_says(name: str):
-    assert methods.renewed(name, _page(name)) == _page(name), "run make pages"
+    assert methods.renewed(name, _page(name)) == _page(name), (
+        "run make pages, or PYTHONPATH=src:docs python -m generate"
+    )
     assert (ROOT / "docs" / "figures" / "methods" / f"{name}.svg").read_text() == picture(name)
 
 

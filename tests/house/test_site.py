@@ -112,7 +112,7 @@ def test_which_method_agrees_with_what_methods_declare(monkeypatch: pytest.Monke
     page = (ROOT / "docs" / "which-method.md").read_text()
     declared = [line.rsplit(" | ", 2)[0] for line in which.methods().splitlines()]
     shown = [line.rsplit(" | ", 2)[0] for line in (block(page, "methods") or "").strip().splitlines()]
-    assert shown[2:] == declared[2:], "run make pages"
+    assert shown[2:] == declared[2:], "run make pages, or PYTHONPATH=src:docs python -m generate"
 
 
 def test_which_methods_numbers_are_counted():

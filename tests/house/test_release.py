@@ -1,0 +1,65 @@
+"""What makes a release: one version, workflows that call the same targets as everyone, files that can be read."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+import potluck
+
+ROOT = Path(__file__).parents[2]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_the_version_stands_in_one_place():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/potluck/__init__.py"
+    others = [
+        name
+        for name in ("mkdocs.yml", "CITATION.cff", "Dockerfile", "Makefile")
+        if potluck.__version__ in (ROOT / name).read_text()
+    ]
+    assert others == []
+
+
+def test_every_python_that_is_named_is_in_cis_matrix():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {
+        each.rsplit(" ", 1)[1] for each in project["classifiers"] if re.search(r"Python :: 3\.\d+$", each)
+    }
+    matrix = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())["jobs"]["check"]["strategy"][
+        "matrix"
+    ]
+    assert named == set(matrix["python"]) == {"3.11", "3.12", "3.13"}
+
+
+def test_workflows_and_ci_call_targets_that_exist():
+    texts = [path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")] + [
+        (ROOT / ".ci/run").read_text()
+    ]
+    called = {target for text in texts for target in re.findall(r"make ([a-z-]+)", text)}
+    assert called <= TARGETS
+    assert {"check", "docs", "dist", "test-browser", "test-flower", "docker-lint"} <= called
+
+
+def test_what_make_help_shows_is_phony():
+    text = (ROOT / "Makefile").read_text()
+    phony = set(re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)[1].split())
+    assert set(re.findall(r"^([a-z-]+):.*## ", text, re.MULTILINE)) == phony
+
+
+def test_files_for_others_can_be_read():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert {hook["id"] for hook in hooks} == {"ruff", "ruff-format", "mypy"}
+    for template in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.md"):
+        head = yaml.safe_load(template.read_text().split("---")[1])
+        assert set(head) == {"name", "about"}
+
+
+def test_nobody_in_the_container_is_root():
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    assert lines.index("USER 1000") < lines.index('ENTRYPOINT ["potluck"]')
