@@ -34,6 +34,14 @@ REFERENCE = {
 }
 
 
+MEASURED = {
+    "Benchmark": "benchmark.md",
+    "When federating helps": "when-it-helps.md",
+    "Whole rounds or answers as they come": "asynchrony.md",
+}
+"""Pages that `potluck benchmark` writes, where there are results."""
+
+
 def on_config(config: Any) -> Any:
     """The sections of the navigation that follow from the code."""
     from potluck import __version__
@@ -43,6 +51,9 @@ def on_config(config: Any) -> Any:
     for section in config.nav:
         if "Methods" in section:
             section["Methods"] += [{method_class(name).__name__: f"methods/{name}.md"} for name in METHODS]
+            section["Methods"][1:1] = [
+                {title: path} for title, path in MEASURED.items() if (ROOT / "docs" / path).exists()
+            ]
         if "Reference" in section:
             section["Reference"] += [{title: path} for title, path in REFERENCE.items()]
             section["Reference"].append(

@@ -21,7 +21,7 @@ def picture(name: str) -> str:
         f'font-family="sans-serif" font-size="12">',
         f"<title>{escape(cls.__name__)}: what travels between server and clients</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#ffffff"/>',
-        _box(20, 20, 150, 56, "server", _server(cls)),
+        _box(20, 20, 150, 56, "server"),
         *_clients(),
         _arrow(60, 82, 60, 160, DOWN),
         _arrow(130, 160, 130, 82, UP),
@@ -32,22 +32,10 @@ def picture(name: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _server(cls: type) -> str:
-    averages = getattr(cls, "averages", "")
-    return (
-        "takes averages"
-        if averages
-        else "talks to nobody"
-        if "nothing" in getattr(cls, "no_average", "")
-        else "learns by itself"
-    )
-
-
-def _box(x: int, y: int, width: int, height: int, title: str, note: str) -> str:
+def _box(x: int, y: int, width: int, height: int, title: str) -> str:
     return (
         f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="#eceff1" stroke="{SOFT}"/>'
-        f'<text x="{x + width / 2:g}" y="{y + 25}" text-anchor="middle" font-weight="bold" fill="{INK}">{escape(title)}</text>'
-        f'<text x="{x + width / 2:g}" y="{y + 43}" text-anchor="middle" fill="{SOFT}">{escape(note)}</text>'
+        f'<text x="{x + width / 2:g}" y="{y + 33}" text-anchor="middle" font-weight="bold" fill="{INK}">{escape(title)}</text>'
     )
 
 

@@ -32,7 +32,7 @@ def methods() -> str:
         "one kind of head",
         "shared small model",
         "public data",
-        "server",
+        "robust rules act on",
         "numbers down",
         "numbers up",
     )
@@ -45,7 +45,6 @@ def _row(name: str) -> tuple[object, ...]:
 
     cls = method_class(name)
     asked = {str(need) for need in make_method(cls, {}).requires()}
-    server = f"averages {cls.averages}" if cls.averages else cls.no_average
     down, up = traffic(name)
     return (
         f"[{name}](methods/{name}.md)",
@@ -54,7 +53,7 @@ def _row(name: str) -> tuple[object, ...]:
         "yes" if "identical heads" in asked else "",
         "yes" if asked & set(SHARED) else "",
         "yes" if "public data" in asked else "",
-        server,
+        cls.averages or "nothing",
         down,
         up,
     )
