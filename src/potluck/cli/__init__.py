@@ -22,6 +22,7 @@ from potluck.cli import (
     server,
     settings,
     tune,
+    watch,
 )
 from potluck.cli import data as data_commands
 
@@ -56,6 +57,7 @@ app.command("resume")(resume.resume)
 app.command("compare")(compare.compare)
 app.command("report")(results.report)
 app.command("plot")(results.plot)
+app.command("watch")(watch.watch)
 app.command("export")(results.export)
 app.command("leak")(leak.leak)
 app.command("reproduce")(reproduce.reproduce)

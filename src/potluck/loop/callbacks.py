@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from potluck.core.method import PaperAccounting, Update
 from potluck.core.payload import Payload
 from potluck.core.task import ClientInfo
-from potluck.loop.jobs import Failure
+from potluck.loop.jobs import Failure, Kind
 from potluck.loop.records import ClientScore, StepRecord
 
 if TYPE_CHECKING:
@@ -45,6 +45,18 @@ class End:
     """How often test samples are taken as an attacker wants, where it wants something."""
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """A job that came to an end, told as soon as it did: in the order of arrival, on which no result depends."""
+
+    kind: Kind
+    client: int
+    round: int
+    samples: int = 0
+    """How many samples were trained on."""
+    failure: Failure | None = None
+
+
 class Callback:
     """Override what you want to see. Payloads are copies: changing them changes nothing."""
 
@@ -53,6 +65,9 @@ class Callback:
 
     def on_send(self, client: ClientInfo, message: Payload, round_number: int) -> None:
         """A message goes to a client."""
+
+    def on_arrival(self, arrival: Arrival) -> None:
+        """A job came to an end, while others of its round may still be under way."""
 
     def on_update(self, update: Update[Any], round_number: int) -> None:
         """A client's answer was accepted."""

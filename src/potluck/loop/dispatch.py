@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from potluck.core import tree
 from potluck.core.errors import PotluckError
@@ -38,6 +39,9 @@ class Dispatcher:
         self.engine, self.task, self.progress = engine, task, progress
         self.method_name, self.schedule, self.clock = method_name, schedule, clock
         self._inbox: dict[int, Answer | Failure] = {}
+        self._under_way: dict[int, Job] = {}
+        self.listeners: list[Callable[[Job, Answer | Failure], None]] = []
+        """Who is told of every result as it comes in; nothing may depend on the order."""
 
     # -- training jobs on the virtual clock -----------------------------------------------------------------
 
@@ -142,6 +146,8 @@ class Dispatcher:
         number = now.numbers.get(client, 0)
         about = (context.round, context.rounds, message, tests, state, details, epochs)
         job = Job(now.jobs, kind, client, number, *about)
+        if self.listeners:
+            self._under_way[job.id] = replace(job, message=None, state=None)
         self.engine.submit(job)
         return job
 
@@ -200,10 +206,17 @@ class Dispatcher:
             return
         for result in self.engine.results():
             self._inbox[result.job] = result
+            self._tell(result)
             missing.discard(result.job)
             if len(missing) <= enough:
                 return
         raise RuntimeError("the engine lost a job: nothing is outstanding and an answer is missing")
+
+    def _tell(self, result: Answer | Failure) -> None:
+        job = self._under_way.pop(result.job, None)
+        if job is not None:
+            for listener in self.listeners:
+                listener(job, result)
 
     def _believed(self, job: Job) -> Answer | Failure:
         """The result that came for a job; scores that cannot be make its answer an invalid one."""

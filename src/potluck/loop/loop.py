@@ -15,10 +15,10 @@ from potluck.core.task import Context, Task
 from potluck.loop import newcomers
 from potluck.loop.attack import Attackers
 from potluck.loop.attack.measure import outcome
-from potluck.loop.callbacks import Callback, End, Step, watching
+from potluck.loop.callbacks import Arrival, Callback, End, Step, watching
 from potluck.loop.dispatch import Dispatcher
 from potluck.loop.evaluation import Evaluation
-from potluck.loop.jobs import Engine, Failure
+from potluck.loop.jobs import Answer, Engine, Failure, Job
 from potluck.loop.progress import Progress
 from potluck.loop.records import Scores, count_exchanges, record_step
 from potluck.loop.schedule import Clock, Schedule
@@ -64,6 +64,8 @@ class Loop:
         """Run to the end and return where it stands then."""
         for callback in self.callbacks:
             callback.on_start(self)
+        if watching(self.callbacks, "on_arrival"):
+            self.dispatcher.listeners.append(self._tell_arrival)
         while self.progress.ended < self.schedule.rounds * self.cohort:
             self.step()
         scores, state = self.tester.at_end(), self.progress.state
@@ -116,6 +118,12 @@ class Loop:
             for callback in watching(self.callbacks, "on_send"):
                 callback.on_send(info, message.copy(), context.round)
             self.dispatcher.train(index, message, context, tests)
+
+    def _tell_arrival(self, job: Job, result: Answer | Failure) -> None:
+        samples, failure = (0, result) if isinstance(result, Failure) else (result.trained_samples, None)
+        told = Arrival(job.kind, job.client, job.round, samples, failure)
+        for callback in watching(self.callbacks, "on_arrival"):
+            callback.on_arrival(told)
 
     def _tell_updates(self, updates: Sequence[Update[Any]], context: Context) -> None:
         for callback in watching(self.callbacks, "on_update"):

@@ -46,10 +46,7 @@ def write_report(
     the accuracy whose cost is shown; without it, the highest multiple of 5 % that every method reached.
     """
     found = [run if isinstance(run, Run) else read_run(run) for run in runs]
-    comparison = compare(found, target, reference)
-    if target is None and (reachable := common_target(comparison)):
-        comparison = compare(found, reachable, reference)
-    file, page = Path(path), render(comparison)
+    file, page = Path(path), render(compare_for_page(found, reference, target))
     if not file.name:
         raise PotluckError(f"--out {str(path)!r} is a folder; name the HTML file to write.")
     unfinished = file.with_name(file.name + ".part")
@@ -65,6 +62,16 @@ def write_report(
             "it elsewhere with potluck report RUN --out FILE."
         ) from None
     return file
+
+
+def compare_for_page(
+    runs: Sequence[Run], reference: str | None = None, target: float | None = None
+) -> Comparison:
+    """The comparison that a page shows: with a target that every method reached, where none is given."""
+    comparison = compare(runs, target, reference)
+    if target is None and (reachable := common_target(comparison)):
+        comparison = compare(runs, reachable, reference)
+    return comparison
 
 
 def render(comparison: Comparison) -> str:
@@ -94,12 +101,15 @@ def parts(comparison: Comparison) -> dict[str, str]:
     }
 
 
-def page(filled: Mapping[str, str], scripts: Sequence[str] = (), **more: str) -> str:
-    """The page around its parts; `scripts` come before the one that starts it."""
+def page(
+    filled: Mapping[str, str], scripts: Sequence[str] = (), live_file: str | None = None, **more: str
+) -> str:
+    """The page around its parts; `scripts` come before the one that starts it, `live_file` before all sections."""
     *first, start = (_asset(name) for name in _SCRIPTS)
     script = "\n".join([*first, *(_asset(name) for name in scripts), start])
     everything = {
-        **dict.fromkeys(("connect", "jump", "live"), ""),
+        **dict.fromkeys(("connect", "jump"), ""),
+        "live": _asset(live_file) if live_file else "",
         **filled,
         **more,
         "style": _asset("report.css"),

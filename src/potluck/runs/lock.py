@@ -38,6 +38,23 @@ def locked(path: Path) -> Iterator[None]:
         os.close(file)
 
 
+def in_use(path: Path) -> bool:
+    """Whether a process of this machine is at work on the run in this folder.
+
+    The process that the lock names is looked for; trying the lock would refuse a run that starts just then.
+    """
+    if sys.platform == "win32":
+        return False
+    try:
+        holder = int((path / LOCK).read_bytes()[:32])
+        os.kill(max(holder, 1), 0)
+    except PermissionError:  # somebody else's, and alive
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
 def _take(file: int, path: Path) -> None:
     if sys.platform == "win32":
         return

@@ -203,7 +203,7 @@ class Run:
             if math.isfinite(number_of(value))
         )
 
-    @property
+    @cached_property
     def client_accuracy(self) -> dict[int, float]:
         """Final accuracy by client index."""
         return {client.index: client.accuracy for client in self.client_results}

@@ -25,6 +25,7 @@ from potluck.runs.attack_ledger import AttackLedger
 from potluck.runs.blueprint import blueprint
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.decide_engine import decide_engine
+from potluck.runs.heartbeat import Heartbeat
 from potluck.runs.lock import locked
 from potluck.runs.privacy_ledger import PrivacyLedger
 from potluck.runs.provenance import provenance
@@ -111,7 +112,7 @@ def train(
             engine,
             experiment.schedule,
             experiment.evaluate,
-            [*ledgers, writer, *trackers, *callbacks, keeper],
+            [*ledgers, writer, Heartbeat(opened.path), *trackers, *callbacks, keeper],
             clock=make_clock(experiment, method, federation),
             shared_test=federation.shared_test,
             attackers=attackers,

@@ -46,6 +46,7 @@ function sortedFigure() {
 
 // Shown methods other than `base` with their clients' gains over it, each from the greatest loss to the greatest gain.
 function gainsOver(base) {
+  if (!base) return [];
   const known = new Map(rowsOf(base).map((row) => [row.pair, row.accuracy]));
   return shown().filter((group) => group !== base).map((group) => [
     group, rowsOf(group).filter((row) => known.has(row.pair)).map((row) => ({ ...row, gain: row.accuracy - known.get(row.pair) })).sort((a, b) => a.gain - b.gain),
@@ -53,7 +54,7 @@ function gainsOver(base) {
 }
 
 function differenceFigure() {
-  const base = data.groups[Number(against.value)], compared = gainsOver(base);
+  const base = data.groups[Number(against.value)] || { label: "" }, compared = gainsOver(base.clients && base);
   const better = compared.map(([group, rows]) => {
     const count = rows.filter((row) => row.gain > 1e-9).length;
     return `${group.label} is better for ${percent(count / rows.length, 0)} of the clients (${count} of ${rows.length}).`;

@@ -13,6 +13,7 @@ function showColumns(names) {
 
 // The usual columns, less the least telling ones for which the page is too narrow.
 function fitColumns() {
+  if (!table()) return [];
   if (chosenColumns) return showColumns(chosenColumns);
   const usual = headings().filter((heading) => heading.dataset.usual === "true"), room = table().parentElement.clientWidth;
   let kept = usual.map((heading) => heading.dataset.column);
@@ -27,6 +28,8 @@ function fitColumns() {
 }
 
 function fillChooser() {
+  chooser.hidden = !table();
+  if (!table()) return;
   const visible = new Set(headings().filter((heading) => !heading.hidden).map((heading) => heading.dataset.column));
   const boxes = headings().filter((heading) => heading.dataset.column !== "method").map((heading) => {
     const box = element("input", { type: "checkbox", value: heading.dataset.column });
@@ -59,7 +62,9 @@ function sortTable() {
 }
 
 function setUpTable() {
-  headings().forEach((heading) => {
+  fillChooser();
+  if (!table()) return;
+  headings().filter((heading) => !heading.dataset.title).forEach((heading) => {
     heading.dataset.title = heading.innerText.replace(/\s+/g, " ").trim();
     const button = element("button", { type: "button", class: "sort" }, ...heading.childNodes);
     heading.replaceChildren(button);
@@ -84,6 +89,7 @@ function setUpTable() {
 const toggleBar = document.querySelector(".methods"), toggles = byId("method-toggles");
 const found = (label) => label.toLowerCase().includes(search.value.trim().toLowerCase());
 function findMethods() {
+  if (!table()) return;
   [...table().tBodies[0].rows].forEach((row) => { row.hidden = !found(labelOf(row)); });
   toggles.querySelectorAll(".toggle").forEach((button) => {
     const { label } = data.groups[Number(button.dataset.group)];
