@@ -108,3 +108,8 @@ def test_before_the_first_evaluation(tmp_path: Path):
     (tmp_path / "early").mkdir()
     (tmp_path / "early" / "rounds.jsonl").write_text('{"step": 1, "round": 1, "accuracy": null}\n')
     assert findings(compare([read_run(tmp_path / "early")])) == ["No client has been tested yet."]
+
+
+def test_runs_that_have_not_ended_are_no_results(tmp_path: Path):
+    runs = [make_run(tmp_path, method="a"), make_run(tmp_path, method="b", finished=False)]
+    assert findings(compare(map(read_run, runs)))[0] == "Not ended yet: b; this is where the methods stand."

@@ -163,6 +163,12 @@ def test_clients_pair_only_within_one_partition(compared: list[Path]) -> None:
     assert len(data["groups"][0]["clients"][1]["accuracy"]) == 10
 
 
+def test_a_run_that_has_not_ended_pairs_with_others_of_its_seed(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, method=name, finished=name == "b") for name in ("a", "b", "c")]
+    rosters = report_data(compare(map(read_run, runs)))["rosters"]
+    assert {roster["partition"] for roster in rosters} == {0}
+
+
 def test_what_is_shown_of_many_clients_is_bounded(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, method=name, clients=400, rounds=30) for name in ("a", "b", "c")]
     groups = report_data(compare(map(read_run, runs)))["groups"]

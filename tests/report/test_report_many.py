@@ -39,9 +39,8 @@ def first_cells(visit: Visit, column: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_fault_in_three_methods(browser: Any, compared: list[Path], tmp_path: Path, scheme: str):
-    with Visit(browser, write_report(compared, tmp_path / "r.html"), color_scheme=scheme) as visit:
+def test_axe_finds_no_fault_in_three_methods(browser: Any, compared: list[Path], tmp_path: Path):
+    with Visit(browser, write_report(compared, tmp_path / "r.html"), color_scheme="dark") as visit:
         for summary in visit.page.locator("summary:visible").all():
             summary.click()
         assert visit.faults() == []
@@ -50,7 +49,6 @@ def test_axe_finds_no_fault_in_three_methods(browser: Any, compared: list[Path],
 @pytest.mark.parametrize("options", [{}, PHONE], ids=["desk", "phone"])
 def test_axe_finds_no_fault_in_many_methods(browser: Any, many: Path, options: dict[str, Any]):
     with Visit(browser, many, **options) as visit:
-        assert visit.faults() == []
         visit.page.locator("#client-view").select_option("story")
         visit.page.locator("#architecture-view").select_option("difference")
         assert visit.faults() == []

@@ -32,7 +32,9 @@ def findings(comparison: Comparison) -> list[str]:
     tests = _tests(comparison, base)
     others = [row for row in rows if row is not base]
     best = max(rows, key=lambda row: row.accuracy)
-    said = [_first(best, base, rows, tests)]
+    going = [group.label for group in comparison.groups if not any(run.finished for run in group.runs)]
+    said = [f"Not ended yet: {_names(going)}; this is where the methods stand."] if going else []
+    said.append(_first(best, base, rows, tests))
     if len(others) > 1:
         said.append(_verdicts(others, base, tests))
     cost = _cost(best, rows)
@@ -151,6 +153,8 @@ def _points(difference: float) -> str:
 
 def _names(labels: Sequence[str]) -> str:
     shown = list(labels[:_NAMED])
+    if len(labels) == 1:
+        return shown[0]
     if len(labels) > _NAMED:
         return f"{', '.join(shown)} and {len(labels) - _NAMED} more"
     return f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -49,9 +49,12 @@ class Rosters:
     def _partition(self, run: Run) -> int:
         """The number of the run's partition; runs whose partition is unknown are told apart by seed only."""
         counts = run.class_counts
-        key = (run.seed, None if counts is None else counts.tobytes())
+        key, unknown = (run.seed, None if counts is None else counts.tobytes()), (run.seed, None)
         if key not in self._partition_numbers:
-            self._partition_numbers[key] = len(self._partition_numbers)
+            of_seed = [number for (seed, _), number in self._partition_numbers.items() if seed == run.seed]
+            # A run that has not ended does not say; it is taken for what another of its seed has, or comes to have.
+            taken = of_seed[:1] if counts is None or unknown in self._partition_numbers else []
+            self._partition_numbers[key] = taken[0] if taken else len(set(self._partition_numbers.values()))
             if counts is not None:
                 names = {client.index: client.name for client in run.client_results}
                 shown = counts[:MAX_CLIENTS]

@@ -19,7 +19,7 @@ function runRow(run) {
   box.addEventListener("change", () => { if (box.checked) leftOut.delete(run.name); else leftOut.add(run.name); ask(); });
   const bar = element("progress", { max: "1", "aria-label": `Progress of ${run.name}` });
   const parts = { state: element("td"), words: element("span"), bar, left: element("td"), accuracy: element("td"), failed: element("td"), sent: element("td") };
-  const row = element("tr", {}, element("th", { scope: "row" }, run.name), element("td", {}, box), parts.state, element("td", { class: "going" }, bar, parts.words), parts.left, parts.accuracy, parts.failed, parts.sent);
+  const row = element("tr", {}, element("th", { scope: "row" }, run.name), parts.state, element("td", { class: "going" }, bar, parts.words), parts.left, parts.accuracy, parts.failed, parts.sent, element("td", {}, box));
   return { row, parts };
 }
 

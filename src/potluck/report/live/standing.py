@@ -36,6 +36,9 @@ class Standing:
 
     def look(self) -> bool:
         """Read what is new; says whether results have changed."""
+        if self.gone:  # what was last seen of it stays on the list, not in the charts
+            known, self.signature = bool(self.signature), ()
+            return known
         signature = tuple(_stamp(self.path / name) for name in RESULTS)
         if signature == self.signature:
             return False
@@ -130,8 +133,8 @@ class Standing:
         return max((stamp[0] for stamp in stamps), default=time.time_ns()) / 1e9
 
     def _lines(self) -> list[str]:
-        """The last things that happened, a line each, the newest last."""
-        return [_line(record) for record in self.run.rounds[-_LINES:]] if self.run else []
+        """The last things that happened, a line each, the newest first."""
+        return [_line(record) for record in self.run.rounds[: -_LINES - 1 : -1]] if self.run else []
 
 
 def _line(record: Any) -> str:
