@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from potluck.benchmark.confirm import confirm, label, sample, stale_rows
 from potluck.benchmark.digests import code_digest, experiment_digest
 from potluck.benchmark.pages import page_text, usual_place, write_page
-from potluck.benchmark.runner import Runner, stale
+from potluck.benchmark.runner import Runner
 from potluck.benchmark.statistics import front, holm, lines, mean_ranks
 from potluck.benchmark.store import Results, Row, thinned
 from potluck.benchmark.suite import Suite, find_suite, parse_suite, suite_names
@@ -190,9 +191,31 @@ def test_digests_follow_the_question_and_the_code_not_the_words(
         len({code_digest(method) for method in METHODS}) >= len(METHODS) - 1
     )  # fedl2g-l and -f share a file
     found = Results(tmp_path, "made", rows=[replace(made("few", "fedgh", 0, 0.5), code=code_digest("fedgh"))])
-    assert stale(found) == []
+    assert stale_rows(found) == []
     found.rows.append(made("few", "fedhe", 0, 0.5))
-    assert stale(found) == ["few, fedhe, seed 0 (commit )"]
+    assert [label(row) for row in stale_rows(found)] == ["few, fedhe, seed 0 (commit )"]
+
+
+def test_rows_older_than_their_code_are_confirmed_by_a_sample_or_dropped(tmp_path: Path):
+    runner(tmp_path).run(1, lambda _: None)
+    found = Results.read(tmp_path, "small")
+    found.rows = [replace(row, code="older") for row in found.rows]
+    found.trials = [replace(trial, code="older") for trial in found.trials]
+    (quick,) = (row for row in sample(found.rows) if row.method == "fedproto")
+    said: list[str] = []
+    confirm(small(), found, 1, said.append)
+    assert said[-1] == "4 rows confirmed, 0 dropped"
+    assert stale_rows(Results.read(tmp_path, "small")) == []
+    assert runner(tmp_path).count() == (0, 0)
+    found.rows = [
+        replace(row, code="older", accuracy=0.123 if row.experiment == quick.experiment else row.accuracy)
+        for row in found.rows
+    ]
+    found.trials = [replace(trial, code="older") for trial in found.trials]
+    confirm(small(), found, 1, said.append)
+    assert f"{label(quick)}: something else" in said
+    assert {row.method for row in Results.read(tmp_path, "small").rows} == {"standalone"}
+    assert runner(tmp_path).count() == (2, 2)  # fedproto is to be made again
 
 
 def test_curves_are_thinned_to_their_last_point():

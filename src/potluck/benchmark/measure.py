@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from pathlib import Path
@@ -11,8 +12,13 @@ from potluck.analysis.fairness import fairness
 from potluck.api import execute
 from potluck.benchmark.store import thinned
 from potluck.core.files import parse_json
-from potluck.experiment import parse_experiment
+from potluck.experiment import Experiment, parse_experiment
 from potluck.runs.run import Run
+
+
+def experiment_text(experiment: Experiment) -> str:
+    """An experiment as text that another process reads."""
+    return json.dumps(experiment.model_dump(mode="json", exclude_none=True))
 
 
 def measure(text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from potluck.benchmark.digests import code_digest, experiment_digest
-from potluck.benchmark.measure import measure
+from potluck.benchmark.measure import experiment_text, measure
 from potluck.benchmark.store import Results, Row, Trial, origin
 from potluck.benchmark.suite import Suite, Task, Values
 from potluck.core.errors import PotluckError
@@ -106,7 +106,7 @@ class Runner:
             while waiting or under_way:
                 while waiting and len(under_way) < jobs:
                     for work in self.next_work(*waiting.pop(0)):
-                        under_way[pool.submit(measure, _text(work.experiment))] = work
+                        under_way[pool.submit(measure, experiment_text(work.experiment))] = work
                 if not under_way:
                     break
                 done, _ = wait(under_way, return_when=FIRST_COMPLETED)
@@ -151,21 +151,8 @@ class Runner:
         return Row(**{**known, **found, **origin()})
 
 
-def stale(results: Results) -> list[str]:
-    """The rows that were made before their method's code, or what it shares with all, changed."""
-    return [
-        f"{row.task}, {row.method}, seed {row.seed} (commit {row.commit})"
-        for row in results.rows
-        if row.code != code_digest(row.method)
-    ]
-
-
 def _same_unit(one: Work, other: Work) -> bool:
     return (one.task.name, one.method) == (other.task.name, other.method)
-
-
-def _text(experiment: Experiment) -> str:
-    return json.dumps(experiment.model_dump(mode="json", exclude_none=True))
 
 
 def _percent(value: float | None) -> str:

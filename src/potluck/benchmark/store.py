@@ -106,15 +106,16 @@ class Results:
         self.details[row.experiment] = details
         kept = {one.experiment for one in self.rows}
         self.details = {digest: self.details[digest] for digest in sorted(kept & self.details.keys())}
-        self._write()
+        self.write()
 
     def add_trial(self, trial: Trial) -> None:
         """Keep a trial."""
         self.trials = [one for one in self.trials if one.experiment != trial.experiment] + [trial]
         self.trials.sort(key=lambda one: (one.task, one.method, one.settings))
-        self._write()
+        self.write()
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Everything, each file whole or not at all."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomic(self.table, _csv(Row, self.rows))

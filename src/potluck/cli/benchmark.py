@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from potluck.benchmark.runner import Runner
+    from potluck.benchmark.store import Results
+    from potluck.benchmark.suite import Suite
 
 
 def benchmark(
@@ -29,27 +33,25 @@ def benchmark(
     stale: Annotated[
         bool, typer.Option("--stale", help="only name rows older than their method's code")
     ] = False,
+    confirm: Annotated[
+        bool,
+        typer.Option("--confirm", help="run a sample of such rows again; drop those that come out otherwise"),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no line per run")] = False,
 ) -> None:
     """Run tasks × methods × seeds, each method tuned with the same small budget; keep a row per run."""
-    from potluck.benchmark.pages import usual_place, write_page
     from potluck.benchmark.runner import Runner
-    from potluck.benchmark.runner import stale as stale_rows
     from potluck.benchmark.store import Results
     from potluck.benchmark.suite import find_suite
     from potluck.core.errors import PotluckError
 
     chosen = find_suite(suite)
     stored = Results.read(results, chosen.name)
-    if stale:
-        for line in stale_rows(stored):
-            typer.echo(line)
-        return
+    say = _silent if quiet else typer.echo
+    if stale or confirm:
+        return _look_back(chosen, stored, jobs or os.cpu_count() or 1, say if confirm else None)
     if page:
-        place = out or usual_place(chosen)
-        write_page(chosen, stored, place)
-        typer.echo(f"Page: {place}")
-        return
+        return _write_page(chosen, stored, out)
     if stored.rows and not resume:
         raise PotluckError(
             f"{str(stored.table)!r} has {len(stored.rows)} results already; pass --resume to add what is missing, or "
@@ -63,13 +65,36 @@ def benchmark(
         [int(word) for word in _words(seeds)] or chosen.seeds,
         shlex.join(["potluck", *sys.argv[1:]]),
     )
-    _go(runner, jobs, quiet)
+    return _go(runner, jobs, say)
 
 
-def _go(runner: Runner, jobs: int, quiet: bool) -> None:
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
+def _look_back(suite: Suite, stored: Results, jobs: int, say: Callable[[str], None] | None) -> None:
+    """Name rows older than their code, or run a sample of them again."""
+    from potluck.benchmark.confirm import confirm, label, stale_rows
+
+    if say is not None:
+        confirm(suite, stored, jobs, say)
+    else:
+        for row in stale_rows(stored):
+            typer.echo(label(row))
+
+
+def _write_page(suite: Suite, stored: Results, out: Path | None) -> None:
+    from potluck.benchmark.pages import usual_place, write_page
+
+    place = out or usual_place(suite)
+    write_page(suite, stored, place)
+    typer.echo(f"Page: {place}")
+
+
+def _go(runner: Runner, jobs: int, say: Callable[[str], None]) -> None:
     trials, runs = runner.count()
     typer.echo(f"To do: {trials} tuning trials and {runs} runs; results go to {runner.results.table}")
-    failures = runner.run(jobs or os.cpu_count() or 1, (lambda _: None) if quiet else typer.echo)
+    failures = runner.run(jobs or os.cpu_count() or 1, say)
     for sentence in failures:
         typer.echo(f"Failed: {sentence}", err=True)
     typer.echo(f"{len(runner.results.rows)} rows in {runner.results.table}")
