@@ -22,6 +22,7 @@ from potluck.core.samples import ClassMean, Samples, outputs, prepare
 from potluck.core.task import ClientInfo, Task
 from potluck.core.training import Fit, FitRequest, Loss, Training, cross_entropy_loss
 
+ClassMeans = Callable[[Callable[[Tensor], Tensor], Samples | None], tuple[Tensor, Tensor, Tensor]]
 GATHERED = 1 << 20
 """How many input numbers of coming batches are made ready at once."""
 
@@ -56,6 +57,8 @@ class Client:
         self.private: dict[str, Any] = {}
         self.trainer: Callable[[FitRequest], Fit] | None = None
         """Set by an engine that trains several clients at once; otherwise a client trains by itself."""
+        self.guard: ClassMeans | None = None
+        """What gives class means in the place of the exact ones, where single rows are to be protected."""
         self.job = 0
         self.round = 1
         self.rounds = 1
@@ -298,6 +301,8 @@ class Client:
         self, function: Callable[[Tensor], Tensor], samples: Samples | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Mean output per class present in the training data: (means, labels, counts), eval mode."""
+        if self.guard is not None:
+            return self.guard(function, samples)
         self.model.eval()
         means = ClassMean(self.task.num_classes)
         for output, y in self.outputs(function, samples):

@@ -88,6 +88,9 @@ class Method(ABC, Generic[State, Down, Up]):
     """Whether `server` wants, beside a few answers that just came, the latest ones of the rest of a cohort."""
     averages: ClassVar[str] = ""
     """What `schedule.robust` acts on, by the kit's averages or by `kit.screened`; empty: on nothing."""
+    guards_rows: ClassVar[bool] = False
+    """Whether clients look at their rows through `me.fit` and `me.class_means` alone, so that noise there protects each
+    row, and send nothing else that rows decide."""
     compares: ClassVar[bool] = True
     """Whether answers are of one form, so that rules that compare them as wholes (krum, geometric-median) can act."""
     no_average: ClassVar[str] = "does not say that its server takes averages (Method.averages)"
@@ -96,6 +99,10 @@ class Method(ABC, Generic[State, Down, Up]):
     def requires(self) -> frozenset[Need]:
         """The needs under the present options; override where an option changes them."""
         return self.needs
+
+    def guarded(self) -> bool:
+        """Whether noise in training and class means protects single rows under the present settings."""
+        return self.guards_rows
 
     def averaged(self) -> str:
         """What a robust rule acts on under the present settings; empty where on nothing."""

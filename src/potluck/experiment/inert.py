@@ -62,6 +62,16 @@ def _harms(experiment: Experiment) -> Iterator[tuple[str, str]]:
         yield "privacy.noise_multiplier", "it is in units of privacy.clip; set that, for instance to 1.0"
         yield "privacy.delta", "privacy.clip is 0, so nothing is accounted for; leave it out"
         yield "privacy.reproducible", "privacy.clip is 0, so there is no noise; leave it out"
+        yield "privacy.unit", "privacy.clip is 0, so nothing is protected; set it, for instance to 1.0"
+    if not privacy.of_records:
+        yield "privacy.vector_clip", "privacy.unit is not 'record'; answers are clipped by privacy.clip"
+    else:
+        yield (
+            "privacy.hide_classes",
+            "with privacy.unit = 'record' answers tell only classes of a large noisy count",
+        )
+        yield "engine.vectorize", "privacy.unit = 'record' trains each client by itself; leave it out"
+        yield "training.amp", "privacy.unit = 'record' computes gradients in full precision; leave it out"
     if not privacy.clip or not privacy.noise_multiplier:
         yield (
             "privacy.hide_classes",

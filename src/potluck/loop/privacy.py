@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -40,8 +41,23 @@ class Privacy(Settings):
         True, "whether scores, training losses and notes, which have no noise, leave clients"
     )
 
+    unit: Literal["client", "record"] = setting(
+        "client",
+        "what is protected: a client's whole data, by noise on its answer; or each of its training rows, by noise in "
+        "local training and in class means",
+        later=True,
+    )
+    vector_clip: float = setting(
+        1.0, "unit record: length that one row's features are clipped to in class means", gt=0, later=True
+    )
+
     def __bool__(self) -> bool:
         return self.clip > 0
+
+    @property
+    def of_records(self) -> bool:
+        """Whether it is single rows that are protected."""
+        return bool(self) and self.unit == "record"
 
     def conceal(self, me: Client, message: Payload, answer: Payload) -> Payload:
         """The answer as it may leave the client."""
@@ -53,7 +69,7 @@ class Privacy(Settings):
         length = torch.stack([step.double().square().sum() for step in moved.values()] or [torch.zeros(())])
         norm = float(length.sum().sqrt())
         scale = min(1.0, self.clip / norm) if norm > 0 else 1.0
-        draw = partial(_seeded_normal, me.rng("privacy")) if self.reproducible else secret_normal
+        draw = partial(seeded_normal, me.rng("privacy")) if self.reproducible else secret_normal
         noisy = {
             name: origin[name]
             + scale * step
@@ -68,7 +84,8 @@ def _finite(step: Tensor) -> Tensor:
     return torch.where(step.isfinite(), step, torch.zeros_like(step))
 
 
-def _seeded_normal(rng: torch.Generator, shape: torch.Size) -> Tensor:
+def seeded_normal(rng: torch.Generator, shape: torch.Size) -> Tensor:
+    """Standard normal numbers in double precision, from a stream that whoever knows the seed can repeat."""
     return torch.randn(shape, generator=rng, dtype=torch.float64)
 
 

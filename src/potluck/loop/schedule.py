@@ -41,6 +41,7 @@ class Schedule(Settings):
     attackers: float = setting(
         0.3,
         "expected share of attackers: what trimmed-mean leaves out at either end, and krum in all",
+        later=True,
         ge=0,
         lt=0.5,
     )

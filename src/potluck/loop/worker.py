@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from potluck.loop.jobs import Answer, Failure, Job, Kind, Test
 from potluck.loop.letter import encoded_size
 from potluck.loop.newcomers import join
 from potluck.loop.privacy import Privacy
+from potluck.loop.record_privacy import RecordPrivacy
 from potluck.loop.score import Score, score_outputs
 
 CHANGING: frozenset[Kind] = frozenset({"train", "restore"})
@@ -97,8 +99,9 @@ class Worker:
             found = join(self.method, me, message, job, _own_test) if tells else {}
             return Answer(job.id, job.client, scores=found)
         assert job.message is not None
-        payload = self.method.client(me, message).copy()
-        if self.privacy:
+        with self._guarded(me):
+            payload = self.method.client(me, message).copy()
+        if self.privacy and not self.privacy.of_records:
             payload = self.privacy.conceal(me, job.message, payload)
         payload = self.attackers.corrupted(me, job.message, payload)
         loss, samples = me.train_loss, me.trained_samples
@@ -116,6 +119,19 @@ class Worker:
             bytes_up=encoded_size(payload),
             notes=notes,
         )
+
+    @contextmanager
+    def _guarded(self, me: Client) -> Iterator[None]:
+        """A job in which single rows are protected, if that is asked for; attackers do as they like."""
+        if not self.privacy.of_records or me.info.index in self.attackers:
+            yield
+            return
+        guard = RecordPrivacy(self.privacy, me)
+        me.trainer, me.guard = guard.train, guard.class_means
+        try:
+            yield
+        finally:
+            me.trainer = me.guard = None
 
     def _test(self, me: Client, job: Job, message: Payload | None) -> dict[Test, Score]:
         sets: dict[Test, Samples | None] = {

@@ -42,6 +42,7 @@ class FedAvg(Method[Groups, Weights, Weights]):
 
     name: ClassVar[str] = "fedavg"
     summary: ClassVar[str] = "average of the weights: full, inside architecture groups, or layer by layer"
+    guards_rows: ClassVar[bool] = True
     averages: ClassVar[str] = "the weights"
     sees_latest: ClassVar[bool] = True
 

@@ -42,6 +42,7 @@ class FedGH(Method[nn.Linear, Head, ClassMeans]):
 
     name: ClassVar[str] = "fedgh"
     summary: ClassVar[str] = "a global head, trained on the server from class-mean features"
+    guards_rows: ClassVar[bool] = True
     averages: ClassVar[str] = "the class means that the head is trained on: who lies far off is left out"
     sees_latest: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset(

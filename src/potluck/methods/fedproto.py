@@ -45,6 +45,7 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
 
     name: ClassVar[str] = "fedproto"
     summary: ClassVar[str] = "features drawn to the class means of all clients"
+    guards_rows: ClassVar[bool] = True
     averages: ClassVar[str] = "the class means"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
 
@@ -64,6 +65,10 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
         "after", "features of the class means: after training, or as they passed in all epochs or in the last"
     )
     keep_old: bool = setting(True, "keep the prototype of a class that nobody sent this time")
+
+    def guarded(self) -> bool:
+        """Features that are collected in passing, and counts, have no noise."""
+        return self.collect == "after" and self.aggregate == "mean"
 
     def init_server(self, ctx: Context) -> ClassTable:
         """No class has a prototype yet."""

@@ -18,6 +18,7 @@ class FedProx(FedAvg):
 
     name: ClassVar[str] = "fedprox"
     summary: ClassVar[str] = "FedAvg with a pull towards the received weights"
+    guards_rows: ClassVar[bool] = True
 
     mu: float = setting(0.1, "strength μ of the pull towards the received weights (FedIN: μ/2 = 0.05)", ge=0)
 

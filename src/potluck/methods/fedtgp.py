@@ -71,6 +71,7 @@ class FedTGP(Method[Prototypes, GlobalPrototypes, ClassMeans]):
 
     name: ClassVar[str] = "fedtgp"
     summary: ClassVar[str] = "features drawn to prototypes that the server trains apart"
+    guards_rows: ClassVar[bool] = True
     averages: ClassVar[str] = "the class means that prototypes are trained on: who lies far off is left out"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
 

@@ -29,6 +29,7 @@ class LGFedAvg(Method[Tensors, Head, Head]):
 
     name: ClassVar[str] = "lg-fedavg"
     summary: ClassVar[str] = "private extractors under an averaged head"
+    guards_rows: ClassVar[bool] = True
     averages: ClassVar[str] = "the heads"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS})
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection
 from typing import Any
+
+from torch import nn
 
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method, payload_types
@@ -113,3 +116,33 @@ def check_attackers(experiment: Experiment, federation: Federation, absent: Coll
             "attack.kind = 'backdoor' puts a trigger on pictures, and samples here have the shape "
             f"{' × '.join(map(str, shape))}; choose another kind, such as label-flip."
         )
+
+
+def check_records(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> None:
+    """Refuse to promise something of single rows where the method or a model looks at them in other ways."""
+    if not experiment.privacy.of_records:
+        return
+    if not method.guarded():
+        raise PotluckError(
+            f"privacy.unit = 'record' is not there for {type(method).__name__} with these settings: its clients look at "
+            "rows outside of plain training and class means; use fedavg, fedprox, lg-fedavg, fedgh, fedproto or fedtgp."
+        )
+    for name, architecture in federation.task.architectures.items():
+        if architecture.build is not None and (unfit := _unfit_layers(architecture.build())):
+            raise PotluckError(
+                f"privacy.unit = 'record' needs every row's own gradient, which {', '.join(unfit)} of {name!r} cannot "
+                "give; choose models without, such as small-mlp, small-cnn and small-wide."
+            )
+
+
+def _unfit_layers(model: nn.Module) -> list[str]:
+    """The layers that Opacus cannot do justice to, by name and kind."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus.validators import ModuleValidator
+
+        return [
+            f"{name} ({type(layer).__name__})"
+            for name, layer in model.named_modules()
+            if not list(layer.children()) and ModuleValidator.validate(layer, strict=False)
+        ]

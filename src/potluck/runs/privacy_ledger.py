@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method, payload_types
+from potluck.core.training import Training
 from potluck.loop.callbacks import Callback, End
 from potluck.loop.every_class import tells_classes
 from potluck.loop.loop import Loop
 from potluck.loop.privacy import Privacy
+from potluck.loop.record_privacy import steps_per_job
 
 
 def check_privacy(settings: Privacy, method: Method[Any, Any, Any]) -> None:
@@ -21,8 +24,8 @@ def check_privacy(settings: Privacy, method: Method[Any, Any, Any]) -> None:
             f"privacy.hide_classes = True cannot act: {type(method).__name__} sends neither class ids nor counts; "
             "leave it out."
         )
-    if settings and settings.noise_multiplier:
-        _accountant()
+    if settings and (settings.noise_multiplier or settings.of_records):
+        _accountants()
 
 
 def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
@@ -36,23 +39,66 @@ def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
         return 0.0
     if noise_multiplier == 0:
         return math.inf
-    accountant = _accountant()
-    accountant.history = [(noise_multiplier / 2, 1.0, releases)]
+    return _spent(_accountants()[0], [(noise_multiplier / 2, 1.0, releases)], delta)
+
+
+Mechanisms = list[tuple[float, float, int]]
+"""Noise multiplier, chance of a row to take part, how often: of each Gaussian mechanism."""
+
+
+def record_mechanisms(
+    noise_multiplier: float, rows: int, training: Training, jobs: int, *, vectors: bool
+) -> Mechanisms:
+    """What a client does to each of its rows in so many jobs: steps of DP-SGD, and class sums with counts.
+
+    Neighbours differ by one row more or less. A row moves its class's sum by no more than `vector_clip` and the count
+    by one; each in units of its own noise, both together are √2 of what the accountant calls one.
+    """
+    steps, chance = steps_per_job(rows, training.batch_size, training.epochs)
+    found: Mechanisms = [(noise_multiplier, chance, steps * jobs)]
+    if vectors:
+        found.append((noise_multiplier / math.sqrt(2), 1.0, jobs))
+    return [one for one in found if one[2]]
+
+
+def record_epsilon(spent: Iterable[Mechanisms], delta: float) -> float:
+    """ε at δ of the client that spent most, by whichever of Opacus' accountants has the tighter bound."""
+    different = {tuple(one) for one in spent if one}
+    if any(noise == 0 for one in different for noise, *_ in one):
+        return math.inf
+    bounds = []
+    for accountant in _accountants():
+        try:
+            bounds.append(max((_spent(accountant, list(one), delta) for one in different), default=0.0))
+        except (
+            ValueError,
+            RuntimeError,
+            OverflowError,
+            MemoryError,
+        ):  # where numbers get too large for its grid
+            continue
+    return min(bounds)
+
+
+def _spent(accountant: type[Any], history: Mechanisms, delta: float) -> float:
+    one = accountant()
+    one.history = history
     with warnings.catch_warnings():  # it advises on the range of orders, which matters at the edges only
         warnings.simplefilter("ignore")
-        return float(accountant.get_epsilon(delta))
+        return float(one.get_epsilon(delta))
 
 
-def _accountant() -> Any:
+def _accountants() -> list[type[Any]]:
+    """By Rényi divergences, and by the numerical composition of privacy loss, which is tighter and may give up."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from opacus.accountants import RDPAccountant
+            from opacus.accountants import PRVAccountant, RDPAccountant
     except ImportError:
         raise PotluckError(
             "privacy.noise_multiplier needs Opacus for its accountant; pip install 'potluck[privacy]'."
         ) from None
-    return RDPAccountant()
+    return [RDPAccountant, PRVAccountant]
 
 
 class PrivacyLedger(Callback):
@@ -70,11 +116,25 @@ class PrivacyLedger(Callback):
         """ε of the client that answered most often."""
         assert self._loop is not None
         releases = max(self._loop.progress.numbers.values(), default=0)
-        spent = epsilon(self.settings.noise_multiplier, releases, self.settings.delta)
+        if self.settings.of_records:
+            spent = record_epsilon(self._of_records(self._loop), self.settings.delta)
+        else:
+            spent = epsilon(self.settings.noise_multiplier, releases, self.settings.delta)
         self.facts["privacy"] = {
+            **(
+                {"unit": "record", "vector_clip": self.settings.vector_clip}
+                if self.settings.of_records
+                else {}
+            ),
             "epsilon": spent if math.isfinite(spent) else None,
             "delta": self.settings.delta,
             "clip": self.settings.clip,
             "noise_multiplier": self.settings.noise_multiplier,
             "releases": releases,
         }
+
+    def _of_records(self, loop: Loop) -> Iterator[Mechanisms]:
+        vectors, noise = tells_classes(payload_types(loop.method)[1]), self.settings.noise_multiplier
+        for client, jobs in loop.progress.numbers.items():
+            rows = loop.task.clients[client].samples
+            yield record_mechanisms(noise, rows, loop.task.training, jobs, vectors=vectors)

@@ -17,7 +17,14 @@ from potluck.experiment.objects import check_present, chosen, fill
 from potluck.federation.federation import Federation
 from potluck.federation.population import ModelSource, build_federation, experiment_data, suitable_models
 from potluck.loop.newcomers import draw
-from potluck.runs.checks import check_attack, check_attackers, check_averaging, check_order, check_schedule
+from potluck.runs.checks import (
+    check_attack,
+    check_attackers,
+    check_averaging,
+    check_order,
+    check_records,
+    check_schedule,
+)
 from potluck.runs.privacy_ledger import check_privacy
 
 
@@ -143,6 +150,7 @@ def with_population(
         )
     absent = draw(experiment.evaluate, federation.task)  # raises where nobody would be left to train
     check_attackers(experiment, federation, absent)
+    check_records(experiment, method, federation)
     return Resolved(decide_selection(experiment, federation), method, federation)
 
 

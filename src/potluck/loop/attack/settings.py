@@ -44,12 +44,16 @@ class Attack(Settings):
         "what malicious clients do: train on wrong labels (label-flip) or on pictures with a trigger (backdoor); send "
         "their change reversed, enlarged, drowned in noise or a little aside (sign-flip, scale, noise, "
         "little-is-enough); mix up classes in what they send (logit-shuffle, prototype-swap)",
+        later=True,
     )
-    share: float = setting(0.2, "share of the clients with data that are malicious, at least one", gt=0, lt=1)
+    share: float = setting(
+        0.2, "share of the clients with data that are malicious, at least one", gt=0, lt=1, later=True
+    )
     strength: float | None = setting(
         None,
         "label-flip, backdoor: share of an attacker's samples; sign-flip, scale: factor; noise, little-is-enough: in "
         "standard deviations of what it sends; shuffle, swap: how far; unset: 1, 0.5, 10, 10, 10, 1.5, 1, 1",
+        later=True,
         gt=0,
         le=1e6,
     )

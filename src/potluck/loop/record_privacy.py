@@ -1,0 +1,149 @@
+"""Privacy of single training rows: DP-SGD for local training, and class means of clipped vectors with noise.
+
+Abadi et al. 2016. A step takes every row with the same chance (Poisson sampling), clips each row's own gradient, and
+adds noise to their sum. A class mean is a noisy sum over a noisy count; classes with too small a noisy count are left
+out, so that not even a label tells of a single row.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from potluck.core.client import Client
+from potluck.core.errors import PotluckError
+from potluck.core.model import has_batch_norm
+from potluck.core.samples import Samples
+from potluck.core.training import Fit, FitRequest
+from potluck.loop.privacy import Privacy, secret_normal, seeded_normal
+
+TOGETHER = 32
+"""Rows whose gradients are held in memory at once."""
+SURE = 2.0
+"""A class is answered for if its noisy count is above so many standard deviations of the noise, and one row more."""
+
+
+def steps_per_job(rows: int, batch_size: int, epochs: int) -> tuple[int, float]:
+    """How many steps a training job of a client takes, and the chance of a row to be in one of them."""
+    size = min(batch_size or rows, rows)
+    return epochs * math.ceil(rows / size), size / rows
+
+
+class RecordPrivacy:
+    """Stands between a client and its rows while it does a training job."""
+
+    def __init__(self, settings: Privacy, me: Client) -> None:
+        if has_batch_norm(me.model):
+            raise PotluckError(
+                f"The model of {me.info.name!r} has batch normalisation, which mixes rows, and privacy.unit = 'record' "
+                "cannot tell what came of which; choose models without."
+            )
+        self.settings, self.me = settings, me
+        secret = not settings.reproducible
+        self._normal = secret_normal if secret else partial(seeded_normal, me.rng("privacy"))
+        self._uniform = _secret_uniform if secret else partial(_seeded_uniform, me.rng("poisson"))
+
+    def train(self, request: FitRequest) -> Fit:
+        """What `Client.fit` asks for, by DP-SGD; the loss itself is told to nobody."""
+        me, model = self.me, request.model
+        if request.samples is not None or request.adjust is not None or request.batch_size is not None:
+            raise PotluckError("privacy.unit = 'record' trains on a client's own rows in plain steps only.")
+        epochs = me.training.epochs if request.epochs is None else request.epochs
+        steps, chance = steps_per_job(len(me.train), me.training.batch_size, epochs)
+        optimizer, expected = me.optimizer(model, name=request.name), chance * len(me.train)
+        learned = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        gradients = _row_gradients(model, request)
+        augment = me.rng("augment") if me.augment else None
+        with me.training_mode(model):
+            for _ in range(steps):
+                rows = torch.nonzero(self._uniform(len(me.train)) < chance).flatten()
+                x, y = me.prepare(*me.train.take(rows))
+                if me.augment is not None and augment is not None and len(y):
+                    x = me.augment(x, augment)
+                total = {name: torch.zeros_like(one) for name, one in learned.items()}
+                for start in range(0, len(y), TOGETHER):
+                    self._add(
+                        total, gradients(learned, x[start : start + TOGETHER], y[start : start + TOGETHER])
+                    )
+                for name, one in learned.items():
+                    one.grad = (total[name] + self._noise(one, self.settings.clip)) / expected
+                me.apply(optimizer)
+                me.trained_samples += round(expected)  # how many really came is nobody's business
+        return Fit(steps, float("nan"))
+
+    def _add(self, total: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+        """The sum of rows' gradients, each as one vector no longer than `clip`; one that is not finite is none."""
+        squares = [one.double().flatten(1).square().sum(dim=1) for one in found.values()]
+        length = torch.stack(squares).sum(dim=0).sqrt()
+        scale = torch.where(
+            length.isfinite(), (self.settings.clip / length.clamp(min=1e-12)).clamp(max=1), 0.0
+        )
+        for name, one in found.items():
+            shape = (-1, *[1] * (one.dim() - 1))
+            total[name] += (scale.to(one.dtype).view(shape) * torch.nan_to_num(one)).sum(dim=0)
+
+    def _noise(self, like: Tensor, clip: float) -> Tensor:
+        noise = self._normal(like.shape).to(device=like.device, dtype=like.dtype)
+        return clip * self.settings.noise_multiplier * noise
+
+    def class_means(
+        self, function: Callable[[Tensor], Tensor], samples: Samples | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What `Client.class_means` gives, as noisy sums over noisy counts of the classes that are surely there."""
+        me, settings = self.me, self.settings
+        me.model.eval()
+        total = count = torch.zeros(())
+        for vectors, y in me.outputs(function, samples):
+            if not total.dim():
+                total = vectors.new_zeros(me.task.num_classes, vectors.shape[1])
+                count = vectors.new_zeros(me.task.num_classes)
+            length = vectors.norm(dim=1, keepdim=True)
+            finite = torch.where(length.isfinite(), vectors, torch.zeros_like(vectors))
+            total.index_add_(0, y, finite * (settings.vector_clip / length.clamp(min=1e-12)).clamp(max=1))
+            count += torch.bincount(y, minlength=me.task.num_classes).to(count.dtype)
+        total = total + self._noise(total, settings.vector_clip)
+        count = count + self._noise(count, 1.0)
+        labels = torch.nonzero(count > 1 + SURE * settings.noise_multiplier).flatten()
+        return total[labels] / count[labels][:, None], labels, count[labels].round().long()
+
+
+class _RowLoss(nn.Module):
+    """A loss over the model's own tensors, as one function of a single row."""
+
+    def __init__(self, model: nn.Module, request: FitRequest) -> None:
+        super().__init__()
+        self.model, self.request = model, request
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of one row."""
+        return self.request.loss(self.model, x[None], y[None], *self.request.given)
+
+
+def _row_gradients(model: nn.Module, request: FitRequest) -> Callable[..., dict[str, Tensor]]:
+    """Every row's own gradient, of all rows at once: `f(parameters, x, y)`."""
+    loss = _RowLoss(model, request)
+
+    def value(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        named = {f"model.{name}": tensor for name, tensor in parameters.items()}
+        found: Tensor = functional_call(loss, named, (x, y))
+        return found
+
+    rows: Callable[..., dict[str, Tensor]] = vmap(grad(value), in_dims=(None, 0, 0), randomness="different")
+    return lambda parameters, x, y: rows({name: one.detach() for name, one in parameters.items()}, x, y)
+
+
+def _seeded_uniform(rng: torch.Generator, count: int) -> Tensor:
+    return torch.rand(count, generator=rng, dtype=torch.float64)
+
+
+def _secret_uniform(count: int) -> Tensor:
+    bits: Any = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(11)
+    return torch.from_numpy(bits * 2.0**-53)
