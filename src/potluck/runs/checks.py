@@ -124,7 +124,7 @@ def check_records(experiment: Experiment, method: Method[Any, Any, Any], federat
         return
     if not method.guarded():
         raise PotluckError(
-            f"privacy.unit = 'record' is not there for {type(method).__name__} with these settings: its clients look at "
+            f"privacy.unit = 'record' is not there for {type(method).__name__} with these settings: clients look at "
             "rows outside of plain training and class means; use fedavg, fedprox, lg-fedavg, fedgh, fedproto or fedtgp."
         )
     for name, architecture in federation.task.architectures.items():
