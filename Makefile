@@ -44,7 +44,7 @@ test-flower: ## the Flower engine with real processes, in an environment of its 
 	OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest tests/flower -m "flower or not (slow or browser)"
 
 docs: $(VENV)/.installed-dev ## the site into site/, strictly: dead links, missing pages, undocumented names, failing examples are errors
-	$(RUN) -m pytest tests/house/test_docs.py tests/house/test_site.py tests/house/test_method_pages.py
+	$(RUN) -m pytest tests/examples tests/house/test_docs.py tests/house/test_site.py tests/house/test_method_pages.py
 	$(MKDOCS) build --strict
 
 docs-serve: $(VENV)/.installed-dev ## the site while you write, at localhost:8000

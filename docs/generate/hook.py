@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 
-from generate import reference  # noqa: E402
+from generate import notebooks, reference  # noqa: E402
 
 ROOT_PAGES = {
     "index.md": "README.md",
@@ -70,7 +70,7 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(
             File.generated(config, path, content=at_root((ROOT / source).read_text(encoding="utf-8")))
         )
-    for path, text in reference.pages().items():
+    for path, text in (reference.pages() | notebooks.pages()).items():
         files.append(File.generated(config, path, content=text))
     return files
 

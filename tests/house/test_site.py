@@ -7,7 +7,7 @@ import pytest
 from mkdocs.config import load_config
 from mkdocs.exceptions import PluginError
 
-from generate import hook, reference, which
+from generate import hook, notebooks, reference, which
 from generate.text import block
 from potluck.methods import METHODS
 
@@ -30,7 +30,7 @@ def _leaves(entry: object):
 
 def test_every_page_has_one_place_in_the_navigation(places: list[str]):
     written = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
-    made = {*hook.ROOT_PAGES, *reference.pages()}
+    made = {*hook.ROOT_PAGES, *reference.pages(), *notebooks.pages()}
     assert sorted(written - set(places)) == [], "give these pages a place in mkdocs.yml's nav"
     assert sorted(set(places) - written - made) == [], "mkdocs.yml names pages that do not exist"
     assert len(places) == len(set(places))
