@@ -31,7 +31,7 @@ QUICK = [
         (["--track", "wandbb"], "Unknown tracker 'wandbb'"),
         (["--columns", "target"], "pass --target"),
         (["--seeds", "0,0"], "Two runs would go to"),
-        (["--set", "method.server_lr=0.1"], "Unknown setting of method 'standalone'"),
+        (["--set", "method.server_rl=0.1"], "Unknown setting of method 'standalone'"),
         (["heterofl", "--models", "small5"], "HeteroFL needs nested width"),
         (["--out", "taken"], "already holds this run; pass --resume"),
     ],
@@ -146,3 +146,10 @@ def test_a_method_without_a_global_model_has_a_dash(potluck, tmp_path: Path):
         json.loads(row) for row in (tmp_path / "c/heterofl-seed0/rounds.jsonl").read_text().splitlines()
     ]
     assert nested["final_accuracy"] == rounds[-1]["accuracy_global"] > 0
+
+
+def test_a_setting_of_one_method_goes_to_those_that_have_it(potluck, tmp_path: Path):
+    words = ["compare", "standalone", "fedgh", *QUICK, "--out", "c", "-q", "--set", "method.server_lr=0.5"]
+    assert potluck(*words)[0] == 0
+    assert "server_lr = 0.5" in (tmp_path / "c/fedgh-seed0/experiment.toml").read_text()
+    assert "server_lr" not in (tmp_path / "c/standalone-seed0/experiment.toml").read_text()

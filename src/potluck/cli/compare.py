@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shlex
 import sys
 from pathlib import Path
@@ -134,9 +135,11 @@ def _plan(
     from potluck.experiment.comparable import comparable
 
     wanted = [(name, seed) for seed in seeds for name in _names(what)]
+    bases = {name: options.base_values(name) for name in _names(what)}
+    theirs = _settings_by_method(bases, settings or [])
     experiments = comparable(
         [
-            options.collect(options.base_values(name), {**flags, "seed": seed}, settings)
+            options.collect(copy.deepcopy(bases[name]), {**flags, "seed": seed}, theirs[name])
             for name, seed in wanted
         ]
     )
@@ -148,6 +151,24 @@ def _plan(
             stem = Path(name).stem
         runs.append((experiment, out / f"{stem}-seed{seed}"))
     return check_plan(runs, reference=reference, resume=resume, lenient=what == ["all"])
+
+
+def _settings_by_method(bases: dict[str, dict[str, Any]], settings: list[str]) -> dict[str, list[str]]:
+    """A setting of a method goes to those that have it, if one of them does; all other settings go to everybody."""
+    from dataclasses import fields, is_dataclass
+
+    from potluck.methods import method_class
+
+    known: dict[str, set[str]] = {}
+    for name, values in bases.items():
+        cls = method_class(values.get("method", {}).get("name", "fedgh"))
+        known[name] = {field.name for field in fields(cls)} if is_dataclass(cls) else set()
+
+    def has(name: str, text: str) -> bool:
+        section, _, key = text.partition("=")[0].strip().partition(".")
+        return section != "method" or key in known[name] or not any(key in keys for keys in known.values())
+
+    return {name: [text for text in settings if has(name, text)] for name in bases}
 
 
 def _run_all(plan: Plan, out: Path, *, resume: bool, track: list[str] | None, quiet: bool) -> list[Path]:
