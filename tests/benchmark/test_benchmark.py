@@ -243,3 +243,31 @@ def test_the_pages_say_what_the_data_say(name: str):
         pytest.skip("no results are stored")
     assert (ROOT / usual_place(suite)).read_text() == page_text(suite, stored)
     assert stored.details.keys() >= {row.experiment for row in stored.rows}
+
+
+def test_the_page_on_engines_has_the_table_of_asynchrony():
+    page = (ROOT / "docs" / "asynchrony.md").read_text()
+    table = page[page.index("| setting |") :].split("\n\n")[0]
+    assert table in (ROOT / "docs" / "engines.md").read_text()
+
+
+def test_the_words_on_asynchrony_follow_the_numbers(tmp_path: Path):
+    """Two points below whole rounds is near, more is not; time is that of the first accuracy at the target."""
+    suite = find_suite("asynchrony")
+    found = Results(tmp_path, "asynchrony")
+    ends = {"sync": (0.90, 8.0), "async, 5 at work": (0.885, 4.0), "async, 10 at work": (0.85, 1.0)}
+    for schedule, (accuracy, seconds) in ends.items():
+        task = f"two-classes-{schedule}"
+        found.rows.append(made(task, "fedavg", 0, accuracy))
+        clock = [(seconds / 2, 0.5), (seconds, 0.8), (9.0, accuracy)]
+        found.details[f"{task}-fedavg-0"] = {"clock": clock, "clients": [accuracy]}
+    text = page_text(suite, found)
+    assert "| 90.0 | 88.5 | 85.0 | 8.0 | 4.0 | 1.0 |" in text
+    assert (
+        "**async, 5 at work**: 1 of 1 lines end within two points of whole rounds; 80% is reached in 50% to"
+        in text
+    )
+    assert (
+        "0 of 1 lines end within two points of whole rounds; not fedavg -5.0 (two-classes); 80% is reached in 12%"
+        in text
+    )
