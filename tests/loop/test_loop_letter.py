@@ -92,3 +92,10 @@ def test_bytes_that_are_no_payload_are_refused(data: bytes) -> None:
 def test_a_number_type_without_a_name_is_refused() -> None:
     with pytest.raises(PayloadError, match=r"'table' is torch.complex128, which cannot be sent"):
         encode(Mixed(torch.ones(1, dtype=torch.complex128), {}, 1, None))
+
+
+def test_a_single_number_of_any_stride_travels() -> None:
+    """One row out of an expanded tensor is contiguous with a stride of 0."""
+    odd = torch.tensor(7).expand(1)
+    assert odd.stride() == (0,)
+    assert decode_state(encode_state(Flat({"x": odd}, None))).tensors["x"].tolist() == [7]

@@ -79,3 +79,11 @@ def test_shared_rows_are_read_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module._Arrays, "_digest", lambda self, array: read.append(len(array)) or "")
     of(images(), clients=20)
     assert read == [200]
+
+
+def test_clients_of_one_row_have_a_fingerprint(tmp_path: Path):
+    run = potluck.run(
+        "fedgh", data={"limit": 40}, clients=20, partition={"rule": "iid"}, rounds=1, engine="serial",
+        out=tmp_path / "run",
+    )  # fmt: skip
+    assert run.rounds[0]["participants"] == list(range(20))

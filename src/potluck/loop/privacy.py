@@ -35,10 +35,12 @@ class Privacy(Settings):
     delta: float = setting(1e-5, "the δ at which ε is reported", gt=0, lt=1)
     reproducible: bool = setting(True, "noise from the seed (experiments), or truly secret noise")
     hide_classes: bool = setting(
-        False, "answer for every class, with equal counts, so that nobody learns which classes a client has"
+        False,
+        "answer for every class, with equal counts, so that nobody learns which classes a client has",
+        later=True,
     )
     scores: bool = setting(
-        True, "whether scores, training losses and notes, which have no noise, leave clients"
+        True, "whether scores, training losses and notes, which have no noise, leave clients", later=True
     )
 
     unit: Literal["client", "record"] = setting(

@@ -48,6 +48,7 @@ class Schedule(Settings):
     max_share: float = setting(
         1.0,
         "part of an average by samples that one client may have at most; 1: what it registers",
+        later=True,
         gt=0,
         le=1,
     )

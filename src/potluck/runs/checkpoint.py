@@ -14,6 +14,7 @@ from potluck.core.errors import PotluckError
 from potluck.loop.loop import Loop
 from potluck.loop.progress import Progress
 from potluck.runs import folder
+from potluck.runs.digests import check_experiment, of_file
 from potluck.runs.generations import Damaged, Generations, Manifest
 from potluck.runs.snapshot import rebuild
 
@@ -68,6 +69,7 @@ def last_checkpoint(run: Path) -> Checkpoint | None:
         try:
             manifest = generations.read(number)
             generations.verify(manifest)
+            check_experiment(run, manifest.digests)
             _check_metrics(run, manifest)
         except Damaged as damage:
             troubles.append(str(damage))
@@ -90,6 +92,8 @@ def last_checkpoint(run: Path) -> Checkpoint | None:
 
 def _check_metrics(run: Path, manifest: Manifest) -> None:
     for name, size in manifest.metrics.items():
-        path = run / name
+        path, digest = run / name, manifest.digests.get(name)
         if not path.exists() or path.stat().st_size < size:
             raise Damaged(f"{name} is shorter than when it was saved")
+        if digest is not None and of_file(path, size) != digest:
+            raise Damaged(f"{name} was changed after it was saved")

@@ -24,6 +24,7 @@ from potluck.loop.loop import Loop
 from potluck.loop.progress import Progress
 from potluck.runs import folder
 from potluck.runs.checkpoint import last_checkpoint
+from potluck.runs.digests import Growing, of_experiment
 from potluck.runs.fingerprint import fingerprint
 from potluck.runs.generations import Entry, Generations, Manifest, sync
 from potluck.runs.snapshot import numbers_of, tensors_of
@@ -67,6 +68,8 @@ class Checkpointer(Callback):
         self._commit: Future[None] | None = None
         self._loop: Loop | None = None
         self._take_up()
+        self._metrics = {name: Growing(self.run / name) for name in folder.METRICS}
+        self._asked = {folder.EXPERIMENT: of_experiment(self.run)}
 
     def _take_up(self) -> None:
         """Make the run's files those of the last checkpoint; without one, those of a new run."""
@@ -171,11 +174,13 @@ class Checkpointer(Callback):
         files = self._client_files(loop, changed)
         server = self._write("server", _server_state(loop, now))
         jobs = {str(index): now.numbers[index] for index in changed}
+        written = {name: file.now() for name, file in self._metrics.items()}
         facts: dict[str, Any] = {
             "generation": self._number,
             "round": self._round,
             "progress": numbers_of(now),
-            "metrics": {name: (self.run / name).stat().st_size for name in folder.METRICS},
+            "metrics": {name: size for name, (size, _) in written.items()},
+            "digests": {name: digest for name, (_, digest) in written.items()} | self._asked,
             "notes": self._writer.notes(),
             "population": self._population,
             "versions": {"potluck": __version__, "torch": torch.__version__},

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from potluck.core.samples import Samples
 from potluck.federation.federation import Federation
+from potluck.loop.letter import as_bytes
 
 BUDGET = 16 << 20
 """Bytes of rows that are looked at in all arrays together; smaller data are looked at whole."""
@@ -72,7 +73,7 @@ def _place(array: Tensor) -> object:
 def _tensor(tensor: Tensor) -> str:
     plain = tensor.detach().cpu().contiguous()
     digest = hashlib.sha256(repr((plain.dtype, tuple(plain.shape))).encode())
-    digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    digest.update(as_bytes(plain))
     return digest.hexdigest()
 
 

@@ -49,6 +49,7 @@ class Manifest:
     notes: dict[str, Any] = field(default_factory=dict)
     population: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
 
     def entries(self) -> list[Entry]:
         """Every file that this generation needs."""

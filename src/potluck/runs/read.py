@@ -13,6 +13,7 @@ from typing import Any
 
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, parse_toml, read_text
+from potluck.runs.digests import check_finished
 from potluck.runs.folder import read_lines
 from potluck.runs.run import Run, number_of
 
@@ -67,6 +68,10 @@ def read_run(path: str | Path, *, was_finished: bool = False) -> Run:
             f"{str(folder)!r} is not a run folder (it has neither rounds.jsonl nor summary.json): "
             f"pass the folder that `potluck run` wrote."
         )
+    summary = _read_object(
+        summary_file, parse_json, f"delete it to have it written again by: potluck resume {folder}"
+    )
+    check_finished(folder)
     by_step = {record.get("step", number): record for number, record in enumerate(read_lines(rounds_file), 1)}
     return Run(
         path=folder,
@@ -75,9 +80,7 @@ def read_run(path: str | Path, *, was_finished: bool = False) -> Run:
         clients=tuple(
             row for row in read_lines(folder / "clients.jsonl") if isinstance(row.get("client"), int)
         ),
-        summary=_read_object(
-            summary_file, parse_json, f"delete it to have it written again by: potluck resume {folder}"
-        ),
+        summary=summary,
         was_finished=was_finished,
     )
 

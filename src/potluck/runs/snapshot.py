@@ -36,8 +36,14 @@ def tensors_of(now: Progress, method: Method[Any, Any, Any], task: Task) -> dict
     return {
         "state": now.state,
         "flights": [_sealed(flight, upload, task) for flight in now.flights],
-        "recent": [_sealed(flight, upload, task) for flight in now.recent.values()],
+        "recent": [_sealed(_nameless(flight), upload, task) for flight in now.recent.values()],
     }
+
+
+def _nameless(flight: Flight) -> Flight:
+    """A flight that is over: its job's id, which depends on how often states were fetched, is of no use any more."""
+    assert isinstance(flight.result, Answer)
+    return replace(flight, job=replace(flight.job, id=0), result=replace(flight.result, job=0, seconds=0.0))
 
 
 def rebuild(numbers: dict[str, Any], held: dict[str, Any], method: Method[Any, Any, Any]) -> Progress:

@@ -16,6 +16,7 @@ from potluck.loop.loop import Loop
 from potluck.loop.records import ClientScore, Scores
 from potluck.loop.score import Score
 from potluck.runs import folder
+from potluck.runs.digests import of_run
 from potluck.runs.summary import Accounting, newcomers_found, summarise_run
 
 
@@ -65,7 +66,9 @@ class RunWriter(Callback):
         self.summary = summarise_run(self.facts, rounds, self._task, scores, self._accounting)
         path = self.path / folder.SUMMARY
         with folder.writing(path):
+            (self.path / folder.DIGESTS).unlink(missing_ok=True)
             write_atomic(path, json.dumps(self.summary, indent=2) + "\n")
+            write_atomic(self.path / folder.DIGESTS, json.dumps(of_run(self.path), indent=2) + "\n")
 
 
 def client_rows(scores: Scores) -> list[dict[str, Any]]:

@@ -61,7 +61,10 @@ def image_size(flat: Flat) -> int:
 
 def as_bytes(tensor: Tensor) -> memoryview:
     """The memory of a contiguous CPU tensor, to read from or to write into."""
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
+    flat = tensor.reshape(-1)
+    if flat.stride(0) != 1:  # a single number may have any stride and is contiguous all the same
+        flat = flat.as_strided(flat.shape, (1,))
+    return flat.view(torch.uint8).numpy().data
 
 
 def _in_order(tensors: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
