@@ -17,6 +17,7 @@ import torch
 
 import potluck
 from potluck.core.errors import PotluckError
+from potluck.doctor import devices as doctor
 from potluck.engines.pool import PoolEngine
 from potluck.experiment import read_experiment
 from potluck.loop.callbacks import Callback
@@ -71,9 +72,9 @@ def decisions() -> dict[str, Any]:
     """What `auto` comes to, and that it is kept."""
     asked: list[list[str]] = []
 
-    def crowd(plan: Any, places: list[str], client: int, clients: int) -> int:
+    def crowd(plan: Any, places: list[str], client: int, clients: int) -> tuple[int, dict[int, float]]:
         asked.append(places)
-        return 1
+        return 1, {1: 1.0}
 
     with patch.object(decide_engine, "best_crowd", crowd):
         run("standalone", {"device": "away"}, "alone")
@@ -101,5 +102,19 @@ def what_cannot_travel() -> dict[str, str]:
     return {}
 
 
+def the_doctor_says() -> dict[str, Any]:
+    """One kind of step that works here, one that make-believe tensors cannot do, and the CPU's pool afterwards."""
+    kinds = {
+        "changed gradients": "scaffold",
+        "a loss over the model": "fedavg",
+        "derivatives forward": "fedl2g-f",
+    }
+    with patch.dict(doctor.KINDS, kinds, clear=True):
+        reference, here = doctor.look_at_cpu()
+        found = [*here, *doctor.look_at_device("away", reference)]
+    return {"doctor": [[one.part, one.what, one.found, one.well] for one in found]}
+
+
 if __name__ == "__main__":
-    print(json.dumps({**pools_agree_with_one_process(), **decisions(), **what_cannot_travel()}))
+    parts = (pools_agree_with_one_process, decisions, what_cannot_travel, the_doctor_says)
+    print(json.dumps({name: found for part in parts for name, found in part().items()}))

@@ -53,6 +53,21 @@ def test_pools_on_two_devices_give_the_bits_of_one_process_whatever_dies_or_move
     assert found["closure, auto"] == "serial"
     assert "cannot be told what to build" in done.stderr
     assert "use --engine serial" in found["closure, pool"]
+    _check_doctor({(part, what): (text, well) for part, what, text, well in found["doctor"]})
+
+
+def _check_doctor(found: dict[tuple[str, str], tuple[str, bool]]) -> None:
+    assert found["cpu", "pool"] == (
+        "the serial engine's numbers, bit for bit",
+        True,
+    )  # a fork could not train here
+    text, well = found["away", "changed gradients (scaffold)"]
+    assert text.startswith("differs by 0.0e+00 from the CPU")
+    assert well
+    text, well = found["away", "derivatives forward (fedl2g-f)"]  # make-believe tensors know no forward mode
+    assert text.startswith("fails: ")
+    assert not well
+    assert found["away", "half precision"][0].startswith("bf16 not available")
 
 
 class Portable:
@@ -77,6 +92,7 @@ def test_a_process_sees_its_own_nvidia_device_alone(seen: str | None, mine: str)
     environment = {"HOME": "/"} if seen is None else {"HOME": "/", "CUDA_VISIBLE_DEVICES": seen}
     assert alone_with("cuda:1", environment) == ("cuda:0", {"HOME": "/", "CUDA_VISIBLE_DEVICES": mine})
     assert alone_with("mps", environment) == ("mps", environment)
+    assert alone_with("cpu", environment)[1]["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_without_an_accelerator_there_is_none_to_ask():
@@ -121,7 +137,7 @@ def test_a_trial_doubles_workers_while_they_pay_and_fit(
     monkeypatch.setattr(crowd, "_together", lambda present: (speeds[len(present)], 200))
     monkeypatch.setattr(crowd, "free_memory", lambda device: free)
     monkeypatch.setattr(os, "sched_getaffinity", lambda number: set(range(cores)))
-    assert crowd.best_crowd(None, ["cpu", "other"], 0, 8) == best  # type: ignore[arg-type]
+    assert crowd.best_crowd(None, ["cpu", "other"], 0, 8) == (best, speeds)  # type: ignore[arg-type]
     assert len(ended) == max(speeds)
 
 

@@ -12,6 +12,7 @@ from potluck.cli import (
     bench,
     benchmark,
     compare,
+    doctor,
     leak,
     lists,
     node,
@@ -69,6 +70,7 @@ app.command("settings")(settings.settings)
 app.command("tune")(tune.tune)
 app.command("benchmark")(benchmark.benchmark)
 app.command("bench")(bench.bench)
+app.command("doctor")(doctor.doctor)
 app.add_typer(data_commands.app, name="data")
 app.add_typer(node.app, name="node")
 app.add_typer(server.app, name="server")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from potluck.engines.memory import default_budget
 from potluck.engines.pool import PoolEngine
-from potluck.engines.pool.anew import Blueprint
+from potluck.engines.pool.anew import Blueprint, preferred
 from potluck.engines.serial import SerialEngine
 from potluck.engines.vectorized import VectorizedEngine
 from potluck.experiment.sections import EngineSettings
@@ -33,9 +33,9 @@ def make_engine(
         kind = VectorizedEngine if settings.vectorize == "on" else SerialEngine
         return kind(worker, default_budget(device) if memory is None else memory, work_folder)
     workers, cost = settings.workers or None, federation.cost
-    if device.type == "cpu":
+    if device.type == "cpu" and not preferred(blueprint):
         return PoolEngine(lambda: worker, workers, memory, work_folder, cost=cost)
-    places = device_names(settings.device)
+    places, workers = device_names(settings.device), workers or (1 if device.type != "cpu" else None)
     return PoolEngine(
-        lambda: worker, workers or 1, memory, work_folder, cost=cost, blueprint=blueprint, places=places
+        lambda: worker, workers, memory, work_folder, cost=cost, blueprint=blueprint, places=places
     )

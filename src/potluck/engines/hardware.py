@@ -32,12 +32,20 @@ def describe(device: torch.device) -> str:
     return device.type
 
 
+def forks_break() -> bool:
+    """Whether a forked process may be unable to train: from the first backward pass on, torch has threads per device."""
+    return bool(torch.accelerator.is_available())
+
+
 def alone_with(place: str, environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """What a new process that shall see this NVIDIA device and no other calls it, and its environment.
 
-    A process that sees others keeps a share of their memory too. Devices of other kinds are seen as they are.
+    A process that sees others keeps a share of their memory too; one on the CPU sees none. Devices of other kinds are
+    seen as they are.
     """
     device = torch.device(place)
+    if device.type == "cpu":
+        return place, {**environment, "CUDA_VISIBLE_DEVICES": ""}
     if device.type != "cuda":
         return place, dict(environment)
     number = device.index if device.index is not None else torch.cuda.current_device()

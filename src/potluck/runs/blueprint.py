@@ -37,7 +37,12 @@ class RunBlueprint:
         return Worker(self.method, federation.client, self.saved, experiment.privacy, attackers)
 
 
-def blueprint(resolved: Resolved, saved: Saved | None = None) -> RunBlueprint:
-    """The blueprint of a run; the server's state and its population stay with the server."""
-    parts = replace(resolved.parts, method=None, federation=None, state=None)
+def blueprint(resolved: Resolved, saved: Saved | None = None) -> RunBlueprint | None:
+    """The blueprint of a run; None where its population is an object, which is not built but there.
+
+    The server's state stays with the server.
+    """
+    if resolved.experiment.objects and {"federation", "nodes"} & set(resolved.experiment.objects):
+        return None
+    parts = replace(resolved.parts, method=None, state=None)
     return RunBlueprint(resolved.experiment, resolved.method, parts, saved)

@@ -11,7 +11,7 @@ from typing import Any
 from potluck.core.errors import PotluckError
 from potluck.core.random import one_thread
 from potluck.engines.channels_last import chosen as chosen_layouts
-from potluck.engines.pool.anew import hindrance
+from potluck.engines.pool.anew import Blueprint, hindrance, preferred
 from potluck.engines.pool.crowd import best_crowd
 from potluck.engines.pool.process import check_possible
 from potluck.engines.vectorized.decide import is_faster_together
@@ -60,21 +60,23 @@ def _engine(resolved: Resolved, known: Mapping[str, Any], together: bool) -> dic
     if name == "auto":
         name = "serial" if accelerated else "pool"
     if name == "pool" and not together:
-        check_possible()
+        check_possible(anew=preferred(blueprint(resolved)))
     return {"engine.name": name}
 
 
 def _on_accelerators(resolved: Resolved, name: str, workers: int) -> dict[str, Any]:
     """The pool with as many workers per device as were asked for or as a trial finds; serial where one would do."""
     settings, places = resolved.experiment.engine, device_names(resolved.experiment.engine.device)
+    plan = blueprint(resolved)
+    assert plan is not None, "populations of one's own are on the CPU"
     try:
         check_possible(anew=True)
-        if reason := hindrance(blueprint(resolved)):
+        if reason := hindrance(plan):
             raise PotluckError(
                 f"Worker processes on {settings.device} cannot be told what to build ({reason}); put it in a module "
                 "of its own, or use --engine serial."
             )
-        workers = workers or _crowd(resolved, places)
+        workers = workers or _crowd(resolved, plan, places)
     except PotluckError as error:
         if name == "pool" or len(places) > 1:
             raise
@@ -85,7 +87,7 @@ def _on_accelerators(resolved: Resolved, name: str, workers: int) -> dict[str, A
     return {"engine.name": "pool", "engine.workers": workers}
 
 
-def _crowd(resolved: Resolved, places: list[str]) -> int:
+def _crowd(resolved: Resolved, plan: Blueprint, places: list[str]) -> int:
     """Workers per device by a trial; one serves all runs of this process with the same models, data and training."""
     experiment, federation = resolved.experiment, resolved.federation
     clients = federation.task.clients
@@ -98,7 +100,7 @@ def _crowd(resolved: Resolved, places: list[str]) -> int:
     )
     if alike not in _crowds:
         largest = max(clients, key=lambda info: federation.cost(info.index))
-        _crowds[alike] = best_crowd(blueprint(resolved), places, largest.index, len(clients))
+        _crowds[alike] = best_crowd(plan, places, largest.index, len(clients))[0]
     return _crowds[alike]
 
 

@@ -24,7 +24,7 @@ import torch
 from potluck.core.errors import PotluckError
 from potluck.core.method import payload_types
 from potluck.core.tree import Flat
-from potluck.engines.hardware import alone_with, held_memory, settle
+from potluck.engines.hardware import alone_with, forks_break, held_memory, settle
 from potluck.engines.memory import SpillFolder, default_budget
 from potluck.engines.pool.process import Process, connected, serve
 from potluck.engines.pool.wire import Wire
@@ -78,6 +78,11 @@ def hindrance(blueprint: Blueprint) -> str | None:
     except Exception as error:  # whatever users' objects raise when they are taken apart
         return str(error).rstrip(".")
     return None
+
+
+def preferred(blueprint: Blueprint | None) -> bool:
+    """Whether workers on the CPU are better started anew than forked, and can be."""
+    return forks_break() and blueprint is not None and hindrance(blueprint) is None
 
 
 # -- in the parent ----------------------------------------------------------------------------------------------

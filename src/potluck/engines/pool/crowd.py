@@ -16,14 +16,18 @@ GAIN = 1.1
 """How many times faster twice the processes must be: each takes memory and time to start."""
 
 
-def best_crowd(blueprint: Blueprint, places: list[str], client: int, clients: int) -> int:
+def best_crowd(
+    blueprint: Blueprint, places: list[str], client: int, clients: int
+) -> tuple[int, dict[int, float]]:
     """Processes per device, found on the first: doubled while they do more together and fit, up to the cores.
+
+    Also the speeds that were found, in passes over the trial's batches per second, by the number of processes.
 
     All train copies of one client at the same time; the sum of their speeds is what counts.
     """
     most = min(MOST, max(1, len(os.sched_getaffinity(0)) // len(places)), -(-clients // len(places)))
     crowd: list[Process] = []
-    best, speed = 0, 0.0
+    best, speeds = 0, dict[int, float]()
     try:
         while best < most:
             wanted = min(most, 2 * best or 1)
@@ -31,17 +35,17 @@ def best_crowd(blueprint: Blueprint, places: list[str], client: int, clients: in
                 crowd.append(start_anew(places[0], Post(blueprint, trial=client)))
             for process in crowd[best:]:
                 await_ready(process)
-            found, memory = _together(crowd)
-            if best and found < GAIN * speed:
+            speeds[wanted], memory = _together(crowd)
+            if best and speeds[wanted] < GAIN * speeds[best]:
                 break
-            best, speed = wanted, found
+            best = wanted
             free = free_memory(torch.device(places[0]))
             if free is not None and free < wanted * memory:  # the next doubling would not fit
                 break
     finally:
         for process in crowd:
             process.end()
-    return best
+    return best, speeds
 
 
 def _together(crowd: list[Process]) -> tuple[float, int]:

@@ -1,0 +1,71 @@
+"""`potluck doctor`: it finds what is there, says what is not well, and ends accordingly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from potluck.cli import app
+from potluck.core.errors import PotluckError
+from potluck.doctor import devices, examination, machine
+from potluck.doctor.finding import Finding
+
+ONE_KIND = {"changed gradients": "scaffold"}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "KINDS", ONE_KIND)
+    monkeypatch.setattr(machine, "WRITTEN", 1 << 16)
+    monkeypatch.setattr(devices, "best_crowd", lambda plan, places, client, clients: (2, {1: 2.0, 2: 3.0}))
+
+
+def test_the_table_has_machine_methods_and_workers_and_the_command_ends_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "mnist").mkdir()
+    monkeypatch.setenv("POTLUCK_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 0, done.output
+    assert f"| data | found in {tmp_path} | digits, mnist |  |" in done.stdout
+    assert "| cpu | changed gradients (scaffold) | works, " in done.stdout
+    assert "| cpu | pool | the serial engine's numbers, bit for bit |  |" in done.stdout
+    assert (
+        "| cpu | workers | 2 (cnn-1 images per second, by workers: 1: 256, 2: 384) |  |" in done.stdout
+    )  # 4 × 32 each
+    assert "| accelerators | found | none |  |" in done.stdout
+    assert list(tmp_path.iterdir()) == [tmp_path / "mnist"]
+
+
+def test_a_device_that_is_not_there_is_not_well(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(examination, "look_at_machine", lambda folder: [])
+    monkeypatch.setattr(examination, "look_at_cpu", lambda: ({}, []))
+    monkeypatch.setattr(examination, "look_at_speed", lambda name: Finding(name, "workers", "1"))
+    done = CliRunner().invoke(app, ["doctor", "--device", "cuda"])
+    assert done.exit_code == 1
+    assert "| cuda | device | is not available here | NOT WELL |" in done.stdout
+
+
+def test_losses_that_are_too_far_from_the_cpus_are_not_well(monkeypatch: pytest.MonkeyPatch):
+    """Of 2.0 and 4.0, 2.02 and 4.12 are 1 % and 3 % away: more than rounding does."""
+    monkeypatch.setattr(devices, "_losses", lambda method, engine, amp="off": [2.02, 4.12])
+    reference = {"changed gradients": [2.0, 4.0], "a loss over the model": [2.0, 4.0]}
+    kind = next(one for one in devices.look_at_device("cpu", reference) if "scaffold" in one.what)
+    assert kind.found.startswith("differs by 3.0e-02 from the CPU")
+    assert not kind.well
+
+
+def test_trouble_with_workers_and_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def failing(*given: object) -> None:
+        raise PotluckError("no process could start")
+
+    monkeypatch.setattr(devices, "best_crowd", failing)
+    assert devices.look_at_speed("cpu") == Finding(
+        "cpu", "workers", "fails: no process could start", well=False
+    )
+    disk = machine._disk(tmp_path / "nowhere")
+    assert not disk.well
+    assert "cannot be written" in disk.found
