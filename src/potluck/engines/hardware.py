@@ -33,7 +33,7 @@ def describe(device: torch.device) -> str:
 
 
 def forks_break() -> bool:
-    """Whether a forked process may be unable to train: from the first backward pass on, torch has threads per device."""
+    """Whether forked processes may be unable to train: after the first backward pass torch has threads for devices."""
     return bool(torch.accelerator.is_available())
 
 
