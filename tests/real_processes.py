@@ -103,14 +103,20 @@ def started_in(place: Path) -> list[int]:
     return found
 
 
-def kill(place: Path, *words: str) -> None:
-    """End, as a crash would, those of a test's processes whose command line holds all these words."""
+def started_with(place: Path, *words: str) -> list[int]:
+    """Those of a test's processes whose command line holds all these words."""
     chosen = []
     for process in started_in(place):
         with suppress(OSError):
             line = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
             if all(word in line for word in words):
                 chosen.append(process)
+    return chosen
+
+
+def kill(place: Path, *words: str) -> None:
+    """End, as a crash would, those of a test's processes whose command line holds all these words."""
+    chosen = started_with(place, *words)
     assert chosen, f"no process with {words}"
     for process in chosen:
         with suppress(ProcessLookupError):
