@@ -28,7 +28,7 @@ from potluck.flower.deploy.processes import free_ports
 from potluck.flower.node.audit import AuditLog
 from potluck.flower.node.file import read_node
 from potluck.runs import folder
-from real_processes import Commands, commands_in, rows, started_in
+from real_processes import Commands, commands_in, rows, started_with
 
 EXPERIMENT = """
 [method]
@@ -93,7 +93,9 @@ class Soak:
         """Kill or stop one program that is awake."""
         asleep = {process for _, process in self.asleep}
         living = {
-            name: found for name, words in PROGRAMS.items() if (found := set(self._with(words)) - asleep)
+            name: found
+            for name, words in PROGRAMS.items()
+            if (found := set(started_with(self.place, *words)) - asleep)
         }
         if not living:
             return "nobody is awake"
@@ -108,20 +110,6 @@ class Soak:
             what = f"stopped {name} for {seconds:.0f} seconds"
         self.faults[what.split(" for ")[0]] += 1
         return what
-
-    def _with(self, words: list[str]) -> list[int]:
-        found = []
-        for process in started_in(self.place):
-            with suppress(OSError):
-                line = (
-                    Path(f"/proc/{process}/cmdline")
-                    .read_bytes()
-                    .replace(b"\0", b" ")
-                    .decode(errors="replace")
-                )
-                if all(word in line for word in words):
-                    found.append(process)
-        return found
 
     def _signal(self, processes: set[int], number: int) -> None:
         for process in processes:
