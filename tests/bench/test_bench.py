@@ -65,6 +65,7 @@ def test_a_quick_run_measures_every_part_and_writes_it_down(tmp_path: Path) -> N
         "pixels ÷ ready numbers",
         "share of a round",
         "growth, cohort of 10",
+        "growth, cohort of 100, small-mlp on 8×8",
         "memory",
     }
     assert all(row.value.median > 0 for row in rows)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from potluck.core.client import Client
 from potluck.core.method import Method, Update
 from potluck.core.payload import Payload
+from potluck.core.random import generator
 from potluck.core.task import ClientInfo, Context
 from potluck.loop.dispatch import ClientFailed
 from potluck.loop.evaluation import Evaluation
@@ -278,3 +280,25 @@ def test_dropout_draws_from_the_clients_own_stream():
     first = trained(model)
     torch.rand(5)
     assert torch.equal(first, trained(model))
+
+
+def test_a_draw_asks_nobody_but_those_it_draws():
+    """What a round costs must not grow with the population."""
+
+    class Many(Sequence[int]):
+        """So many clients that nobody should go through them."""
+
+        def __len__(self) -> int:
+            return 100_000
+
+        def __getitem__(self, place: int) -> int:  # type: ignore[override]
+            return place
+
+        def __iter__(self) -> NoReturn:
+            raise AssertionError("somebody went through all clients")
+
+    loop = make_loop(FedAvg())
+    drawn = loop.dispatcher.choose(Many(), 3)
+    assert len(set(drawn)) == 3
+    stream = generator(loop.dispatcher.task.seed, "sampling", 1)
+    assert drawn == loop.schedule.draw(range(100_000), 3, stream)  # the ones that were always drawn

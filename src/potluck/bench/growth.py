@@ -10,10 +10,12 @@ from multiprocessing import get_context
 from potluck.bench.memory import Peak, resident
 from potluck.bench.population import endless, pool_engine, population, random_images, serial_engine
 from potluck.bench.rows import Row
-from potluck.bench.trials import Spread, in_turns
+from potluck.bench.trials import Spread, in_turns, ratio
 from potluck.methods.fedgh import FedGH
 
 COHORT = 10
+FLAT = 1.1
+"""A round of a hundredfold population may take this many times as long: it shall not grow with it."""
 
 
 def measure(*, quick: bool = False) -> Iterator[Row]:
@@ -29,6 +31,7 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
     for size in sizes:
         yield Row("growth, cohort of 10", f"{size:,} clients, a round", Spread.of(seconds[str(size)]), "s")
     loops.clear()
+    yield from _registered([100, 1000] if quick else [1000, 10_000, 100_000], 2 if quick else 5)
     for size in sizes:
         used = _apart(_memory_of, size, 2 if quick else 3) / 1e6
         yield Row("growth, cohort of 10", f"{size:,} clients, memory", Spread.of([used]), "MB")
@@ -36,6 +39,24 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
     peak = _apart(crowd, clients, rounds) / 1e6
     what = f"{clients:,} × cnn-5, 1 % per round, pool of 2, 1 GB for clients"
     yield Row("memory", what, Spread.of([peak]), "MB", 4000)
+
+
+def _registered(sizes: list[int], trials: int) -> Iterator[Row]:
+    """A hundred of ever more registered clients with networks and images of the digits' size."""
+    part, cohort = f"growth, cohort of {min(100, sizes[0])}, small-mlp on 8×8", min(100, sizes[0])
+    started, loops = {}, {}
+    for size in sizes:
+        before = time.process_time()
+        federation = population(size, ["small-mlp"], 20, 10, tests=10, shape=(1, 8, 8))
+        loops[str(size)] = endless(FedGH(), federation, serial_engine(FedGH(), federation), cohort)
+        started[size] = time.process_time() - before
+    seconds = in_turns({name: loop.step for name, loop in loops.items()}, trials, clock=time.process_time)
+    first = seconds[str(sizes[0])]
+    for size in sizes:
+        yield Row(part, f"{size:,} registered, start", Spread.of([started[size]]), "s")
+    for size in sizes[1:]:
+        what = f"{size:,} ÷ {sizes[0]:,} registered, a round"
+        yield Row(part, what, ratio(seconds[str(size)], first), goal=FLAT)
 
 
 def crowd(clients: int, rounds: int) -> int:

@@ -53,11 +53,13 @@ class Dispatcher:
         if room <= 0:
             return []
         now.draws += 1
-        free = [index for index in able if index not in busy]
+        # In a large population, drawing is the only thing that a round does for everybody.
+        free = [index for index in able if index not in busy] if busy else able
         if self.schedule.order:
             return sorted(index for index in self.schedule.listed(now.draws) if index in free)[:room]
+        there, clients = self.clock.available, self.task.clients
         # Where nobody is there, whoever is free comes back for the job.
-        idle = [i for i in free if self.clock.available(self.task.clients[i], now.draws)] or free
+        idle = [i for i in free if there(clients[i], now.draws)] or free if there is not None else free
         return self.schedule.draw(idle, room, generator(self.task.seed, "sampling", now.draws))
 
     def train(self, client: int, message: Payload, context: Context, tests: tuple[Test, ...]) -> None:

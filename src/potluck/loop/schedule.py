@@ -111,9 +111,9 @@ class Clock:
 
     `duration(client, number, message)`: seconds from sending a client its job of that number until the answer is
     ready. `upload(client, size)`: seconds that an answer of so many bytes takes. `available(client, draw)`: whether a
-    client can take a job at the n-th draw.
+    client can take a job at the n-th draw; None: everybody, and nobody has to be asked.
     """
 
     duration: Callable[[ClientInfo, int, Payload], float] = lambda client, number, message: 1.0
     upload: Callable[[ClientInfo, int], float] = lambda client, size: 0.0
-    available: Callable[[ClientInfo, int], bool] = lambda client, draw: True
+    available: Callable[[ClientInfo, int], bool] | None = None
