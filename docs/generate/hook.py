@@ -45,12 +45,12 @@ MEASURED = {
 def on_config(config: Any) -> Any:
     """The sections of the navigation that follow from the code."""
     from potluck import __version__
-    from potluck.methods import METHODS, method_class
+    from potluck.methods import METHODS
 
     config.site_name = f"Potluck {__version__}"
     for section in config.nav:
         if "Methods" in section:
-            section["Methods"] += [{method_class(name).__name__: f"methods/{name}.md"} for name in METHODS]
+            section["Methods"] += [f"methods/{name}.md" for name in METHODS]
             section["Methods"][1:1] = [
                 {title: path} for title, path in MEASURED.items() if (ROOT / "docs" / path).exists()
             ]
