@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from potluck.analysis.columns import Column, all_columns, best_rows
 from potluck.analysis.comparison import Comparison, Row
+from potluck.core.files import csv_cell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,7 +98,7 @@ def to_csv(comparison: Comparison) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=list(lines[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows({name: csv_cell(value) for name, value in line.items()} for line in lines)
     return out.getvalue()
 
 

@@ -39,6 +39,20 @@ def parse_json(text: str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def csv_cell(value: Any) -> Any:
+    """A cell of a table that a spreadsheet takes for what it is: text that looks like a formula gets a quote before it.
+
+    Names of runs, members and figures come from others; numbers, which may begin with a sign, stay as they are.
+    """
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
 def write_atomic(path: Path, text: str) -> None:
     """The whole file or the old one, never half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -11,6 +11,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from potluck.analysis.text import MISSING
+from potluck.core.files import csv_cell
 from potluck.recipes.measures import ABOUT as MEASURES
 from potluck.recipes.recipe import NO_CELL, Recipe, Values, merged
 from potluck.recipes.reproduce import Cell, Reproduction
@@ -197,7 +198,7 @@ def to_csv(table: Reproduction) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=_FIELDS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_records(table))
+    writer.writerows({name: csv_cell(value) for name, value in one.items()} for one in _records(table))
     return out.getvalue()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from potluck.core.files import write_atomic
+from potluck.core.files import csv_cell, write_atomic
 from potluck.loop.loop import Loop
 from potluck.trackers.base import Tracker
 
@@ -32,4 +32,4 @@ class CsvTracker(Tracker):
     def show(self, values: dict[str, float], step: int) -> None:
         """Append a row per figure."""
         with (self.path / NAME).open("a", newline="", encoding="utf-8") as out:
-            csv.writer(out).writerows([step, name, value] for name, value in values.items())
+            csv.writer(out).writerows([step, csv_cell(name), value] for name, value in values.items())

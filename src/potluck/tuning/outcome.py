@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from potluck.core.files import write_atomic
+from potluck.core.files import csv_cell, write_atomic
 from potluck.report.palette import look
 from potluck.report.style import for_print, new_axes, save
 from potluck.tuning.space import Space, with_settings
@@ -32,7 +32,7 @@ def _csv(space: Space, tried: Sequence[Tried]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["trial", *space.choices, "validation_accuracy", "rounds", "given_up"])
     for one in tried:
-        row = [one.number + 1, *(one.settings[name] for name in space.choices)]
+        row = [one.number + 1, *(csv_cell(one.settings[name]) for name in space.choices)]
         writer.writerow([*row, f"{one.score:.6g}", one.rounds, "yes" if one.given_up else "no"])
     return out.getvalue()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, read_text
+from potluck.data.arrays import read_arrays
 from potluck.data.partitions.base import Partition, Rows
 
 
@@ -64,7 +64,7 @@ class FromFile(Partition):
         try:
             parts = readers[path.suffix](path)
             return [_whole(part) for part in parts]
-        except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as problem:
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise PotluckError(
                 f"Partition file {self.path!r} cannot be read ({problem}); "
                 "see the formats of potluck.from_file."
@@ -101,5 +101,4 @@ def _read_csv(path: Path) -> list[object]:
 
 
 def _read_npz(path: Path) -> list[object]:
-    with np.load(path, allow_pickle=False) as arrays:
-        return [arrays[name] for name in arrays.files]
+    return list(read_arrays(path).values())

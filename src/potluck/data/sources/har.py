@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from potluck.data.arrays import read_arrays
 from potluck.data.cache import Raw, cached
 from potluck.data.dataset import Data
 from potluck.data.fetch import Download
@@ -70,9 +70,9 @@ def _table(path: Path) -> NDArray[np.float32]:
 
 def _read_compact(path: Path) -> Raw:
     try:
-        with np.load(path, allow_pickle=False) as found:
-            x, y, person = found["x"].astype(np.float32) / 1000, found["y"], found["subject"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as problem:
+        found = read_arrays(path)
+        x, y, person = found["x"].astype(np.float32) / 1000, found["y"], found["subject"]
+    except (ValueError, KeyError) as problem:
         raise damaged(path, str(problem)) from problem
     return _raw(path, x, y, person)
 

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from potluck.core.errors import PotluckError
 from potluck.data.files import damaged
 
+LARGEST = 80_000_000
+"""Pixels of one picture; a large camera makes 60 million, which is 180 MB unpacked."""
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
 
 
@@ -40,10 +42,13 @@ def read_image(path: Path, size: int | None, grey: bool = False) -> NDArray[np.u
 
     try:
         with Image.open(path) as file:
+            _check_size(path, file.size)
             image = file.convert("L" if grey else "RGB")
             if size is not None and image.size != (size, size):
                 image = image.resize((size, size), Image.Resampling.BILINEAR)
             pixels = np.asarray(image, dtype=np.uint8)
+    except Image.DecompressionBombError:
+        raise _too_large(path, "far more") from None
     except (OSError, SyntaxError, ValueError) as problem:
         raise damaged(path, str(problem)) from problem
     return pixels[None] if grey else pixels.transpose(2, 0, 1)
@@ -56,5 +61,19 @@ def is_grey(path: Path) -> bool:
     try:
         with Image.open(path) as image:
             return image.mode in ("1", "L", "I", "I;16", "F")
-    except OSError as problem:
+    except Image.DecompressionBombError:
+        raise _too_large(path, "far more") from None
+    except (OSError, SyntaxError, ValueError) as problem:
         raise damaged(path, str(problem)) from problem
+
+
+def _check_size(path: Path, size: tuple[int, int]) -> None:
+    """Before anything is unpacked: a few kilobytes can claim to be a picture of gigabytes."""
+    if size[0] * size[1] > LARGEST:
+        raise _too_large(path, f"{size[0]}×{size[1]}")
+
+
+def _too_large(path: Path, what: str) -> PotluckError:
+    return PotluckError(
+        f"Image {str(path)!r} has {what} pixels where {LARGEST:,} are allowed; make the picture smaller."
+    )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from potluck.core.errors import PotluckError
+from potluck.core.errors import PotluckError, plain
+from potluck.data.arrays import names_in, read_arrays
 from potluck.data.cache import Raw, cached
 from potluck.data.dataset import Data
 from potluck.data.memory import channels_first, checked_labels, default_transform
 from potluck.data.sources.base import Request, Source
 
 NAMES = (("x", "y", "test_x", "test_y"), ("x_train", "y_train", "x_test", "y_test"))
+_KNOWN = {name for names in NAMES for name in names} | {"groups", "class_names"}
 
 
 def load(request: Request) -> Data:
@@ -32,9 +32,8 @@ def load(request: Request) -> Data:
 
 def _read(path: Path) -> Raw:
     try:
-        with np.load(path, allow_pickle=False) as found:
-            arrays: dict[str, NDArray[np.generic]] = {name: found[name] for name in found.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as problem:
+        arrays = read_arrays(path, _KNOWN)
+    except ValueError as problem:
         # numpy's own words speak of loading such a file unsafely, which is not what anybody should do
         reason = "numpy cannot read it as .npz" if "pickle" in str(problem) else str(problem)
         raise PotluckError(
@@ -43,7 +42,7 @@ def _read(path: Path) -> Raw:
     names = next((names for names in NAMES if names[0] in arrays and names[1] in arrays), None)
     if names is None:
         raise PotluckError(
-            f"File {str(path)!r} has the arrays {', '.join(sorted(arrays)) or '(none)'}; "
+            f"File {str(path)!r} has the arrays {plain(', '.join(names_in(path)) or '(none)', 200)}; "
             "name them x and y (and test_x, test_y), or x_train and y_train (and x_test, y_test)."
         )
     x, y = channels_first(arrays[names[0]]), checked_labels(arrays[names[1]], path.name)

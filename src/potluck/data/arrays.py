@@ -1,0 +1,68 @@
+"""Numpy's archives of arrays, read once their sizes are what they claim.
+
+Numpy allocates what a header claims and unpacks whatever comes: a few bytes of a stranger's file could take all memory.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+BOMB_BYTES, BOMB_RATIO = 256 << 20, 200
+"""An array of more bytes that was packed more tightly than this is nobody's data."""
+
+_HEADERS: dict[tuple[int, int], Callable[[Any], Any]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def read_arrays(path: Path, known: Collection[str] | None = None) -> dict[str, NDArray[np.generic]]:
+    """The arrays of an archive, or of the `known` names; a `ValueError` says what is wrong with the file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if known is None or entry.filename.removesuffix(".npy") in known:
+                    _check(archive, entry)
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files if known is None or name in known}
+    except MemoryError:
+        raise ValueError("it does not fit into memory; save fewer rows, or numbers of fewer bytes") from None
+    except (
+        OSError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+        AttributeError,
+        NotImplementedError,
+    ) as problem:
+        raise ValueError(str(problem)) from None
+
+
+def names_in(path: Path) -> list[str]:
+    """The names of an archive's arrays."""
+    with zipfile.ZipFile(path) as archive:
+        return sorted(name.removesuffix(".npy") for name in archive.namelist())
+
+
+def _check(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        if version not in _HEADERS:
+            raise ValueError(f"{entry.filename!r} has the .npy version {version[0]}.{version[1]}")
+        shape, _, dtype = _HEADERS[version](file)
+        claimed, held = math.prod(shape) * dtype.itemsize, entry.file_size - file.tell()
+    if not dtype.hasobject and claimed != held:
+        raise ValueError(f"{entry.filename!r} claims {claimed} bytes and has {held}")
+    if held > BOMB_BYTES and held > BOMB_RATIO * entry.compress_size:
+        raise ValueError(
+            f"{entry.filename!r} would grow {held // max(1, entry.compress_size)}-fold to {held / 2**30:.1f} GB; save "
+            "such arrays uncompressed"
+        )
