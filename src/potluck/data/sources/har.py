@@ -71,7 +71,8 @@ def _table(path: Path) -> NDArray[np.float32]:
 def _read_compact(path: Path) -> Raw:
     try:
         found = read_arrays(path)
-        x, y, person = found["x"].astype(np.float32) / 1000, found["y"], found["subject"]
+        x: NDArray[np.float32] = (found["x"].astype(np.float32) / 1000).astype(np.float32, copy=False)
+        y, person = found["y"], found["subject"]
     except (ValueError, KeyError) as problem:
         raise damaged(path, str(problem)) from problem
     return _raw(path, x, y, person)
