@@ -92,9 +92,11 @@ def _write_page(suite: Suite, stored: Results, out: Path | None) -> None:
 
 
 def _go(runner: Runner, jobs: int, say: Callable[[str], None]) -> None:
+    from potluck.cli.progress import counted
+
     trials, runs = runner.count()
     typer.echo(f"To do: {trials} tuning trials and {runs} runs; results go to {runner.results.table}")
-    failures = runner.run(jobs or os.cpu_count() or 1, say)
+    failures = runner.run(jobs or os.cpu_count() or 1, counted(trials + runs, say))
     for sentence in failures:
         typer.echo(f"Failed: {sentence}", err=True)
     typer.echo(f"{len(runner.results.rows)} rows in {runner.results.table}")

@@ -173,20 +173,22 @@ def _settings_by_method(bases: dict[str, dict[str, Any]], settings: list[str]) -
 
 def _run_all(plan: Plan, out: Path, *, resume: bool, track: list[str] | None, quiet: bool) -> list[Path]:
     from potluck.api import execute
-    from potluck.cli.display import progress
+    from potluck.cli.progress import board
 
     words = ["potluck", *sys.argv[1:]]
+    command, names = shlex.join(words), [path.name for _, path in plan.runs]
     try:
-        for experiment, path in plan.runs:
-            with progress(experiment.method.name, quiet=quiet) as callbacks:
-                execute(
-                    experiment,
-                    out=path,
-                    resume=resume,
-                    callbacks=callbacks,
-                    track=track or (),
-                    command=shlex.join(words),
-                )
+        with board(names, quiet=quiet) as show:
+            for experiment, path in plan.runs:
+                with show(path.name) as watching:
+                    execute(
+                        experiment,
+                        out=path,
+                        resume=resume,
+                        callbacks=watching,
+                        track=track or (),
+                        command=command,
+                    )
     except BaseException as stopped:
         # The comparison goes on, not only the run it was at.
         stopped.__notes__ = [f"Go on with: {_again(words, out)}"]

@@ -1,109 +1,12 @@
-"""What a person sees while a run goes on and when it is over."""
+"""What a person sees when runs are over."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from potluck.loop.callbacks import Callback, Step
-from potluck.loop.loop import Loop
-
-PLAIN_LINES = 20
-
-
-@contextmanager
-def progress(label: str, *, quiet: bool, rounds: int = 0) -> Iterator[list[Callback]]:
-    """The callbacks that show a run: a bar on a terminal, plain lines elsewhere, nothing when quiet."""
-    if quiet:
-        yield []
-    elif sys.stderr.isatty():
-        with Progress(
-            TextColumn("{task.fields[label]:>12}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[news]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        ) as bar:
-            yield [_Bar(bar, label, rounds)]
-    else:
-        yield [_Lines(label, rounds)]
-
-
-class _News(Callback):
-    """Keeps the story so far: accuracy with its trend, loss, traffic, failures."""
-
-    def __init__(self, label: str, rounds: int = 0) -> None:
-        self.label = label
-        self.rounds = rounds
-        self._accuracy: float | None = None
-        self._bytes = 0
-        self._failures = 0
-
-    def on_start(self, loop: Loop) -> None:
-        self.rounds = loop.schedule.rounds
-
-    def news(self, step: Step) -> str:
-        """The latest figures in a few words."""
-        record = step.record
-        self._bytes += record.bytes_up + record.bytes_down
-        self._failures += len(record.failures)
-        parts = []
-        if record.accuracy is not None:
-            before, self._accuracy = self._accuracy, record.accuracy
-            parts.append(f"accuracy {record.accuracy:.1%}{_trend(before, record.accuracy)}")
-        elif self._accuracy is not None:
-            parts.append(f"accuracy {self._accuracy:.1%}")
-        if record.train_loss is not None:
-            parts.append(f"loss {record.train_loss:.3f}")
-        parts.append(size(self._bytes))
-        if self._failures:
-            parts.append(f"{self._failures} failed")
-        return "  ".join(parts)
-
-
-def _trend(before: float | None, now: float) -> str:
-    if before is None:
-        return ""
-    return "↑" if now > before else "↓" if now < before else "="
-
-
-class _Bar(_News):
-    def __init__(self, bar: Progress, label: str, rounds: int = 0) -> None:
-        super().__init__(label, rounds)
-        self.bar = bar
-        self.task = bar.add_task("", total=rounds or None, label=label, news="")
-
-    def on_start(self, loop: Loop) -> None:
-        super().on_start(loop)
-        self.bar.update(self.task, total=self.rounds, completed=loop.progress.ended // loop.cohort)
-
-    def on_step(self, step: Step) -> None:
-        self.bar.update(self.task, completed=step.record.round, news=self.news(step))
-
-
-class _Lines(_News):
-    def on_step(self, step: Step) -> None:
-        text = self.news(step)
-        often = max(1, self.rounds // PLAIN_LINES)
-        number = step.record.round
-        if step.record.accuracy is not None and (number % often == 0 or number == self.rounds):
-            print(f"{self.label}  round {number}/{self.rounds}  {text}", file=sys.stderr, flush=True)
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            break
-        count /= 1024
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
 def show_runs(

@@ -56,9 +56,9 @@ def reproduce(
 ) -> None:
     """Run a paper's table again and show its numbers beside the measured ones."""
     flags = options.fields(locals())
-    from potluck.cli.display import progress
+    from potluck.cli.progress import board
     from potluck.recipes.recipe import find_recipe
-    from potluck.recipes.reproduce import check_data, plan, run_all
+    from potluck.recipes.reproduce import check_data, labels, plan, run_all
     from potluck.recipes.scale import check_scale
     from potluck.runs.folder import chosen_folder
 
@@ -82,7 +82,8 @@ def reproduce(
             _write(table, place, command, settings or [])
 
         keep(table)
-        run_all(table, place, watch=lambda label: progress(label, quiet=quiet), keep=keep, command=command)
+        with board(labels(table), quiet=quiet) as show:
+            run_all(table, place, watch=show, keep=keep, command=command)
     _show(table, place)
     if table.failures:
         raise typer.Exit(1)

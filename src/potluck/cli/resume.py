@@ -23,7 +23,8 @@ def resume(
     """Go on with a run from its last checkpoint; the result is that of a run that was never stopped."""
     flags = options.fields(locals())
     from potluck.api import execute
-    from potluck.cli.display import progress, show_runs
+    from potluck.cli.display import show_runs
+    from potluck.cli.progress import progress
     from potluck.core.errors import PotluckError
     from potluck.experiment import parse_experiment, read_experiment
     from potluck.runs.folder import EXPERIMENT
@@ -32,7 +33,7 @@ def resume(
     if not file.exists():
         raise PotluckError(f"{str(folder)!r} is no run folder (it has no {EXPERIMENT}); check the path.")
     experiment = parse_experiment(options.collect(read_experiment(file), flags, None))
-    with progress(experiment.method.name, quiet=quiet, rounds=experiment.schedule.rounds) as callbacks:
+    with progress(experiment.method.name, quiet=quiet) as callbacks:
         finished = execute(
             experiment,
             out=folder,

@@ -45,11 +45,12 @@ def run(
     """Run a method or an experiment file; ends with a table, a run folder and a report."""
     flags = options.fields(locals())
     from potluck.api import execute
-    from potluck.cli.display import progress, show_runs
+    from potluck.cli.display import show_runs
+    from potluck.cli.progress import progress
     from potluck.experiment import parse_experiment
 
     experiment = parse_experiment(options.collect(options.base_values(target), flags, settings))
-    with progress(experiment.method.name, quiet=quiet, rounds=experiment.schedule.rounds) as callbacks:
+    with progress(experiment.method.name, quiet=quiet) as callbacks:
         finished = execute(
             experiment,
             out=out,

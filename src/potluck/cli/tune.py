@@ -39,6 +39,7 @@ def tune(
 ) -> None:
     """Try settings, score them on validation samples, give up hopeless ones; ends with the best experiment file."""
     values = options.collect(options.base_values(target), options.fields(locals()), settings)
+    from potluck.cli.progress import counted
     from potluck.tuning.outcome import write_outcome
     from potluck.tuning.prepare import chosen_space, prepared
     from potluck.tuning.study import Study, words_of
@@ -49,7 +50,7 @@ def tune(
     folder = _folder(out, name, resume)
     study = Study(values, what, folder, trials)
     typer.echo(f"{study.trials} trials of {', '.join(what.choices)}; the study is {folder}")
-    found = study.run(jobs or os.cpu_count() or 1, _silent if quiet else typer.echo)
+    found = study.run(jobs or os.cpu_count() or 1, _silent if quiet else counted(study.trials, typer.echo))
     best = write_outcome(values, what, found, folder)
     typer.echo(f"Best on validation: {found[0].score:.1%} with {words_of(found)}")
     typer.echo(f"Run it with: potluck run {best}")

@@ -152,6 +152,14 @@ def run_path(out: Path, key: Key) -> Path:
     return out / slug(setting) / f"{slug(row)}-seed{seed}"
 
 
+def labels(table: Reproduction) -> list[str]:
+    """What each run is called while it goes on, in their order."""
+    return [
+        f"[{number}/{len(table.work)}] {row}, {setting}, seed {seed}"
+        for number, (row, setting, seed) in enumerate(table.work, 1)
+    ]
+
+
 def run_all(
     table: Reproduction,
     out: Path,
@@ -161,9 +169,8 @@ def run_all(
     command: str = "",
 ) -> None:
     """Do the work in order; `keep` is told after every run. One that fails is on record, the others go on."""
-    for number, (key, experiment) in enumerate(table.work.items(), 1):
+    for label, (key, experiment) in zip(labels(table), table.work.items(), strict=True):
         path = run_path(out, key)
-        label = f"[{number}/{len(table.work)}] {key[0]}, {key[1]}, seed {key[2]}"
         try:
             with watch(label) as callbacks:
                 execute(experiment, out=path, resume=True, callbacks=callbacks, command=command)

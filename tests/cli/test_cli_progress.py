@@ -1,0 +1,67 @@
+"""What is shown while runs go on: it moves within a round, bars line up, and the rest is counted."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from potluck.cli.progress import _Bars, counted
+from potluck.loop.callbacks import Arrival, Callback
+from potluck.methods.fedavg import FedAvg
+from tiny import make_loop, tiny
+
+
+class Notes(Callback):
+    """Notes how far the bars are at every arrival and step."""
+
+    def __init__(self, bars: Progress) -> None:
+        self.bars, self.seen = bars, list[tuple[float, ...]]()
+
+    def on_arrival(self, arrival: Arrival) -> None:
+        if arrival.kind == "train":
+            self.on_step(arrival)
+
+    def on_step(self, step: object) -> None:
+        self.seen.append(tuple(round(task.completed, 2) for task in self.bars.tasks))
+
+
+def board(*labels: str) -> tuple[_Bars, Progress, io.StringIO]:
+    out = io.StringIO()
+    bars = Progress(TextColumn("x"), console=Console(file=out, width=100))
+    return _Bars(bars, labels, width=8), bars, out
+
+
+def test_bars_move_with_every_client_and_all_runs_with_them():
+    shown, bars, _ = board("fedavg", "fedgh")
+    with shown.show("fedavg") as callbacks:
+        notes = Notes(bars)
+        make_loop(FedAvg(), tiny(4), rounds=2, callbacks=[*callbacks, notes]).run()
+    # The first figure is of all runs (two), the second of this one (two rounds of four clients).
+    assert notes.seen[:5] == [(0.12, 0.25), (0.25, 0.5), (0.38, 0.75), (0.49, 0.99), (0.5, 1.0)]
+    assert notes.seen[-1] == (1.0, 2.0)
+
+
+def test_a_finished_run_becomes_a_line_and_the_next_ones_are_named():
+    shown, bars, out = board("a", "b", "c", "d", "e")
+    with shown.show("a") as callbacks:
+        make_loop(FedAvg(), tiny(2), rounds=1, callbacks=callbacks).run()
+    assert out.getvalue().startswith("a         accuracy ")
+    assert len(bars.tasks) == 1
+    assert (bars.tasks[0].fields["where"], bars.tasks[0].fields["news"]) == ("1/5 runs", "then c, d, e")
+
+
+def test_labels_have_one_width():
+    shown, _, _ = board("short", "a label that is far too long")
+    assert [len(shown.fitted(label)) for label in ("short", "a label that is far too long")] == [8, 8]
+
+
+def test_lines_are_counted_with_the_time_left():
+    said: list[str] = []
+    say = counted(2, said.append)
+    say("one")
+    say("two")
+    assert said[0].startswith("[1/2] one  (about ")
+    assert said[0].endswith(" left)")
+    assert said[1] == "[2/2] two"
