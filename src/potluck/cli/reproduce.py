@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,11 +79,9 @@ def reproduce(
     with chosen_folder(out, f"{table.recipe.name}-{table.scale}") as place:
         _check_folder(table, place, settings or [], resume=resume)
 
-        def keep(table: Reproduction) -> None:
-            _write(table, place, command, settings or [])
-
-        keep(table)
         with board(labels(table), quiet=quiet) as show:
+            keep = partial(_write, out=place, command=command, settings=settings or [])
+            keep(table)
             run_all(table, place, watch=show, keep=keep, command=command)
     _show(table, place)
     if table.failures:
