@@ -190,12 +190,23 @@ def models() -> str:
 
 
 def api(package: str, about: str) -> str:
-    """A package's public names, each with its signature and docstring, from the place where it is written."""
-    parts = [f"# {package}", about]
+    """A package's public names, each with its signature and docstring; those of an earlier package as links to it."""
+    earlier = {home(one, *entry) for one in list(API)[: list(API).index(package)] for entry in public(one)}
+    parts, links = [f"# {package}", about], []
     for name, thing in public(package):
-        home = f"{thing.__module__}.{thing.__qualname__}" if is_code(thing) else f"{package}.{name}"
-        parts.append(f"::: {home}\n    options:\n      heading: {name}\n      toc_label: {name}")
+        place = home(package, name, thing)
+        if place in earlier:
+            links.append(f"[`{name}`][{place}]")
+        else:
+            parts.append(f"::: {place}\n    options:\n      heading: {name}\n      toc_label: {name}")
+    if links:
+        parts.insert(2, f"Importable from here as well: {', '.join(links)}.")
     return "\n\n".join(parts) + "\n"
+
+
+def home(package: str, name: str, thing: Any) -> str:
+    """Where a public thing is written."""
+    return f"{thing.__module__}.{thing.__qualname__}" if is_code(thing) else f"{package}.{name}"
 
 
 def public(package: str) -> list[tuple[str, Any]]:
