@@ -80,6 +80,7 @@ def result(said: Letter, one: Experiment, job: Job) -> Answer | Failure:
         ({"privacy": {"clip": 2.0}}, "clip = 1.0", "privacy.clip = 2 must be above 0 and at most its policy.clip = 1"),
         ({"privacy": {"clip": 1.0, "noise_multiplier": 0.5, "reproducible": False}}, "noise = 0.6", "privacy.noise_multiplier = 0.5 is too little for it (policy.noise = 0.6)"),
         ({"privacy": {"clip": 1.0, "noise_multiplier": 1.0}}, "noise = 0.6", "privacy.reproducible = true gives noise that the server can take away"),
+        ({"privacy": {"unit": "record", "clip": 1.0, "noise_multiplier": 1.0, "reproducible": False}}, "epsilon = 3.0", "privacy.unit = 'record' protects single rows, and its policy.clip, noise and epsilon are about whole answers"),
         ({}, "epsilon = 3.0", "privacy.noise_multiplier = 0 is too little for it (policy.epsilon = 3 needs noise)"),
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ from potluck.core.errors import PotluckError
 from potluck.core.training import FitRequest, Training, cross_entropy_loss
 from potluck.loop.privacy import Privacy
 from potluck.loop.record_privacy import RecordPrivacy, steps_per_job
-from potluck.runs.privacy_ledger import record_epsilon, record_mechanisms
+from potluck.runs.privacy_ledger import epsilon, record_epsilon, record_mechanisms
 from tiny import tiny
 
 pytest.importorskip("opacus")
@@ -128,6 +128,13 @@ def test_the_accountants_bound_is_above_the_truth_and_near_it():
     )
     assert record_epsilon([[(0.0, 0.1, 5)]], 1e-5) == math.inf
     assert record_epsilon([[]], 1e-5) == 0.0
+
+
+def test_the_client_unit_has_the_tighter_bound_too():
+    """Noise of 5 and answers that move by 2C: four of them are one Gaussian mechanism of noise 1.25."""
+    spent = epsilon(5.0, 4, 1e-5)
+    assert delta_of(spent, 1.25) <= 1e-5 < delta_of(0.97 * spent, 1.25)
+    assert epsilon(0.5, 1000, 1e-5) > 30  # where nothing is promised the quick bound will do
 
 
 SMALL: dict[str, Any] = {"data": {"limit": 200}, "clients": 3, "rounds": 2, "models": "small-mlp",

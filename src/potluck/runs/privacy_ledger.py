@@ -39,7 +39,7 @@ def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
         return 0.0
     if noise_multiplier == 0:
         return math.inf
-    return _spent(_accountants()[0], [(noise_multiplier / 2, 1.0, releases)], delta)
+    return tightest([(noise_multiplier / 2, 1.0, releases)], delta)
 
 
 Mechanisms = list[tuple[float, float, int]]
@@ -62,22 +62,28 @@ def record_mechanisms(
 
 
 def record_epsilon(spent: Iterable[Mechanisms], delta: float) -> float:
-    """ε at δ of the client that spent most, by whichever of Opacus' accountants has the tighter bound."""
-    different = {tuple(one) for one in spent if one}
-    if any(noise == 0 for one in different for noise, *_ in one):
+    """ε at δ of the client that spent most."""
+    return max((tightest(list(one), delta) for one in {tuple(one) for one in spent}), default=0.0)
+
+
+MEANINGFUL = 30.0
+"""A larger ε promises nothing; to know it more exactly would take the numerical accountant minutes and gigabytes."""
+
+
+def tightest(mechanisms: Mechanisms, delta: float) -> float:
+    """ε at δ of mechanisms one after another, by whichever of Opacus' accountants has the tighter bound."""
+    if not mechanisms:
+        return 0.0
+    if any(noise == 0 for noise, *_ in mechanisms):
         return math.inf
-    bounds = []
-    for accountant in _accountants():
-        try:
-            bounds.append(max((_spent(accountant, list(one), delta) for one in different), default=0.0))
-        except (
-            ValueError,
-            RuntimeError,
-            OverflowError,
-            MemoryError,
-        ):  # where numbers get too large for its grid
-            continue
-    return min(bounds)
+    renyi, numerical = _accountants()
+    bound = _spent(renyi, mechanisms, delta)
+    if bound > MEANINGFUL:
+        return bound
+    try:
+        return min(bound, _spent(numerical, mechanisms, delta))
+    except (ValueError, RuntimeError):  # its grid does not hold what was spent
+        return bound
 
 
 def _spent(accountant: type[Any], history: Mechanisms, delta: float) -> float:

@@ -21,7 +21,7 @@ Grid = dict[tuple[str, str], Task]
 def page(suite: Suite, results: Results) -> str:
     """For each data set a table per method, then the rule that the numbers carry."""
     reading = (
-        "Accuracy of honest clients after the last round, in per cent, mean over seeds; attackers do not count, and "
+        "Accuracy of honest clients after the last round, in per cent; attackers do not count, and "
         f"under “{NOBODY}” the same clients are left out as where somebody attacks, so that columns "
         "compare. For `backdoor` the second number is its success: how many pictures of other classes honest clients "
         "take for class 0 once they bear the trigger. What each attack does is in [security](security.md)."
@@ -30,12 +30,21 @@ def page(suite: Suite, results: Results) -> str:
     for title, grid in _titles(suite).items():
         found = [method for method in _methods(grid) if _measured(results, grid, method)]
         if found:
-            parts.append(f"## {title[0].upper()}{title[1:]}")
+            parts.append(f"## {title[0].upper()}{title[1:]}\n\n{_seeds(results, grid)}")
             parts += [f"### {method}\n\n{_table(results, grid, method)}" for method in found]
             if len({rule for _, rule in grid}) > 2:
                 parts += filter(None, [_advice(results, grid, found)])
                 parts.append(f"![Honest accuracy by attack and rule](figures/{_file(title)})")
     return "\n\n".join(parts) + "\n"
+
+
+def _seeds(results: Results, grid: Grid) -> str:
+    """How many runs a number is the mean of, and what that is worth."""
+    names = {task.name for task in grid.values()}
+    seeds = sorted({row.seed for row in results.rows if row.task in names})
+    if len(seeds) > 1:
+        return f"Means over the seeds {', '.join(map(str, seeds))}."
+    return f"One run for each number (seed {seeds[0]}): differences of a few points are chance, those of tens are not."
 
 
 def _titles(suite: Suite) -> dict[str, Grid]:

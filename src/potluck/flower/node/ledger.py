@@ -13,7 +13,8 @@ from potluck.runs.privacy_ledger import epsilon
 
 def cost(privacy: Privacy) -> float:
     """What one answer adds: 1/z² sums over answers of any noise multipliers z, as Rényi divergences of Gaussians do."""
-    return privacy.noise_multiplier**-2 if privacy and privacy.noise_multiplier else 0.0
+    noisy = privacy and privacy.unit == "client" and privacy.noise_multiplier
+    return privacy.noise_multiplier**-2 if noisy else 0.0
 
 
 def spent(totals: dict[str, Any], delta: float) -> float:

@@ -83,6 +83,11 @@ class Policy(Section):
             found.append(
                 f"privacy.clip = {privacy.clip:g} must be above 0 and at most its policy.clip = {self.clip:g}"
             )
+        if privacy.unit == "record" and (self.clip or self.noise or self.epsilon):
+            found.append(
+                "privacy.unit = 'record' protects single rows, and its policy.clip, noise and epsilon are about whole "
+                "answers"
+            )
         least = self.noise or (1e-9 if self.epsilon else 0.0)
         if privacy.noise_multiplier < least:
             given = f"privacy.noise_multiplier = {privacy.noise_multiplier:g}"
