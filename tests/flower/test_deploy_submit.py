@@ -86,6 +86,15 @@ def test_the_sentence_of_the_app_is_told_wherever_it_was_left(tmp_path: Path) ->
         follower.follow("1")
 
 
+def test_a_run_that_lost_its_server_can_go_on(tmp_path: Path) -> None:
+    said = {
+        **FAILED,
+        "status-details": "ServerApp failed with exception: The connection to the server was lost: ReadTimeout.",
+    }
+    with pytest.raises(RunEnded):
+        lost_run(tmp_path, said).follow("1")
+
+
 @pytest.mark.parametrize(
     "answer", ['{"success": false, "error-message": "Connection refused"}', "no json", '{"runs": []}', "[]"]
 )

@@ -9,14 +9,17 @@ import pytest
 
 pytest.importorskip("flwr")
 
+import httpx
 from flwr.app import Context, Message, RecordDict
+from flwr.supercore.run import RunNotRunningException
 
 from loopgrid import LoopGrid, dealt_nodes
 from potluck.core.errors import PotluckError
 from potluck.experiment import parse_experiment
 from potluck.flower import roll
 from potluck.flower.client_app import app
-from potluck.flower.server_app import serve
+from potluck.flower.patient import LOST, ConnectionLost, PatientGrid
+from potluck.flower.server_app import main, serve
 from potluck.runs.run import Run
 
 
@@ -36,7 +39,7 @@ class Swallowed:
         return app(message, Context(1, 1, {"partition-id": self.partition}, RecordDict(), {}))
 
 
-def run_with(grid: LoopGrid, out: Path, method: str = "fedgh", **schedule: Any) -> Run:
+def run_with(grid: LoopGrid | PatientGrid, out: Path, method: str = "fedgh", **schedule: Any) -> Run:
     values = {
         "method": {"name": method},
         "data": {"limit": 90},
@@ -124,3 +127,61 @@ def test_nobody_takes_the_name_of_a_node_that_is_missing(tmp_path: Path) -> None
     grid = Taken(dealt_nodes(3), {}, names={100 + i: f"client-{i}" for i in range(3)})
     found = run_with(grid, tmp_path / "run", rounds=4, on_failure="continue")
     assert [1 in row["participants"] for row in found.rounds] == [True, False, False, False]
+
+
+class Flaky(LoopGrid):
+    """Every third call meets a server that stands still."""
+
+    calls = 0
+
+    def _away(self) -> None:
+        self.calls += 1
+        if self.calls % 3 == 0:
+            raise httpx.ConnectTimeout("_ssl.c:989: The handshake operation timed out")
+
+    def get_nodes(self) -> Any:
+        self._away()
+        return super().get_nodes()
+
+    def push_messages(self, messages: Any) -> list[str]:
+        numbers = super().push_messages(messages)
+        self._away()  # they went, and nobody heard that they did
+        return numbers
+
+    def pull_messages(self, message_ids: Any) -> list[Message]:
+        self._away()
+        return super().pull_messages(message_ids)
+
+
+def test_a_server_that_is_away_for_a_moment_costs_nothing(tmp_path: Path) -> None:
+    flaky = Flaky(dealt_nodes(3), {})
+    found = run_with(PatientGrid(flaky, pause=0.0), tmp_path / "run")
+    plain = run_with(LoopGrid(dealt_nodes(3), {}), tmp_path / "plain")
+    assert flaky.calls > 10
+    assert [{**row, "seconds": 0} for row in found.rounds] == [{**row, "seconds": 0} for row in plain.rounds]
+
+
+def test_a_server_that_stays_away_is_no_fault_of_the_run(tmp_path: Path) -> None:
+    clock = iter(range(100))
+
+    class Gone(LoopGrid):
+        def get_nodes(self) -> Any:
+            raise httpx.ConnectError("refused")
+
+    grid = PatientGrid(Gone({}, {}), away=10, sleep=lambda _: None, now=lambda: float(next(clock)))
+    with pytest.raises(ConnectionLost, match="was lost: ConnectError for 10 seconds"):
+        grid.get_nodes()
+
+
+@pytest.mark.parametrize("error", [RunNotRunningException(), httpx.HTTPError("501")])
+def test_a_run_that_the_server_takes_for_over_leaves_no_word_of_its_own(
+    tmp_path: Path, error: Exception
+) -> None:
+    class Over(LoopGrid):
+        def get_nodes(self) -> Any:
+            raise error
+
+    config = {"experiment": "fedgh", "out": str(tmp_path / "run"), "trouble": str(tmp_path / "trouble")}
+    with pytest.raises(ConnectionLost, match=LOST):
+        main(Over({}, {}), Context(1, 1, {}, RecordDict(), config))
+    assert not (tmp_path / "trouble").exists()

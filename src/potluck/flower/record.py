@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from potluck.core.errors import plain
 from potluck.core.payload import PayloadError
+from potluck.flower.patient import PatientGrid
 from potluck.loop.letter import Letter, from_bytes, to_bytes
 
 RECORD, KIND = "potluck", "letter"
@@ -56,7 +57,7 @@ def read(reply: Message, limit: int) -> Letter:
         raise PayloadError(f"The message could not be read: {type(error).__name__}.") from None
 
 
-def pulled(grid: Grid, numbers: Iterable[str]) -> Iterator[tuple[str, Message | None]]:
+def pulled(grid: Grid | PatientGrid, numbers: Iterable[str]) -> Iterator[tuple[str, Message | None]]:
     """The replies that are there, by the numbers of the messages they answer; None for one that cannot be read.
 
     Each is pulled for itself: Flower raises at one that it cannot read, and the others of that pull would be lost.

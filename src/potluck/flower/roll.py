@@ -14,6 +14,7 @@ from potluck.core.tree import Flat
 from potluck.flower import record
 from potluck.flower.node.assignment import Assignment
 from potluck.flower.node.registration import Registration
+from potluck.flower.patient import PatientGrid
 from potluck.loop.letter import Letter, text
 
 SILENT = 60.0
@@ -25,7 +26,7 @@ class Roll:
 
     def __init__(
         self,
-        grid: Grid,
+        grid: Grid | PatientGrid,
         assignment: Assignment,
         limit: int,
         *,

@@ -20,6 +20,7 @@ from potluck.flower.engine import FlowerEngine
 from potluck.flower.node.assignment import Assignment
 from potluck.flower.node.federation import server_federation
 from potluck.flower.node.node import MEGABYTE
+from potluck.flower.patient import LOST, TROUBLE, ConnectionLost, PatientGrid
 from potluck.flower.roll import Roll
 from potluck.loop.callbacks import Callback
 from potluck.loop.loop import Loop
@@ -33,7 +34,12 @@ def main(grid: Grid, context: Context) -> None:
     """Run the experiment of the run configuration; what went wrong is left in the file it names."""
     trouble = str(context.run_config.get("trouble", ""))
     try:
-        serve(grid, context.run_config)
+        serve(PatientGrid(grid), context.run_config)
+    except (
+        ConnectionLost,
+        *TROUBLE,
+    ) as error:  # nothing is wrong with the run: whoever follows it sends it again
+        raise ConnectionLost(f"{LOST}: {type(error).__name__}.") from error
     except Exception as error:
         if trouble:
             told = str(error) if isinstance(error, PotluckError) else f"{type(error).__name__}: {error}"
@@ -41,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
         raise
 
 
-def serve(grid: Grid, config: Mapping[str, Any], **timing: Any) -> Run:
+def serve(grid: Grid | PatientGrid, config: Mapping[str, Any], **timing: Any) -> Run:
     """Gather the nodes, then do what `potluck run` does anywhere else."""
     experiment = configured(str(config["experiment"]))
     out = Path(str(config.get("out") or folder.new_folder(Path("runs"), f"{experiment.method.name}-flower")))

@@ -93,7 +93,7 @@ class Follower:
             return
         self._raise_trouble()
         said = str(found.get("status-details", "")).partition("ServerApp failed with exception: ")[2]
-        if said:
+        if said and not said.startswith("The connection to the server was lost"):
             raise PotluckError(said)
         raise RunEnded(f"The run on the Flower server ended early ({status})")
 
