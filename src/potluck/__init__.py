@@ -62,6 +62,7 @@ _PLACES = {
         "natural",
         "partition",
         "pathological",
+        "skew",
     ),
     "potluck.models": (
         "build_model",
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
         natural,
         partition,
         pathological,
+        skew,
     )
     from potluck.experiment import Experiment
     from potluck.federation.federation import Federation, Member

@@ -27,6 +27,7 @@ RULES = [
     "dirichlet:0.5,min_size=40,capped=false",
     "pathological:2",
     "pathological:3,rule=pfllib",
+    "skew:rotate=45,base=dirichlet:0.5,min_size=20",
 ]
 
 

@@ -15,7 +15,8 @@ DataRoot = Annotated[str | None, typer.Option("--data-root", help="where data fi
 Partition = Annotated[
     str | None,
     typer.Option(
-        "--partition", help="iid | dirichlet:0.1 | pathological:2 | contiguous | natural | file:PATH"
+        "--partition",
+        help="iid | dirichlet:0.1 | pathological:2 | contiguous | natural | skew:rotate=45 | file:PATH",
     ),
 ]
 Models = Annotated[str | None, typer.Option("--models", help="a group (small5) or a list (cnn-1,resnet18)")]

@@ -18,6 +18,7 @@ from potluck.data.partitions import (
     parse_partition,
     partition,
     pathological,
+    skew,
 )
 from potluck.data.public import public_samples
 from potluck.data.show import bubble_plot, counts, sizes_table
@@ -48,6 +49,7 @@ __all__ = [
     "prepare",
     "public_samples",
     "sizes_table",
+    "skew",
     "split_client",
     "split_in_three",
 ]

@@ -58,7 +58,9 @@ class DataSettings(Settings):
 class PartitionSettings(Settings):
     """How rows are dealt to clients."""
 
-    rule: str = setting("dirichlet:0.5", "iid, dirichlet:A, pathological:K, contiguous, natural, file:PATH")
+    rule: str = setting(
+        "dirichlet:0.5", "iid, dirichlet:A, pathological:K, contiguous, natural, skew:…, file:PATH"
+    )
     clients: int = setting(10, "how many clients", ge=1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from potluck.core.random import derive_seed
 from potluck.core.samples import Samples
 from potluck.core.task import CPU
 from potluck.data import Data, Partition, match_shares, parse_partition, split_in_three
+from potluck.data.partitions.skew import Look, Skew
 from potluck.data.public import hold_out, public_samples
 from potluck.experiment import Experiment
 
@@ -69,7 +70,18 @@ def deal(
     if data.test is not None:
         shares = match_shares(parts, labels, data.test.labels.numpy(), seed)
         test = [data.test_view(share) for share in shares]
+    if isinstance(rule, Skew):
+        looks = rule.looks(len(parts), seed, data.input_shape)
+        train, validation, test = (_seen(one, looks) for one in (train, validation, test))
     return Dealt(train, validation, test, shared_test, public)
+
+
+def _seen(samples: list[Samples], looks: list[Look]) -> list[Samples]:
+    """Each client's samples in its own way of seeing."""
+    return [
+        replace(one, transform=replace(look, before=one.transform))
+        for one, look in zip(samples, looks, strict=True)
+    ]
 
 
 def _public(

@@ -12,10 +12,12 @@ from potluck.data.partitions.names import (
     natural,
     parse_partition,
     pathological,
+    skew,
 )
 from potluck.data.partitions.pathological import Pathological
 from potluck.data.partitions.result import Partitioning, match_shares, partition
 from potluck.data.partitions.simple import Contiguous, Iid, Natural, number_of_groups
+from potluck.data.partitions.skew import Skew
 
 __all__ = [
     "Contiguous",
@@ -26,6 +28,7 @@ __all__ = [
     "Partition",
     "Partitioning",
     "Pathological",
+    "Skew",
     "contiguous",
     "dirichlet",
     "from_file",
@@ -37,4 +40,5 @@ __all__ = [
     "parse_partition",
     "partition",
     "pathological",
+    "skew",
 ]

@@ -11,6 +11,7 @@ from potluck.data.partitions.dirichlet import Dirichlet
 from potluck.data.partitions.from_file import FromFile
 from potluck.data.partitions.pathological import Pathological, Rule
 from potluck.data.partitions.simple import Contiguous, Iid, Natural
+from potluck.data.partitions.skew import Skew
 
 
 def iid() -> Iid:
@@ -38,12 +39,19 @@ def pathological(classes: int, rule: Rule = "yi", min_size: int = 40) -> Patholo
     return Pathological(classes, rule, min_size)
 
 
+def skew(
+    rotate: float = 0.0, blur: float = 0.0, contrast: float = 0.0, base: Partition | None = None
+) -> Skew:
+    """Feature skew: rotations, blurs and contrasts of each client's own, over rows dealt by `base` (or at random)."""
+    return Skew(rotate, blur, contrast, base or Iid())
+
+
 def from_file(path: str) -> FromFile:
     """Your own assignment, from a .json, .csv or .npz file."""
     return FromFile(str(path))
 
 
-NAMED = (Iid, Contiguous, Natural, Dirichlet, Pathological, FromFile)
+NAMED = (Iid, Contiguous, Natural, Dirichlet, Pathological, FromFile, Skew)
 
 
 def has_short_form(rule: Partition) -> bool:
@@ -66,6 +74,7 @@ def parse_partition(text: str | Partition) -> Partition:
         "file": _file,
         "dirichlet": lambda rest: _dirichlet(text, rest),
         "pathological": lambda rest: _pathological(text, rest),
+        "skew": lambda rest: _skew(text, rest),
     }
     if name not in makers:
         raise unknown("partition", text, makers)
@@ -101,6 +110,23 @@ def _pathological(text: str, rest: str) -> Partition:
     except ValueError:
         raise _not_understood(text, "pathological:2 or pathological:2,rule=pfllib") from None
     return Pathological(classes, cast(Rule, options.get("rule", "yi")), min_size)
+
+
+def _skew(text: str, rest: str) -> Partition:
+    """`rotate=45,blur=1,contrast=0.5`; `base=RULE` comes last, because a rule may have commas itself."""
+    changes, _, base = rest.partition("base=")
+    values: dict[str, float] = {}
+    for pair in (part.strip() for part in changes.split(",") if part.strip()):
+        key, _, value = pair.partition("=")
+        if key not in ("rotate", "blur", "contrast"):
+            raise unknown(f"option of partition {text!r}", key, ("rotate", "blur", "contrast", "base"))
+        try:
+            values[key] = float(value)
+        except ValueError:
+            raise _not_understood(
+                text, "skew:rotate=45 or skew:rotate=30,blur=1,base=dirichlet:0.5"
+            ) from None
+    return Skew(**values, base=parse_partition(base) if base else Iid())
 
 
 def _options(text: str, rest: str, known: set[str], example: str) -> tuple[str, dict[str, str]]:

@@ -1,0 +1,100 @@
+"""Feature skew: images changed as the rule says, alike for all of a client's samples, and refused where it cannot act."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import potluck
+from potluck.core.errors import PotluckError
+from potluck.data import parse_partition
+from potluck.data.partitions.skew import Look, Skew, blurred, rotated
+from potluck.experiment import parse_experiment
+from potluck.federation.population import build_federation
+
+
+def test_a_quarter_turn_and_what_comes_back():
+    x = torch.arange(16.0, dtype=torch.float64).reshape(1, 1, 4, 4)
+    assert torch.allclose(rotated(x, 90), torch.rot90(x, 1, (2, 3)))
+    assert torch.allclose(rotated(rotated(x, 90), -90), x)
+    wide = torch.zeros(1, 1, 3, 9, dtype=torch.float64)
+    wide[0, 0, 1, 5] = 1  # one pixel right of the centre goes one pixel up, though sides differ
+    assert rotated(wide, 90)[0, 0, 0, 4] == pytest.approx(1)
+
+
+def test_a_blur_keeps_the_sum_and_follows_the_gaussian():
+    x = torch.zeros(1, 2, 9, 9, dtype=torch.float64)
+    x[0, 0, 4, 4] = 1
+    found = blurred(x, 1.0)
+    assert found[0, 0].sum() == pytest.approx(1)
+    assert found[0, 1].abs().max() == 0  # channels stay apart
+    assert found[0, 0, 4, 5] / found[0, 0, 4, 4] == pytest.approx(np.exp(-0.5))
+
+
+def test_contrast_is_about_the_images_own_mean():
+    x = torch.tensor([[[[1.0, 3.0]]]])
+    assert Look(contrast=0.5)(x).flatten().tolist() == [1.5, 2.5]
+
+
+def test_clients_are_spread_over_the_whole_range_in_an_order_of_the_seed():
+    rule = Skew(rotate=60, blur=2, contrast=0.5)
+    looks = rule.looks(5, 0, (1, 8, 8))
+    assert sorted(look.rotate for look in looks) == [-60, -30, 0, 30, 60]
+    assert sorted(look.blur for look in looks) == [0, 0.5, 1, 1.5, 2]
+    assert sorted(look.contrast for look in looks) == [0.5, 0.75, 1, 1.25, 1.5]
+    assert looks == rule.looks(5, 0, (1, 8, 8))
+    assert looks != rule.looks(5, 1, (1, 8, 8))
+    assert rule.looks(1, 0, (1, 8, 8))[0].rotate == 0
+
+
+def federation(rule: str) -> Any:
+    values = {
+        "data": {"limit": 200, "split": "6:2:2"},
+        "partition": {"rule": rule, "clients": 4},
+        "models": {"names": ["small-mlp"]},
+    }
+    experiment = parse_experiment({"method": {"name": "standalone"}, **values})
+    return build_federation(experiment, experiment.build_method())
+
+
+def test_all_of_a_clients_images_are_changed_alike_and_its_rows_are_those_of_the_base():
+    skewed, plain = federation("skew:rotate=60,base=dirichlet:0.5"), federation("dirichlet:0.5")
+    for one, other in zip(skewed.members, plain.members, strict=True):
+        for mine, theirs in (
+            (one.train, other.train),
+            (one.validation, other.validation),
+            (one.test, other.test),
+        ):
+            assert torch.equal(mine.labels, theirs.labels)
+            x, _ = theirs.take(slice(0, len(theirs)))
+            turn = one.train.transform.rotate
+            assert torch.allclose(mine.take(slice(0, len(mine)))[0], rotated(x, turn) if turn else x)
+    assert len({one.train.transform.rotate for one in skewed.members}) == 4
+
+
+def test_the_text_says_all_of_the_rule():
+    for text in ("skew:rotate=45", "skew:rotate=30,blur=1,contrast=0.5,base=dirichlet:0.5,min_size=20"):
+        assert parse_partition(str(parse_partition(text))) == parse_partition(text)
+    assert str(potluck.skew(rotate=45)) == "skew:rotate=45"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("skew:", "changes nothing; write skew:rotate=45"),
+        ("skew:rotate=x", "is not understood; write skew:rotate=45"),
+        ("skew:turn=3", "Unknown option of partition 'skew:turn=3' 'turn'"),
+        ("skew:contrast=1", "out of bounds"),
+    ],
+)
+def test_mistakes_are_one_sentence(text: str, says: str):
+    with pytest.raises(PotluckError, match=says):
+        parse_partition(text)
+
+
+def test_what_is_no_image_cannot_be_turned():
+    with pytest.raises(PotluckError, match="changes images, and these data have inputs of shape"):
+        Skew(rotate=45).looks(3, 0, (6, 128))
