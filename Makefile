@@ -6,7 +6,7 @@ RUN := OMP_NUM_THREADS=1 $(BIN)/python
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types audit bench test-slow test-browser test-flower soak docs docs-serve pages dist docker-lint clean
+.PHONY: help demo test check lint types lock locked audit bench test-slow test-browser test-flower soak docs docs-serve pages dist docker-lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -68,6 +68,14 @@ soak: ## a federation whose programs are killed and stopped at random; MINUTES=4
 	test -x .venv-flower/bin/python || $(PYTHON) -m venv .venv-flower || python3 -m venv .venv-flower
 	.venv-flower/bin/pip install -q -c constraints.txt -e ".[dev,flower]"
 	PYTHONPATH=tests OMP_NUM_THREADS=1 .venv-flower/bin/python tests/soak.py --minutes $(MINUTES)
+
+lock: $(VENV)/.installed-dev ## write requirements.lock anew: versions and digests of all that is installed
+	$(BIN)/python .ci/lock.py
+
+locked: | $(VENV)/bin/python ## install just the files of requirements.lock, by their digests
+	$(BIN)/pip install -q --require-hashes -r requirements.lock
+	$(BIN)/pip install -q --no-deps -e .
+	touch $(VENV)/.installed-dev $(VENV)/.installed
 
 audit: $(VENV)/.installed-dev ## known holes of the dependencies, and bandit over the source
 	$(BIN)/pip install -q -c constraints.txt bandit pip-audit

@@ -5,7 +5,9 @@ pip-audit itself ends well when its source knew none of the packages, or shows a
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +26,24 @@ def verdict(found: list[dict[str, Any]]) -> tuple[list[str], int]:
     if skipped:
         said.append(f"Not checked: {', '.join(skipped)}.")
     return said, 1 if holes or skipped else 0
+
+
+def unlocked(wanted: dict[str, str], installed: dict[str, str]) -> list[str]:
+    """What is installed in another version than requirements.lock has, and so was not looked at."""
+    other = [
+        f"{name} {installed[name]} (locked: {version})"
+        for name, version in wanted.items()
+        if installed.get(name, version) != version
+    ]
+    return [f"Not as in requirements.lock: {', '.join(other)}; make locked, or make lock."] if other else []
+
+
+def _as_locked() -> list[str]:
+    lock = runpy.run_path(str(Path(__file__).with_name("lock.py")))
+    found = {
+        lock["usual"](each.metadata["Name"]): each.version for each in importlib.metadata.distributions()
+    }
+    return unlocked(lock["versions"](lock["LOCK"].read_text()), found)
 
 
 def unreachable(why: str) -> str:
@@ -49,7 +69,9 @@ def main() -> int:
     except (ValueError, KeyError):
         told = ended.stderr.strip().splitlines() or ["it said nothing"]
         lines, code = [unreachable(told[-1][:200])], 1
-    print(*lines, sep="\n", file=sys.stderr if code else sys.stdout)
+    changed = _as_locked()
+    code = 1 if changed else code
+    print(*lines, *changed, sep="\n", file=sys.stderr if code else sys.stdout)
     return code
 
 
