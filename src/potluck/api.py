@@ -117,6 +117,11 @@ def _on_flower(
     name = experiment.method.name.split(":")[-1].lower()
     with folder.chosen_folder(out, f"{name}-{what}-seed{experiment.seed}") as path:
         was_finished = resume and (path / folder.SUMMARY).exists()
+        if was_finished and read_run(path).summary.get("rounds") != experiment.schedule.rounds:
+            raise PotluckError(
+                f"The run in {str(path)!r} has ended, and its nodes with it, so schedule.rounds cannot change; "
+                "choose another folder."
+            )
         if not was_finished:
             run_on_flower(experiment, path, resume=resume, command=command, callbacks=callbacks)
     return read_run(path, was_finished=was_finished)

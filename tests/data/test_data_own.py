@@ -78,7 +78,9 @@ def test_paths_that_do_not_exist(name, says):
 
 
 def test_an_empty_folder_says_what_it_should_hold(tmp_path):
-    with pytest.raises(PotluckError, match=r"no images in class folders; put them in CLASS/NAME\.png"):
+    with pytest.raises(
+        PotluckError, match=r"no images \(or .txt files\) in class folders; put them in CLASS/NAME\.png"
+    ):
         load_data(f"folder:{tmp_path}")
 
 

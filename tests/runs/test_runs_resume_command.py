@@ -98,3 +98,35 @@ def test_no_room_for_a_client_is_one_sentence_and_the_run_goes_on_later(
     assert call(monkeypatch, "resume", str(tmp_path / "full")) == 0
     assert call(monkeypatch, *WORDS, "--out", str(tmp_path / "whole")) == 0
     assert_same_run(tmp_path / "whole", tmp_path / "full")
+
+
+@pytest.mark.parametrize(
+    "words", [["resume", "run", "--rounds", "3", "-q"], [*WORDS, "--out", "run", "--resume"]]
+)
+def test_a_finished_run_is_extended_to_the_bits_of_a_longer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+):
+    monkeypatch.chdir(tmp_path)
+    shorter = [
+        "2" if word == "3" and WORDS[number - 1] == "--rounds" else word for number, word in enumerate(WORDS)
+    ]
+    assert call(monkeypatch, *WORDS, "--out", "whole") == 0
+    assert call(monkeypatch, *shorter, "--out", "run") == 0
+    assert '"rounds": 2' in (tmp_path / "run" / "summary.json").read_text()
+    assert call(monkeypatch, *words) == 0
+    assert '"rounds": 3' in (tmp_path / "run" / "summary.json").read_text()
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_fewer_rounds_or_another_question_are_still_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *WORDS, "--out", "run") == 0
+    before = (tmp_path / "run" / "summary.json").read_text()
+    capsys.readouterr()
+    assert call(monkeypatch, "resume", "run", "--rounds", "2", "-q") == 2
+    assert "schedule.rounds is 3 there and 2 here" in capsys.readouterr().err
+    assert call(monkeypatch, *WORDS, "--out", "run", "--rounds", "4") == 2  # without --resume
+    assert call(monkeypatch, *WORDS, "--out", "run", "--resume", "--rounds", "4", "--seed", "1") == 2
+    assert (tmp_path / "run" / "summary.json").read_text() == before

@@ -12,6 +12,7 @@ from potluck.cli import options
 
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of the run")],
+    rounds: options.Rounds = None,
     engine: options.Engine = None,
     workers: options.Workers = None,
     memory: options.Memory = None,
@@ -20,7 +21,10 @@ def resume(
     track: options.Track = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Go on with a run from its last checkpoint; the result is that of a run that was never stopped."""
+    """Go on with a run from its last checkpoint; the result is that of a run that was never stopped.
+
+    With more --rounds than it had, a finished run is extended.
+    """
     flags = options.fields(locals())
     from potluck.api import execute
     from potluck.cli.display import show_runs

@@ -38,15 +38,17 @@ def load_data(
     label: str | None = None,
     groups: str | None = None,
     image_size: int | None = None,
+    text: str | None = None,
 ) -> Data:
     """The data set called `name`: one of the list, or `folder:PATH`, `npz:PATH`, `csv:PATH`, `hf:NAME`.
 
     Files are looked for below `root`, else `POTLUCK_DATA`, else the user's cache folder. `label` and `groups`
-    name columns of a table (what to predict; who produced the row). `image_size` resizes pictures that come as
+    name columns of a table (what to predict; who produced the row), `text` one of texts to read as words.
+    `image_size` resizes pictures that come as
     files of many sizes.
     """
     source, rest = _source(name)
-    given = {"label": label, "groups": groups, "image_size": image_size}
+    given = {"label": label, "groups": groups, "image_size": image_size, "text": text}
     for option in [
         option for option, value in given.items() if value is not None and option not in source.options
     ]:
@@ -55,7 +57,7 @@ def load_data(
         )
     if image_size is not None and image_size < 1:
         raise PotluckError(f"image_size is {image_size}; it must be at least 1.")
-    return source.load(Request(data_root(root), rest, label, groups, image_size))
+    return source.load(Request(data_root(root), rest, label, groups, image_size, text))
 
 
 def list_data() -> list[Source]:

@@ -55,5 +55,12 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | No
     return None
 
 
+def only_more_rounds(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether the new experiment is the old one with more rounds, so that a run of the old one is its beginning."""
+    mine, theirs = question(old), question(new)
+    before, after = (one.pop("schedule.rounds", 0) for one in (mine, theirs))
+    return bool(mine == theirs and after > before > 0)
+
+
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value

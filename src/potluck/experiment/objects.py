@@ -16,7 +16,7 @@ def _settings_of(*sections: str) -> set[str]:
     return {f"{section}.{entry.name}" for section in sections for entry in fields(getattr(usual, section))}
 
 
-_OF_NAMED_DATA = {f"data.{name}" for name in ("root", "label", "groups", "image_size", "normalise")}
+_OF_NAMED_DATA = {f"data.{name}" for name in ("root", "label", "groups", "text", "image_size", "normalise")}
 _RECORDED = {"data.name", "partition.rule", "partition.clients", "models.names", "models.precision"}
 _ON_NODES = {
     "data.root",

@@ -36,6 +36,7 @@ class DataSettings(Settings):
     root: str | None = setting(None, "where data files lie; unset: POTLUCK_DATA or the cache", results=False)
     label: str | None = setting(None, "the column of a table to predict")
     groups: str | None = setting(None, "the column of a table that says who produced a row")
+    text: str | None = setting(None, "the column of a table that holds texts to read", later=True)
     image_size: int | None = setting(None, "resize pictures that come in many sizes", ge=1)
     normalise: Literal["own", "half", "mean-image", "unit", "none"] = setting(
         "own", "how images become numbers: as usual for the data set, or as one of the papers does"

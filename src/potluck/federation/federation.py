@@ -90,6 +90,7 @@ class Federation:
     devices: Sequence[Device] = ()
     vocabulary: int | None = None
     """How many different words samples are made of, where they are texts."""
+    class_names: tuple[str, ...] = ()
     channels_last: frozenset[str] | None = None
     """Architectures whose clients keep images, and the weights of convolutions, with the channels last; None: all
     networks as they were built."""
@@ -153,6 +154,7 @@ def assemble(
     label: str = "own data",
     devices: Sequence[Device] = (),
     vocabulary: int | None = None,
+    class_names: tuple[str, ...] = (),
 ) -> Federation:
     """Put a population together; `builders` gives the common first weights of each architecture."""
     infos = _infos(members)
@@ -173,7 +175,7 @@ def assemble(
         device,
         training,
     )
-    return Federation(task, members, shared_test, augment, label, devices, vocabulary)
+    return Federation(task, members, shared_test, augment, label, devices, vocabulary, class_names)
 
 
 def _infos(members: Sequence[Member]) -> tuple[ClientInfo, ...]:

@@ -73,6 +73,7 @@ def build_federation(
         label=data.name,
         devices=devices,
         vocabulary=data.vocabulary,
+        class_names=data.class_names,
     )
 
 
@@ -85,6 +86,7 @@ def experiment_data(experiment: Experiment) -> Data:
         label=settings.label,
         groups=settings.groups,
         image_size=settings.image_size,
+        text=settings.text,
     )
     return data if settings.normalise == "own" else data.normalised(settings.normalise)
 

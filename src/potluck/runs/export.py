@@ -27,6 +27,7 @@ from potluck.kit import Composed
 from potluck.models import build_model
 from potluck.runs.ended import bring_back
 from potluck.runs.folder import EXPERIMENT
+from potluck.runs.inputs import FromRaw, describe_input, read_input
 from potluck.runs.resolve import Parts
 from potluck.runs.run import Run
 
@@ -68,6 +69,8 @@ def export_client(
         "protocol": experiment.evaluate.protocol,
         "input_shape": list(task.input_shape),
         "num_classes": task.num_classes,
+        "class_names": list(members.class_names),
+        "input": describe_input(members.members[client].train.transform),
         "vocabulary": vocabulary,
         "precision": str(task.dtype).removeprefix("torch."),
         "model": _Describer(experiment, ended.resolved.method, members, vocabulary).describe(model),
@@ -101,10 +104,14 @@ def _check_objects(run: Path, parts: Parts) -> None:
 def load_model(
     path: str | Path,
     *,
+    raw: bool = False,
     models: Mapping[str, Callable[[], nn.Module]] | None = None,
     predictors: Sequence[type[Composed]] = (),
 ) -> nn.Module:
     """The exported model, in eval mode: a plain module from inputs to class scores. Nothing stored is executed.
+
+    With `raw` it takes rows as the data set holds them (bytes of pictures, say), does the run's normalisation, knows
+    its `class_names` and has `predict(rows)`, which gives these names. Else it takes what the run's models took.
 
     Networks and predictors of your own are code, which no file holds: give `models` what makes each architecture by
     its name, and `predictors` the classes that a method of your own predicts with.
@@ -120,6 +127,8 @@ def load_model(
             maker = _Maker(description, dict(models or {}), {_class_name(one): one for one in predictors})
             model = maker.build(description["model"]).to(getattr(torch, description["precision"]))
         _fill(model, state)
+        if raw:
+            model = _with_normalisation(model, description)
     except (FileNotFoundError, NotADirectoryError):
         raise PotluckError(
             f"{str(place)!r} holds no exported model ({WEIGHTS}, {DESCRIPTION}); check the path."
@@ -139,6 +148,16 @@ def load_model(
             f"The exported model in {str(place)!r} cannot be read ({reason}); export it again."
         ) from None
     return model.eval()
+
+
+def _with_normalisation(model: nn.Module, description: dict[str, Any]) -> FromRaw:
+    facts = description.get("input")
+    if not isinstance(facts, dict):
+        raise PotluckError(
+            "The exported model does not say how raw rows become inputs; leave raw=True out and prepare them yourself."
+        )
+    transform = read_input(facts, getattr(torch, description["precision"]))
+    return FromRaw(model, transform, tuple(map(str, description.get("class_names", ()))))
 
 
 def _fill(model: nn.Module, state: dict[str, Tensor]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, parse_toml, read_text, write_atomic
-from potluck.experiment.differences import first_difference
+from potluck.experiment.differences import first_difference, only_more_rounds
 
 RUNS = Path("runs")
 EXPERIMENT = "experiment.toml"
@@ -128,18 +128,24 @@ def open_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
             return False
     except OSError as error:
         raise PotluckError(f"--out {str(path)!r} cannot be used: {error}.") from None
-    check_folder(path, experiment_toml, resume=resume)
+    if check_folder(path, experiment_toml, resume=resume):
+        # The summary goes first: a process killed in between leaves the shorter run unfinished, never a false end.
+        with writing(existing):
+            (path / SUMMARY).unlink(missing_ok=True)
+            write_atomic(existing, experiment_toml)
     return True
 
 
-def check_folder(path: Path, experiment_toml: str, *, resume: bool) -> None:
-    """Refuse a folder that holds a run already, but for this very one to go on with."""
+def check_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
+    """Refuse a folder that holds a run already, but for this very one to go on with; says whether it gets longer."""
     try:
         old = parse_toml(read_text(path / EXPERIMENT))
     except (OSError, ValueError) as error:
         raise PotluckError(f"--out {str(path)!r} cannot be used: {error}.") from None
-    difference = first_difference(old, parse_toml(experiment_toml))
-    if difference:
+    new = parse_toml(experiment_toml)
+    longer = resume and only_more_rounds(old, new)
+    difference = first_difference(old, new)
+    if difference and not longer:
         raise PotluckError(
             f"--out {str(path)!r} holds another experiment ({difference}); choose another folder."
         )
@@ -147,3 +153,4 @@ def check_folder(path: Path, experiment_toml: str, *, resume: bool) -> None:
         raise PotluckError(
             f"--out {str(path)!r} already holds this run; pass --resume to go on with it, or choose another folder."
         )
+    return longer

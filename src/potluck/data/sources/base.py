@@ -19,6 +19,7 @@ class Request:
     label: str | None = None
     groups: str | None = None
     image_size: int | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True)

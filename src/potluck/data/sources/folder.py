@@ -1,7 +1,8 @@
-"""Images in class folders: `folder:PATH`, one folder per class."""
+"""Images or texts in class folders: `folder:PATH`, one folder per class."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,47 +12,86 @@ from potluck.data.cache import Raw, cached
 from potluck.data.dataset import Data
 from potluck.data.sources.base import Request, Source
 from potluck.data.sources.images import is_grey, list_images, read_images
+from potluck.data.sources.text import LENGTH, WORDS, decode, to_raw
 from potluck.data.transforms import Normalise
+
+Rows = list[tuple[Path, int]]
 
 
 def load(request: Request) -> Data:
-    """`PATH/CLASS/*.png`, or `PATH/train/CLASS/*.png` beside `PATH/test/CLASS/*.png` (or `val`)."""
+    """`PATH/CLASS/*.png` (or `.txt`), or the same below `PATH/train`, `PATH/test` and perhaps `PATH/valid`.
+
+    Rows of `valid` (or `val`, `validation`) are training rows where there is a test part, else they are the test part.
+    """
     path = Path(request.rest).expanduser()
     if not request.rest or not path.is_dir():
         raise PotluckError(
             f"Data 'folder:{request.rest}' need an existing folder of class folders; check the path."
         )
-    train = path / "train" if (path / "train").is_dir() else path
-    test = next((path / name for name in ("test", "val") if train != path and (path / name).is_dir()), None)
+    first, more, test = _parts(path)
     names = [
-        entry.name for entry in sorted(train.iterdir()) if entry.is_dir() and not entry.name.startswith(".")
+        entry.name for entry in sorted(first.iterdir()) if entry.is_dir() and not entry.name.startswith(".")
     ]
-    files, labels = _list(train, names)
-    if not files:
-        raise PotluckError(
-            f"Folder {str(train)!r} has no images in class folders; put them in CLASS/NAME.png."
-        )
-    test_files, test_labels = ([], []) if test is None else _list(test, names)
+    for list_files, read in ((list_images, _pictures), (list_texts, _texts)):
+        train = [pair for part in (first, *more) for pair in _list(part, names, list_files)]
+        if train:
+            held = [pair for part in test for pair in _list(part, names, list_files)]
+            return read(request, path.name, train, held, names)
+    raise PotluckError(
+        f"Folder {str(first)!r} has no images (or .txt files) in class folders; put them in CLASS/NAME.png."
+    )
+
+
+def _parts(path: Path) -> tuple[Path, list[Path], list[Path]]:
+    """The folder that names the classes, further ones with training rows, and those of the test part."""
+    train = path / "train"
+    if not train.is_dir():
+        return path, [], []
+    valid = [path / name for name in ("valid", "val", "validation") if (path / name).is_dir()]
+    test = path / "test"
+    return (train, valid, [test]) if test.is_dir() else (train, [], valid)
+
+
+def _pictures(request: Request, name: str, train: Rows, test: Rows, names: list[str]) -> Data:
+    files, labels = zip(*train, *test, strict=True)
 
     def read() -> Raw:
-        x = read_images(files + test_files, request.image_size, is_grey(files[0]))
-        return Raw(x, np.array(labels + test_labels), len(files), class_names=tuple(names))
+        x = read_images(files, request.image_size, is_grey(files[0]))
+        return Raw(x, np.array(labels), len(train), class_names=tuple(names))
 
-    name = f"folder-{path.name}"
-    raw = cached(request.root, name, files + test_files, read, request.image_size)
-    return raw.data(f"folder:{path.name}", Normalise())
+    raw = cached(request.root, f"folder-{name}", files, read, request.image_size)
+    return raw.data(f"folder:{name}", Normalise())
 
 
-def _list(folder: Path, names: list[str]) -> tuple[list[Path], list[int]]:
-    files: list[Path] = []
-    labels: list[int] = []
-    for label, name in enumerate(names):
-        found = list_images(folder / name) if (folder / name).is_dir() else []
-        files += found
-        labels += [label] * len(found)
-    return files, labels
+def _texts(request: Request, name: str, train: Rows, test: Rows, names: list[str]) -> Data:
+    files = [file for file, _ in (*train, *test)]
+
+    def read() -> Raw:
+        known, held = ([(label, decode(file)) for file, label in rows] for rows in (train, test))
+        return to_raw(known, held, names, words=WORDS, length=LENGTH)
+
+    return cached(request.root, f"folder-{name}", files, read).data(f"folder:{name}", None)
+
+
+def list_texts(folder: Path) -> list[Path]:
+    """The text files directly inside a folder, by name."""
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".txt")
+
+
+def _list(folder: Path, names: list[str], list_files: Callable[[Path], list[Path]]) -> Rows:
+    return [
+        (file, label)
+        for label, name in enumerate(names)
+        if (folder / name).is_dir()
+        for file in list_files(folder / name)
+    ]
 
 
 SOURCES = (
-    Source("folder", "folder:PATH — your images, one folder per class", load, options=("image_size",)),
+    Source(
+        "folder",
+        "folder:PATH — your images or .txt files, one folder per class",
+        load,
+        options=("image_size",),
+    ),
 )

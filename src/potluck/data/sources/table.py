@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from potluck.data.cache import Raw, cached
 from potluck.data.dataset import Data
 from potluck.data.files import damaged
 from potluck.data.sources.base import Request, Source
+from potluck.data.sources.text import LENGTH, WORDS, to_raw
+from potluck.data.sources.words import every_fifth
 from potluck.data.transforms import Normalise, statistics
 
 MOST_CATEGORIES = 100
@@ -24,29 +27,46 @@ def load(request: Request) -> Data:
     path = Path(request.rest).expanduser()
     if not request.rest or not path.is_file():
         raise PotluckError(f"Data 'csv:{request.rest}' need an existing file; check the path.")
-    choices = (request.label, request.groups)
-    raw = cached(request.root, f"csv-{path.stem}", [path], lambda: _read(path, *choices), *choices)
+    choices = (request.label, request.groups, request.text)
+    # The third choice is new, and copies made before it are as good as ever.
+    known = choices if request.text else choices[:2]
+    raw = cached(request.root, f"csv-{path.stem}", [path], lambda: _read(path, *choices), *known)
     data = raw.data(f"csv:{path.stem}", None)
+    if raw.vocabulary is not None:
+        return data
     mean, std = statistics(data.x)
     return raw.data(f"csv:{path.stem}", Normalise(mean, std, scale=1.0))
 
 
-def _read(path: Path, label: str | None, groups: str | None) -> Raw:
+def _read(path: Path, label: str | None, groups: str | None, text: str | None = None) -> Raw:
     columns = read_columns(path)
     label = label or ("label" if "label" in columns else None)
     if label is None:
         raise PotluckError(f"Data 'csv:{path.name}' need label=COLUMN; the columns are {', '.join(columns)}.")
-    for named in (label, groups):
+    for named in (label, groups, text):
         if named is not None and named not in columns:
             raise unknown(f"column of {path.name}", named, columns)
     names, y = number(columns.pop(label))
     who = None if groups is None else number(columns.pop(groups))[1]
+    if text is not None:
+        return _texts(columns[text], y, who, names)
     if not columns:
         raise PotluckError(
             f"Data 'csv:{path.name}' have no column besides {label!r}; give some to learn from."
         )
     x = np.concatenate([_encode(path, name, values) for name, values in columns.items()], axis=1)
     return Raw(x, y, len(y), who, names)
+
+
+def _texts(
+    texts: list[str], y: NDArray[np.int64], who: NDArray[np.int64] | None, names: tuple[str, ...]
+) -> Raw:
+    """Word numbers of a column of texts, by a vocabulary of four fifths of the rows; every fifth row is a test row."""
+    held = every_fifth(len(y))
+    order = np.concatenate([np.flatnonzero(~held), np.flatnonzero(held)])
+    rows = [(int(y[row]), texts[row]) for row in order]
+    raw = to_raw(rows[: int((~held).sum())], rows[int((~held).sum()) :], names, WORDS, LENGTH)
+    return raw if who is None else replace(raw, groups=who[order])
 
 
 def read_columns(path: Path) -> dict[str, list[str]]:
@@ -89,7 +109,7 @@ def _encode(path: Path, name: str, values: list[str]) -> NDArray[np.float32]:
         if len(words) > MOST_CATEGORIES:
             raise PotluckError(
                 f"Column {name!r} of {str(path)!r} has {len(words)} different words (more than {MOST_CATEGORIES}); "
-                "drop it or turn it into numbers."
+                f"drop it, turn it into numbers, or read it as text: data.text={name}."
             ) from None
         return np.eye(len(words), dtype=np.float32)[places]
     if not np.isfinite(column).all():
@@ -101,6 +121,9 @@ def _encode(path: Path, name: str, values: list[str]) -> NDArray[np.float32]:
 
 SOURCES = (
     Source(
-        "csv", "csv:PATH — your table; label=COLUMN names what to predict", load, options=("label", "groups")
+        "csv",
+        "csv:PATH — your table; label=COLUMN names what to predict, text=COLUMN a column of texts",
+        load,
+        options=("label", "groups", "text"),
     ),
 )

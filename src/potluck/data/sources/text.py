@@ -19,9 +19,12 @@ from potluck.data.sources.words import build_vocabulary, encode, every_fifth
 TOPICS = ("World", "Sports", "Business", "Sci/Tech")
 NEWS = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
 Rows = list[tuple[int, str]]
+WORDS, LENGTH = 10_000, 64
+"""For texts of one's own: how many different words are known, and how many of a text are read."""
 
 
-def _decode(path: Path) -> str:
+def decode(path: Path) -> str:
+    """A text file's content."""
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as problem:
@@ -31,7 +34,7 @@ def _decode(path: Path) -> str:
 def read_news(path: Path) -> Rows:
     """Lines of `"class 1-4","title","text"`."""
     rows = []
-    for line, row in enumerate(csv.reader(io.StringIO(_decode(path))), start=1):
+    for line, row in enumerate(csv.reader(io.StringIO(decode(path))), start=1):
         if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
             raise damaged(path, f"entry {line} is not a class from 1 to 4, a title and a text")
         rows.append((int(row[0]) - 1, f"{row[1]} {row[2]}"))
@@ -41,7 +44,7 @@ def read_news(path: Path) -> Rows:
 def read_messages(path: Path) -> Rows:
     """Lines of `ham` or `spam`, a tab, the message."""
     rows = []
-    for line, text in enumerate(_decode(path).removesuffix("\n").split("\n"), start=1):
+    for line, text in enumerate(decode(path).removesuffix("\n").split("\n"), start=1):
         kind, tab, message = text.partition("\t")
         if kind not in ("ham", "spam") or not tab:
             raise damaged(path, f"line {line} is not ham or spam, a tab and a message")
