@@ -35,9 +35,8 @@ def build_federation(
     """The federation that an experiment describes; data, models and partition may be the user's own objects."""
     data = data or experiment_data(experiment)
     _check_first_class(data)
-    settings = experiment.data
-    if settings.limit:
-        data = data.limit(settings.limit, experiment.seed)
+    if experiment.data.limit:
+        data = data.limit(experiment.data.limit, experiment.seed)
     dtype = getattr(torch, experiment.models.precision)
     device = pick_devices(experiment.engine.device)[0]
     data = data.to_dtype(dtype)
@@ -67,7 +66,7 @@ def build_federation(
         shared_builder=_shared_builder(experiment, method, data, builders),
         shared_test=dealt.shared_test,
         public=dealt.public,
-        augment=augmentation(settings.augment) if settings.augment else None,
+        augment=augmentation(experiment.data.augment) if experiment.data.augment else None,
         dtype=dtype,
         device=device,
         label=data.name,

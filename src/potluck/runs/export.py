@@ -25,7 +25,7 @@ from potluck.federation.federation import Federation
 from potluck.federation.population import shared_choice
 from potluck.kit import Composed
 from potluck.models import build_model
-from potluck.runs.ended import bring_back
+from potluck.runs.ended import Ended, bring_back
 from potluck.runs.folder import EXPERIMENT
 from potluck.runs.inputs import FromRaw, describe_input, read_input
 from potluck.runs.resolve import Parts
@@ -33,6 +33,8 @@ from potluck.runs.run import Run
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
 FORMAT = 2
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RuntimeError)
+_UNREADABLE += (safetensors.SafetensorError,)
 
 
 def export_client(
@@ -60,8 +62,26 @@ def export_client(
         last = len(members.members) - 1
         raise PotluckError(f"--client {client} is not in {str(run)!r}; it has clients 0 to {last}.")
     model = as_module(ended.predictor(client), experiment.method.name)
+    description = _description(ended, client, model)
+    state = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomic(out / DESCRIPTION, json.dumps(description, indent=2) + "\n")
+        safetensors.torch.save_file(state, out / WEIGHTS)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise PotluckError(
+            f"--out {str(out)!r} cannot be written ({error}); choose another folder."
+        ) from None
+    if onnx:
+        write_onnx(model, members.example(), out / "model.onnx")
+    return out
+
+
+def _description(ended: Ended, client: int, model: nn.Module) -> dict[str, Any]:
+    """What a reader, and `load_model`, must know of an exported model."""
+    members, experiment = ended.resolved.federation, ended.resolved.experiment
     task, vocabulary = members.task, members.vocabulary
-    description = {
+    return {
         "format": FORMAT,
         "potluck": __version__,
         "method": experiment.method.name,
@@ -75,18 +95,6 @@ def export_client(
         "precision": str(task.dtype).removeprefix("torch."),
         "model": _Describer(experiment, ended.resolved.method, members, vocabulary).describe(model),
     }
-    state = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomic(out / DESCRIPTION, json.dumps(description, indent=2) + "\n")
-        safetensors.torch.save_file(state, out / WEIGHTS)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise PotluckError(
-            f"--out {str(out)!r} cannot be written ({error}); choose another folder."
-        ) from None
-    if onnx:
-        write_onnx(model, members.example(), out / "model.onnx")
-    return out
 
 
 def _check_objects(run: Path, parts: Parts) -> None:
@@ -133,16 +141,7 @@ def load_model(
         raise PotluckError(
             f"{str(place)!r} holds no exported model ({WEIGHTS}, {DESCRIPTION}); check the path."
         ) from None
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        ArithmeticError,
-        AttributeError,
-        RuntimeError,
-        safetensors.SafetensorError,
-    ) as error:
+    except _UNREADABLE as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PotluckError(
             f"The exported model in {str(place)!r} cannot be read ({reason}); export it again."
