@@ -33,8 +33,9 @@ from potluck.runs.run import Run
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
 FORMAT = 2
-_UNREADABLE = (OSError, ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RuntimeError)
-_UNREADABLE += (safetensors.SafetensorError,)
+_WRONG = (OSError, ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RuntimeError)
+_UNREADABLE = (*_WRONG, safetensors.SafetensorError)
+"""What reading a damaged export may raise."""
 
 
 def export_client(
