@@ -15,7 +15,8 @@ from rich.console import Console
 from potluck.analysis.columns import COLUMNS, all_columns, best_rows, check_columns
 from potluck.analysis.comparison import compare
 from potluck.analysis.groups import differing_settings, group_runs
-from potluck.analysis.tables import print_comparison, to_csv, to_latex, to_markdown
+from potluck.analysis.latex import to_latex
+from potluck.analysis.tables import print_comparison, to_csv, to_markdown
 from potluck.core.errors import PotluckError
 from potluck.runs.run import Run
 

@@ -4,8 +4,9 @@ from potluck.analysis.comparison import Comparison, Row, compare
 from potluck.analysis.curves import band, client_curve, client_mean_curve, loss_increase, smooth
 from potluck.analysis.fairness import Fairness, fairness
 from potluck.analysis.groups import Group, group_runs
+from potluck.analysis.latex import to_latex
 from potluck.analysis.significance import PairedTest, paired_over_clients, paired_over_seeds, paired_test
-from potluck.analysis.tables import print_comparison, rich_table, to_csv, to_latex, to_markdown
+from potluck.analysis.tables import print_comparison, rich_table, to_csv, to_markdown
 from potluck.analysis.targets import TargetCost, cost_to_target, speed_up
 
 __all__ = [

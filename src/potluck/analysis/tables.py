@@ -1,4 +1,4 @@
-"""A comparison as a table: for the terminal, CSV, Markdown and LaTeX.
+"""A comparison as a table: for the terminal, CSV and Markdown.
 
 CSV has plain numbers (fractions, bytes, seconds) for other programs; the others are rounded for people.
 """
@@ -119,23 +119,6 @@ def to_markdown(comparison: Comparison) -> str:
     return "\n".join([*lines, "", *legend(comparison), *comparison.notes]) + "\n"
 
 
-def to_latex(comparison: Comparison) -> str:
-    """The comparison as a LaTeX tabular (needs the booktabs package)."""
-    columns = all_columns(comparison)
-    head = " & ".join(["method", *(_latex_escape(column.title) for column in columns)])
-    bests = [best_rows(comparison, column) for column in columns]
-    lines = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule", head + r" \\", r"\midrule"]
-    for position, row in enumerate(comparison.rows):
-        cells = [
-            rf"\textbf{{{_latex_escape(column.cell(row))}}}"
-            if position in best
-            else _latex_escape(column.cell(row))
-            for column, best in zip(columns, bests, strict=True)
-        ]
-        lines.append(" & ".join([_latex_escape(row.shown), *cells]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
 _BEST = {
     "validation": "test accuracy of the round that was best on validation samples",
     "test": "the round that was best on the test samples themselves",
@@ -210,12 +193,3 @@ def _csv_cells(row: Row) -> dict[str, object]:
 
 def _markdown_escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-
-
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-_LATEX |= {character: "\\" + character for character in "&%$#_{}"}
-_LATEX |= {"†": r"$\dagger$", "±": r"$\pm$", "×": r"$\times$", "–": "--", "<": "$<$", ">": "$>$"}
-
-
-def _latex_escape(value: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in value)

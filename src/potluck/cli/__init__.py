@@ -22,6 +22,7 @@ from potluck.cli import (
     run,
     server,
     settings,
+    table,
     tune,
     watch,
 )
@@ -59,6 +60,7 @@ app.command("compare")(compare.compare)
 app.command("report")(results.report)
 app.command("plot")(results.plot)
 app.command("watch")(watch.watch)
+app.command("table")(table.table)
 app.command("export")(results.export)
 app.command("leak")(leak.leak)
 app.command("reproduce")(reproduce.reproduce)

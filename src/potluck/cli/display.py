@@ -20,7 +20,8 @@ def show_runs(
 ) -> None:
     """Print the table of finished runs; write the report and the tables where asked."""
     from potluck.analysis.comparison import compare
-    from potluck.analysis.tables import print_comparison, to_csv, to_latex, to_markdown
+    from potluck.analysis.latex import to_latex
+    from potluck.analysis.tables import print_comparison, to_csv, to_markdown
     from potluck.report.html import write_report
     from potluck.runs.folder import REPORT, write_files
     from potluck.runs.read import read_run

@@ -46,7 +46,11 @@ def plot(
     ],
     out: Annotated[Path, typer.Option("--out", help="the figure: .pdf, .png or .svg")] = Path("figure.pdf"),
     kind: Annotated[
-        str, typer.Option("--kind", help="accuracy, loss, clients, difference, traffic, …")
+        str,
+        typer.Option(
+            "--kind",
+            help="accuracy, loss, clients, difference, pareto, heatmap, confusion, cka, tsne, sweep, …",
+        ),
     ] = "accuracy",
     x: Annotated[str, typer.Option("--x", help="rounds, bytes, seconds or virtual_seconds")] = "rounds",
     target: Annotated[float | None, typer.Option("--target", help="draw a line at this accuracy")] = None,
@@ -54,6 +58,11 @@ def plot(
     reference: Annotated[
         str | None, typer.Option("--reference", help="method that differences are taken to")
     ] = None,
+    field: Annotated[
+        str | None,
+        typer.Option("--field", help="sweep: the setting varied; heatmap: architectures, clients or classes"),
+    ] = None,
+    client: Annotated[int | None, typer.Option("--client", help="confusion: of this client alone")] = None,
 ) -> None:
     """Draw a figure for print from one or more runs."""
     from potluck.report.figures import plot as draw
@@ -67,5 +76,7 @@ def plot(
         target=target,
         smooth=smooth,
         reference=reference,
+        field=field,
+        client=client,
     )
     typer.echo(f"Figure: {path}")

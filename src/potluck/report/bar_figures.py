@@ -15,7 +15,7 @@ from potluck.analysis.sweep import sweep
 from potluck.core.errors import PotluckError
 from potluck.report.options import Options
 from potluck.report.palette import look
-from potluck.report.style import WIDTH, new_figure
+from potluck.report.style import WIDTH, legend, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,10 +47,17 @@ def architectures(groups: list[Group], options: Options) -> Figure:
             linewidth=0,
             label=group.label,
         )
-    axes.set_xticks(range(len(names)), names)
+    upright = len(names) * max(map(len, names)) > 40  # else they would run into each other
+    axes.set_xticks(range(len(names)), names, rotation=90 if upright else 0)
     axes.set_ylabel("final accuracy (%)")
     _plain_bars(axes)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=min(4, len(groups)))
+    rows = -(-len(groups) // 4)
+    axes.legend(
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=min(4, len(groups)),
+        fontsize=7 if rows < 4 else 5,
+    )
     return figure
 
 
@@ -76,7 +83,7 @@ def traffic(groups: list[Group], options: Options) -> Figure:
         axes.xaxis.set_major_formatter("{x:,.0f}")
     _methods(axes, [row.label for row in rows])
     axes.set_xlabel("numbers per client and round")
-    axes.legend()
+    legend(axes)
     return figure
 
 
@@ -125,7 +132,7 @@ def sweep_curve(groups: list[Group], options: Options) -> Figure:
     axes.set_xticks(range(len(places)), [f"{v:g}" if isinstance(v, float) else str(v) for v in places])
     axes.set_xlabel(options.field)
     axes.set_ylabel("best accuracy (%)")
-    axes.legend()
+    legend(axes)
     return figure
 
 

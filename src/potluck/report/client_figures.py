@@ -11,7 +11,7 @@ from potluck.analysis.groups import Group
 from potluck.core.errors import PotluckError
 from potluck.report.options import Options
 from potluck.report.palette import look
-from potluck.report.style import WIDTH, new_figure
+from potluck.report.style import WIDTH, legend, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,7 @@ def strip(groups: list[Group], options: Options) -> Figure:
         axes.plot(places, 100 * values, style.marker, color=style.light, markersize=3, label=group.label)
     axes.set_xlabel("clients, from worst to best (%)")
     axes.set_ylabel("final accuracy (%)")
-    axes.legend()
+    legend(axes)
     return figure
 
 
@@ -55,7 +55,7 @@ def difference(groups: list[Group], options: Options) -> Figure:
     axes.axhline(0, color="#444444", linewidth=0.8)
     axes.set_xlabel("clients, from greatest loss to greatest gain (%)")
     axes.set_ylabel(f"points above {reference.label}")
-    axes.legend()
+    legend(axes)
     return figure
 
 

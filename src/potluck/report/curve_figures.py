@@ -12,7 +12,7 @@ from potluck.analysis.targets import check_target
 from potluck.core.errors import PotluckError
 from potluck.report.options import Options
 from potluck.report.palette import look
-from potluck.report.style import new_figure
+from potluck.report.style import legend, new_figure
 from potluck.runs.run import Numbers
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def each_client(groups: list[Group], options: Options) -> Figure:
         name = f"{client.name} ({client.architecture})" if len(run.client_results) <= 10 else None
         _line(axes, position, curve.x, 100 * smooth(curve.y, options.smooth), name)
     axes.set_xlabel("round")
+    axes.locator_params(axis="x", integer=True)
     axes.set_ylabel("accuracy (%)")
     if len(run.client_results) <= 10:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -122,7 +123,9 @@ def _line(axes: Axes, position: int, x: Numbers, y: Numbers, label: str | None) 
 def _finish(axes: Axes, options: Options, places: list[Numbers]) -> None:
     axes.set_xlabel(_unit(places, options.x)[1])
     axes.set_xlim(left=0)
-    axes.legend()
+    if options.x == "rounds":
+        axes.locator_params(axis="x", integer=True)
+    legend(axes)
 
 
 def _unit(places: list[Numbers], x: str) -> tuple[float, str]:

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from potluck.analysis.cka import Features, cka_matrix, mean_cka
 from potluck.analysis.tsne import Embedding
+from potluck.report.map_figures import paint
 from potluck.report.palette import look
-from potluck.report.style import check_output, for_print, new_figure, save
+from potluck.report.style import WIDTH, check_output, for_print, legend_beside, new_figure, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def plot_cka(features: Sequence[Features], names: Sequence[str], out: str | Path, title: str = "") -> Path:
     """A heat map of the similarity between all pairs of clients, from features of common inputs."""
-    file, matrix = check_output(out), cka_matrix(features)
+    file = check_output(out)
     with for_print():
-        figure, axes = new_figure(width=3.2, height=2.8)
-        image = axes.imshow(matrix, vmin=0, vmax=1, cmap="cividis")
-        axes.grid(visible=False)
-        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
-        axes.set_yticks(range(len(names)), names)
-        axes.set_title(title)
-        if len(names) <= 10:
-            for row, column in np.ndindex(*matrix.shape):
-                ink = "black" if matrix[row, column] > 0.55 else "white"
-                axes.text(
-                    column, row, f"{matrix[row, column]:.2f}", ha="center", va="center", color=ink, fontsize=6
-                )
-        figure.colorbar(image, ax=axes, label="linear CKA")
-        return save(figure, file)
+        return save(cka_figure(features, names, title), file)
+
+
+def cka_figure(features: Sequence[Features], names: Sequence[str], title: str = "") -> Figure:
+    """That heat map; its scale says what the colours mean."""
+    side = WIDTH if len(names) < 8 else 1.3 * WIDTH
+    figure, axes = new_figure(width=side, height=0.9 * side)
+    paint(figure, axes, cka_matrix(features), names, names, "linear CKA", (0, 1), "{:.2f}")
+    axes.set_title(title)
+    return figure
 
 
 def plot_mean_cka(stages: Mapping[str, Mapping[str, Sequence[Features]]], out: str | Path) -> Path:
@@ -61,25 +62,55 @@ def plot_tsne(embedding: Embedding, out: str | Path) -> Path:
     """A scatter of a t-SNE layout: the marker tells the set, the colour the class (or the set, without classes)."""
     file = check_output(out)
     with for_print():
-        figure, axes = new_figure(height=2.8)
-        for position, name in enumerate(embedding.sets):
-            mine = embedding.set_of == position
-            points = embedding.points[mine]
-            colours = look(position).light if embedding.labels is None else embedding.labels[mine]
-            axes.scatter(
-                points[:, 0],
-                points[:, 1],
-                c=colours,
-                cmap=None if embedding.labels is None else "tab10",
-                vmin=None if embedding.labels is None else -0.5,
-                vmax=None if embedding.labels is None else max(9.5, float(embedding.labels.max()) + 0.5),
-                marker=look(position).marker,
-                s=12,
-                linewidths=0,
-                label=name,
-            )
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.grid(visible=False)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return save(figure, file)
+        return save(tsne_figure(embedding), file)
+
+
+def tsne_figure(embedding: Embedding) -> Figure:
+    """That scatter, with a legend of the sets' markers and one of the classes' colours."""
+    from matplotlib.lines import Line2D
+
+    figure, axes = new_figure(height=2.8)
+    colour = _class_colours(embedding)
+    for position in range(len(embedding.sets)):
+        mine = embedding.set_of == position
+        style, labels = look(position), embedding.labels
+        shades = (
+            [style.light] * int(mine.sum())
+            if labels is None
+            else [colour[label] for label in labels[mine].tolist()]
+        )
+        x, y = embedding.points[mine].T
+        axes.scatter(x, y, c=shades, marker=style.marker, s=12, linewidths=0)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(visible=False)
+    own = embedding.labels is None
+    marks = [
+        Line2D(
+            [],
+            [],
+            linestyle="",
+            marker=look(at).marker,
+            color=look(at).light if own else "#555555",
+            label=name,
+        )
+        for at, name in enumerate(embedding.sets)
+    ]
+    kinds = [
+        Line2D([], [], linestyle="", marker="o", color=shade, label=f"class {label}")
+        for label, shade in colour.items()
+    ]
+    legend_beside(axes, [*marks, *kinds])
+    return figure
+
+
+def _class_colours(embedding: Embedding) -> dict[int, Any]:
+    """A colour for each class that occurs; neighbours among many classes look alike, as they must."""
+    if embedding.labels is None:
+        return {}
+    from matplotlib import colormaps
+
+    classes = np.unique(embedding.labels).tolist()
+    few = len(classes) <= 10
+    shades = colormaps["tab10"] if few else colormaps["turbo"]
+    return {label: shades(at if few else at / (len(classes) - 1)) for at, label in enumerate(classes)}

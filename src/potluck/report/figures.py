@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from potluck.analysis.groups import Group, group_runs
 from potluck.core.errors import unknown
-from potluck.report import bar_figures, client_figures, curve_figures
+from potluck.report import bar_figures, client_figures, curve_figures, map_figures
 from potluck.report.options import Options
 from potluck.report.style import check_output, for_print, save
 from potluck.runs.read import read_run
@@ -16,6 +16,19 @@ from potluck.runs.run import AXES, Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def _cka(groups: list[Group], options: Options) -> Figure:
+    from potluck.report import seen_figures  # needs torch, which other figures do not
+
+    return seen_figures.cka(groups, options)
+
+
+def _tsne(groups: list[Group], options: Options) -> Figure:
+    from potluck.report import seen_figures
+
+    return seen_figures.tsne(groups, options)
+
 
 KINDS: dict[str, Callable[[list[Group], Options], Figure]] = {
     "accuracy": curve_figures.accuracy,
@@ -30,6 +43,11 @@ KINDS: dict[str, Callable[[list[Group], Options], Figure]] = {
     "traffic": bar_figures.traffic,
     "target": bar_figures.target,
     "sweep": bar_figures.sweep_curve,
+    "pareto": map_figures.pareto,
+    "heatmap": map_figures.heatmap,
+    "confusion": map_figures.confusion,
+    "cka": _cka,
+    "tsne": _tsne,
 }
 
 
@@ -42,12 +60,14 @@ def plot(
     smooth: int = 1,
     reference: str | None = None,
     field: str | None = None,
+    client: int | None = None,
 ) -> Path:
     """Draw runs to a PDF, PNG or SVG file, by its ending, and return it.
 
     `x` is what curves are drawn against; `target` an accuracy to mark (or, for `kind="target"`, to pay for);
     `smooth` an odd number of evaluations to average over; `reference` the method others are held against;
-    `field` the setting that `kind="sweep"` varies.
+    `field` the setting that `kind="sweep"` varies, or a `heatmap`'s columns: architectures, clients, classes;
+    `client` the one whose `confusion` is drawn, else that of all.
     """
     file = check_output(out)
     if kind not in KINDS:
@@ -55,6 +75,6 @@ def plot(
     if x not in AXES:
         raise unknown("axis", x, AXES)
     groups = group_runs(run if isinstance(run, Run) else read_run(run) for run in runs)
-    options = Options(x=x, target=target, smooth=smooth, reference=reference, field=field)
+    options = Options(x=x, target=target, smooth=smooth, reference=reference, field=field, client=client)
     with for_print():
         return save(KINDS[kind](groups, options), file)

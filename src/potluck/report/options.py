@@ -18,6 +18,7 @@ class Options:
     smooth: int = 1
     reference: str | None = None
     field: str | None = None
+    client: int | None = None
 
     def reference_of(self, groups: Sequence[Group]) -> Group:
         """The group that the others are held against; the first unless named."""

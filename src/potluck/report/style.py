@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 from potluck.core.errors import PotluckError, unknown
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FORMATS = ("pdf", "png", "svg")
+_INSIDE = 6  # methods whose legend has room inside
+_COLUMN = 13  # lines of a legend beside the picture
 WIDTH = 3.5  # inches: one column of a two-column paper
 _SETTINGS: dict[Any, Any] = {
     "font.size": 8,
@@ -65,6 +69,27 @@ def new_axes(count: int, width: float = 2.4, height: float = 2.3) -> tuple[Figur
     figure, first = new_figure(width * count + 0.6, height)
     first.remove()
     return figure, list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+
+
+def legend(axes: Axes) -> None:
+    """The legend inside the picture, or beside it where it would cover what is drawn."""
+    count = len(axes.get_legend_handles_labels()[1])
+    if count > _INSIDE:
+        legend_beside(axes)
+    elif count:
+        axes.legend()
+
+
+def legend_beside(axes: Axes, handles: Sequence[Artist] | None = None) -> None:
+    """The legend to the right of the picture, which becomes wider by as much and not smaller."""
+    made = list(axes.get_legend_handles_labels()[0] if handles is None else handles)
+    names = [str(handle.get_label()) for handle in made]
+    columns = 1 + (len(names) - 1) // _COLUMN
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width + columns * (0.5 + 0.055 * max(map(len, names))), height)
+    axes.legend(handles=made, loc="upper left", bbox_to_anchor=(1.0, 1.0), ncols=columns)
 
 
 def check_output(out: str | Path) -> Path:

@@ -1,0 +1,76 @@
+"""What trained networks see, from the checkpoint of a run: CKA between its clients, t-SNE of their features."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from potluck.analysis.groups import Group
+from potluck.analysis.tsne import tsne as lay_out
+from potluck.core.client import Client
+from potluck.core.errors import PotluckError
+from potluck.report.feature_figures import cka_figure, tsne_figure
+from potluck.report.options import Options
+from potluck.runs.ended import bring_back
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLIENTS = {"cka": 10, "tsne": 7}  # t-SNE has seven markers
+INPUTS = 200  # common inputs of CKA, over all clients
+POINTS = 40  # of each client in a t-SNE
+
+
+def cka(groups: list[Group], options: Options) -> Figure:
+    """How alike the clients' networks see the same inputs: test samples of all of them, in equal parts."""
+    clients = _clients(groups, "cka")
+    each = -(-INPUTS // len(clients))
+    inputs = torch.cat([_inputs(me, each)[0] for me in clients])
+    return cka_figure([_features(me, inputs) for me in clients], _names(clients), groups[0].label)
+
+
+def tsne(groups: list[Group], options: Options) -> Figure:
+    """Features of every client's own test samples, laid out together; the colour is the class."""
+    clients = _clients(groups, "tsne")
+    taken = [_inputs(me, POINTS) for me in clients]
+    names = _names(clients)
+    features = {name: _features(me, x) for name, me, (x, _) in zip(names, clients, taken, strict=True)}
+    labels = {name: y.tolist() for name, (_, y) in zip(names, taken, strict=True)}
+    return tsne_figure(lay_out(features, labels))
+
+
+def _clients(groups: list[Group], kind: str) -> list[Client]:
+    """The first clients of a run that have test samples, as training left them."""
+    if len(groups) > 1:
+        raise PotluckError(f"kind {kind!r} draws one run, not {len(groups)}: pass one run folder.")
+    run = groups[0].counted[0]
+    ended = bring_back(run.path)
+    found: list[Client] = []
+    for index in range(len(ended.resolved.federation.members)):
+        if len(found) < CLIENTS[kind] and index not in ended.loop.newcomers:
+            me = ended.client(index)
+            if me.test is not None and len(me.test):
+                found.append(me)
+    if len(found) < 2:
+        raise PotluckError(
+            f"Run {run.name!r} has fewer than 2 clients with test samples; choose another kind."
+        )
+    return found
+
+
+def _inputs(me: Client, count: int) -> tuple[Tensor, Tensor]:
+    assert me.test is not None
+    x, y = me.test.take(slice(0, count))
+    return me.prepare(x, y)
+
+
+def _features(me: Client, x: Tensor) -> Tensor:
+    me.model.eval()
+    with torch.no_grad():
+        return me.model.features(x).flatten(1)
+
+
+def _names(clients: list[Client]) -> list[str]:
+    return [f"{me.info.name} ({me.info.architecture})" for me in clients]

@@ -1,0 +1,91 @@
+"""Figures of maps and of what networks see, and the commands that write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import potluck
+from potluck.analysis.groups import group_runs
+from potluck.cli import app
+from potluck.core.errors import PotluckError
+from potluck.report.figures import KINDS, plot
+from potluck.report.options import Options
+from potluck.report.style import for_print
+from potluck.runs.read import read_run
+from synthetic_runs import make_run
+
+
+def drawn(kind: str, runs: list[Path], **options: object):
+    with for_print():
+        return KINDS[kind](group_runs(map(read_run, runs)), Options(**options))
+
+
+def test_the_front_joins_those_that_nobody_beats(tmp_path: Path) -> None:
+    made = {"cheap": (0.6, 100), "waste": (0.5, 5_000), "dear": (0.9, 50_000), "standalone": (0.3, 0)}
+    runs = [
+        make_run(tmp_path, method=name, level=level, speed=3, floats_up=sent, floats_down=sent)
+        for name, (level, sent) in made.items()
+    ]
+    axes = drawn("pareto", runs).axes[0]
+    front = next(line for line in axes.lines if line.get_drawstyle() == "steps-post")
+    final = {run.method: 100 * run.final_accuracy for run in map(read_run, runs)}
+    assert list(front.get_ydata()) == pytest.approx([final["cheap"], final["dear"]])
+    assert any("sends nothing" in text.get_text() for text in axes.get_legend().get_texts())
+
+
+@pytest.mark.parametrize(("field", "columns"), [(None, 5), ("clients", 10), ("classes", 10)])
+def test_a_heat_map_has_a_row_per_method(tmp_path: Path, field: str | None, columns: int) -> None:
+    runs = [make_run(tmp_path, method=name) for name in ("a", "b", "c")]
+    axes = drawn("heatmap", runs, field=field).axes[0]
+    assert axes.images[0].get_array().shape == (3, columns)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b", "c"]
+
+
+def test_a_confusion_matrix_is_in_shares_of_true_classes(tmp_path: Path) -> None:
+    run = make_run(tmp_path, level=0.5, speed=9)
+    shares = drawn("confusion", [run]).axes[0].images[0].get_array()
+    assert shares[0].sum() == pytest.approx(100)
+    assert shares[0, 0] + shares[0, 1] == pytest.approx(100)  # all errors were made up as 0 taken for 1
+    with pytest.raises(PotluckError, match="one method, not 2"):
+        drawn("confusion", [run, make_run(tmp_path, method="b")])
+
+
+def test_rounds_are_whole_numbers_on_the_axis(tmp_path: Path) -> None:
+    axes = drawn("accuracy", [make_run(tmp_path, rounds=3)]).axes[0]
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
+
+
+def test_a_legend_of_many_methods_stands_beside_the_curves(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, method=f"m{number}", rounds=3) for number in range(9)]
+    figure = drawn("accuracy", runs)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert axes.get_legend().get_window_extent().x0 >= axes.get_window_extent().x1 - 1
+    assert figure.get_size_inches()[0] > 4
+
+
+def test_what_networks_see_is_drawn_from_a_checkpoint(tmp_path: Path) -> None:
+    run = potluck.run("standalone", rounds=1, clients=3, engine="serial", out=tmp_path / "run")
+    for kind in ("cka", "tsne"):
+        file = tmp_path / f"{kind}.svg"
+        assert (
+            CliRunner().invoke(app, ["plot", str(run.path), "--kind", kind, "--out", str(file)]).exit_code
+            == 0
+        )
+        text = file.read_text()
+        assert "client-2" in text  # the legend, or the names of the rows
+        assert ("class " in text) == (kind == "tsne")
+    with pytest.raises(PotluckError, match="has no checkpoint"):
+        plot([make_run(tmp_path)], tmp_path / "x.pdf", kind="cka")
+
+
+def test_the_table_command(tmp_path: Path) -> None:
+    run, file = make_run(tmp_path), tmp_path / "t.tex"
+    words = ["table", str(run), "--columns", "accuracy,f1", "--label", "tab:x", "--out", str(file)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert r"\\label{tab:x}" in repr(file.read_text())
+    refused = CliRunner().invoke(app, ["table", str(run), "--caption", "x", "--out", str(tmp_path / "t.md")])
+    assert "are of LaTeX tables" in str(refused.exception)
