@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -78,8 +79,9 @@ def test_what_networks_see_is_drawn_from_a_checkpoint(tmp_path: Path) -> None:
         text = file.read_text()
         assert "client-2" in text  # the legend, or the names of the rows
         assert ("class " in text) == (kind == "tsne")
+    shutil.rmtree(run.path / "checkpoint")
     with pytest.raises(PotluckError, match="has no checkpoint"):
-        plot([make_run(tmp_path)], tmp_path / "x.pdf", kind="cka")
+        plot([run], tmp_path / "x.pdf", kind="cka")
 
 
 def test_the_table_command(tmp_path: Path) -> None:
