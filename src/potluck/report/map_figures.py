@@ -67,55 +67,41 @@ def heatmap(groups: list[Group], options: Options) -> Figure:
 def pareto(groups: list[Group], options: Options) -> Figure:
     """Final accuracy against all that was sent, with the methods that nobody beats in both joined up."""
     rows = [ledger_row(group) for group in groups]
-    points = [
-        (
-            row.total_bytes_up + row.total_bytes_down,
-            float(np.mean([run.final_accuracy for run in group.counted])),
-        )
-        for group, row in zip(groups, rows, strict=True)
-    ]
-    silent = [row.floats_up + row.floats_down == 0 for row in rows]
-    if all(silent):
-        raise PotluckError("kind 'pareto' needs a method that sends something.")
+    finals = [float(np.mean([run.final_accuracy for run in group.counted])) for group in groups]
     figure, axes = new_figure()
-    for position, (group, (sent, accuracy)) in enumerate(zip(groups, points, strict=True)):
-        style = look(position)
-        if silent[position]:
-            axes.axhline(
-                100 * accuracy,
-                color=style.light,
-                linestyle="--",
-                linewidth=1,
-                label=f"{group.label} (sends nothing)",
-            )
-        else:
-            fill = _FILLS[position // 7 % len(_FILLS)]
-            axes.plot(
-                sent / 2**20,
-                100 * accuracy,
-                style.marker,
-                color=style.light,
-                fillstyle=fill,
-                label=group.label,
-            )
-    best = max((accuracy for (_, accuracy), mute in zip(points, silent, strict=True) if mute), default=-1.0)
-    front: list[tuple[float, float]] = []
-    for sent, accuracy in sorted(point for point, mute in zip(points, silent, strict=True) if not mute):
-        if accuracy > best:
-            best = accuracy
-            front.append((sent / 2**20, 100 * accuracy))
-    if front:
+    sending: list[tuple[float, float]] = []
+    floor = -1.0
+    for position, (row, accuracy) in enumerate(zip(rows, finals, strict=True)):
+        style, percent = look(position), 100 * accuracy
+        if row.floats_up + row.floats_down == 0:
+            floor, name = max(floor, percent), f"{row.label} (sends nothing)"
+            axes.axhline(percent, color=style.light, linestyle="--", linewidth=1, label=name)
+            continue
+        sent, fill = (row.total_bytes_up + row.total_bytes_down) / 2**20, _FILLS[position // 7 % len(_FILLS)]
+        axes.plot(sent, percent, style.marker, color=style.light, fillstyle=fill, label=row.label)
+        sending.append((sent, percent))
+    if not sending:
+        raise PotluckError("kind 'pareto' needs a method that sends something.")
+    if front := _front(sending, floor):
         axes.step(
             *zip(*front, strict=True), where="post", color="#777777", linewidth=0.8, linestyle=":", zorder=0
         )
-    sizes = [sent for (sent, _), mute in zip(points, silent, strict=True) if not mute]
-    if max(sizes) > 10 * min(sizes):
+    if max(sending)[0] > 10 * min(sending)[0]:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("traffic of all clients (MiB)")
     axes.set_ylabel("final accuracy (%)")
     legend_beside(axes)
     return figure
+
+
+def _front(points: Sequence[tuple[float, float]], floor: float) -> list[tuple[float, float]]:
+    """The points that are higher than every one that costs less, and than `floor`, which costs nothing."""
+    found: list[tuple[float, float]] = []
+    for cost, height in sorted(points):
+        if height > max([floor, *(each for _, each in found)]):
+            found.append((cost, height))
+    return found
 
 
 def paint(
