@@ -15,6 +15,7 @@ from potluck.cli import (
     doctor,
     leak,
     lists,
+    new,
     node,
     reproduce,
     results,
@@ -68,6 +69,7 @@ app.command("recipes")(reproduce.recipes)
 app.command("methods")(lists.methods)
 app.command("models")(lists.models)
 app.command("datasets")(lists.datasets)
+app.command("new")(new.new)
 app.command("settings")(settings.settings)
 app.command("tune")(tune.tune)
 app.command("benchmark")(benchmark.benchmark)
