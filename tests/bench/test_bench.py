@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.bench import run_suite
+from potluck.bench import methods, run_suite
 from potluck.bench.local import Pair
 from potluck.bench.rows import Row, markdown
 from potluck.bench.trials import Spread, in_turns, ratio
@@ -52,11 +52,22 @@ def test_the_bare_loop_does_the_very_same_steps() -> None:
     pair.check()
 
 
+@pytest.mark.parametrize("name", methods.BY_HAND)
+def test_each_methods_bare_loop_does_the_very_same_steps(name: str) -> None:
+    pair = methods.Pair(name, 20)
+    pair.ours()
+    with pytest.raises(AssertionError, match="differ"):
+        pair.check()
+    pair.bare()
+    pair.check()
+
+
 def test_a_quick_run_measures_every_part_and_writes_it_down(tmp_path: Path) -> None:
     said: list[str] = []
     rows = run_suite(tmp_path, quick=True, show=said.append)
     assert {row.part for row in rows} == {
         "serial ÷ bare loop",
+        "method ÷ its bare loop",
         "measures of a test",
         "serial ÷ pool of 2",
         "serial ÷ vectorized",

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from potluck.bench import data, growth, layout, local, measures, pool, shares, vectorized
+from potluck.bench import data, growth, layout, local, measures, methods, pool, shares, vectorized
 from potluck.bench.rows import Row, machine, markdown, to_json
 from potluck.core.errors import unknown
 from potluck.core.random import one_thread
+from potluck.engines.memory import keep_freed_memory
 
 
 class Part(Protocol):
@@ -21,6 +22,7 @@ class Part(Protocol):
 
 PARTS: Mapping[str, Part] = {
     "local": local.measure,
+    "methods": methods.measure,
     "measures": measures.measure,
     "pool": pool.measure,
     "vectorized": vectorized.measure,
@@ -43,6 +45,7 @@ def run_suite(
     for name in chosen:
         if name not in PARTS:
             raise unknown("part of the benchmark", name, PARTS)
+    keep_freed_memory()
     show(machine())
     rows: list[Row] = []
     with one_thread():

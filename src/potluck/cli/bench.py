@@ -13,7 +13,9 @@ def bench(
     out: Annotated[Path, typer.Option("--out", help="folder for bench.md and bench.json")] = Path("bench"),
     part: Annotated[
         list[str] | None,
-        typer.Option("--part", help="local | measures | pool | vectorized | layout | data | shares | growth"),
+        typer.Option(
+            "--part", help="local | methods | measures | pool | vectorized | layout | data | shares | growth"
+        ),
     ] = None,
 ) -> None:
     """Measure speed and memory as ratios inside one run; about a quarter of an hour on two free cores."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from potluck.engines.memory import default_budget
+from potluck.engines.memory import default_budget, keep_freed_memory
 from potluck.engines.pool import PoolEngine
 from potluck.engines.pool.anew import Blueprint, preferred
 from potluck.engines.serial import SerialEngine
@@ -27,6 +27,7 @@ def make_engine(
 
     From `blueprint` the pool's processes on accelerators make workers of their own.
     """
+    keep_freed_memory()
     memory = int(settings.memory * 1e9) or None
     device = federation.task.device
     if settings.vectorize == "on" or settings.name == "serial":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import tempfile
@@ -39,6 +40,23 @@ def default_budget(device: torch.device = CPU) -> int:
     """Half of what is free, where clients of this device live."""
     free = free_memory(device)
     return (available_memory() if free is None else free) // 2
+
+
+def keep_freed_memory() -> bool:
+    """Have the C library keep memory that tensors gave back, for the next ones; False where it knows no such wish.
+
+    Otherwise large temporaries (a difference of all weights, say) are given to the system and asked for again in every
+    step, each time page by page. At most `_KEPT` bytes lie idle for it.
+    """
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(set_option(_MMAP_THRESHOLD, _LARGE) and set_option(_TRIM_THRESHOLD, _KEPT))
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the numbers that malloc.h gives them
+_LARGE, _KEPT = 32 << 20, 256 << 20
 
 
 class SpillFolder:

@@ -23,7 +23,7 @@ from typing import Protocol
 import torch
 
 from potluck.core.errors import PotluckError
-from potluck.engines.memory import SpillFolder
+from potluck.engines.memory import SpillFolder, keep_freed_memory
 from potluck.engines.pool.wire import Order, Report, Wire
 from potluck.loop.jobs import Job
 from potluck.loop.worker import Worker
@@ -126,6 +126,7 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
+    keep_freed_memory()
     threading.Thread(target=_end_with, args=(parent, folder.make()), daemon=True).start()
     worker.cache.limit(folder, budget, at_once=True)
     try:
