@@ -10,6 +10,7 @@ import potluck.kit
 from generate import methods
 from generate.picture import picture
 from potluck.benchmark.store import Results, Row
+from potluck.core.settings import settings_of
 from potluck.methods import METHODS, method_class
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +64,8 @@ def _plain(text: str) -> str:
 
 
 @pages
-def test_options_say_where_their_defaults_come_from(name: str):
+def test_options_say_what_they_mean_and_where_their_defaults_come_from(name: str):
+    assert all(each.meaning for each in settings_of(method_class(name)))
     found = methods.origins(_page(name))
     assert all(found.values()), f"{name}.md: {[option for option, origin in found.items() if not origin]}"
 
