@@ -28,7 +28,7 @@ from potluck.flower.deploy.processes import free_ports
 from potluck.flower.node.audit import AuditLog
 from potluck.flower.node.file import read_node
 from potluck.runs import folder
-from real_processes import Commands, commands_in, rows, started_with
+from real_processes import Commands, commands_in, rows, started_with, wait_for
 
 EXPERIMENT = """
 [method]
@@ -76,6 +76,9 @@ class Soak:
         for index, path in enumerate(self.paths):
             commands.start(f"node-{index}", "node", "start", str(path), *self.secure)
         commands.start("run", "run", "experiment.toml", *self.secure, "--out", "run", "-q")
+        wait_for(
+            lambda: rows(self.place / "run") or not self.running(), "no round"
+        )  # then it is known to the server
 
     def running(self) -> bool:
         """Whether the run goes on."""
