@@ -74,13 +74,10 @@ def test_a_run_is_followed_from_its_start_until_it_is_killed_and_deleted(
         assert all(url.startswith((server.address, "data:", "blob:")) for url in visit.requests)
 
 
-@pytest.mark.parametrize("options", [{"color_scheme": "dark"}, PHONE], ids=["dark", "phone"])
-def test_many_runs_side_by_side_without_fault(
-    browser: Any, server: LiveServer, tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_many_runs_side_by_side_without_fault(browser: Any, server: LiveServer, tmp_path: Path) -> None:
     for name in ("standalone", "fedgh", "fedavg"):
         make_run(tmp_path, method=name, finished=name != "fedavg")
-    with Visit(browser, server.address, **options) as visit:
+    with Visit(browser, server.address, **PHONE) as visit:
         visit.page.wait_for_selector("html[data-live]")
         assert visit.page.locator("#live-runs tbody tr").count() == 3
         assert visit.faults() == []

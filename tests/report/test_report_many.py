@@ -14,7 +14,6 @@ from synthetic_runs import make_run
 
 pytestmark = pytest.mark.browser
 
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 ROWS = "#methods-table tbody tr:visible"
 
 
@@ -46,9 +45,8 @@ def test_axe_finds_no_fault_in_three_methods(browser: Any, compared: list[Path],
         assert visit.faults() == []
 
 
-@pytest.mark.parametrize("options", [{}, PHONE], ids=["desk", "phone"])
-def test_axe_finds_no_fault_in_many_methods(browser: Any, many: Path, options: dict[str, Any]):
-    with Visit(browser, many, **options) as visit:
+def test_axe_finds_no_fault_in_many_methods(browser: Any, many: Path):
+    with Visit(browser, many) as visit:
         visit.page.locator("#client-view").select_option("story")
         visit.page.locator("#architecture-view").select_option("difference")
         assert visit.faults() == []
