@@ -32,7 +32,8 @@ def test_every_python_that_is_named_is_in_cis_matrix():
     matrix = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())["jobs"]["check"]["strategy"][
         "matrix"
     ]
-    assert named == set(matrix["python"]) == {"3.11", "3.12", "3.13"}
+    assert named == {"3.11"}  # what all tests have passed on
+    assert set(matrix["python"]) == {"3.11", "3.12", "3.13"}  # what they are tried on
 
 
 def test_workflows_and_ci_call_targets_that_exist():
