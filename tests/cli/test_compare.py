@@ -56,7 +56,7 @@ def test_it_says_beforehand_what_it_will_do(potluck):
         "data.public = 0.1 of the rows are held out from all methods, because fedmd needs"
     )
     assert plan[2] == "On other models than standalone, so their lines will be set apart: fedin (nested5)."
-    assert "standalone  round 1/1" in plan[3]
+    assert "standalone-seed0  round 1/1" in plan[3]
 
 
 def test_a_line_on_other_models_is_neither_crowned_nor_tested(potluck, tmp_path: Path):
