@@ -37,6 +37,7 @@ REFERENCE = {
 MEASURED = {
     "Benchmark": "benchmark.md",
     "When federating helps": "when-it-helps.md",
+    "Every method as it comes": "usual.md",
     "Whole rounds or answers as they come": "asynchrony.md",
 }
 """Pages that `potluck benchmark` writes, where there are results."""
