@@ -118,7 +118,7 @@ def test_a_lost_run_is_submitted_again_until_it_makes_no_progress(tmp_path: Path
         return str(len(asked))
 
     with pytest.raises(PotluckError, match=f"{TRIES} times without a new round; .* --resume"):
-        run_to_the_end(follower, submit, pause=0.0)
+        run_to_the_end(follower, submit, pause=0.0, stuck=0.0)
     assert asked[0] is False
     assert all(asked[1:])
     assert len(asked) == 1 + 1 + 1 + TRIES - 1  # first, refused, the one with news, and those without

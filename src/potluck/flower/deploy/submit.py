@@ -24,6 +24,8 @@ from potluck.runs.lock import locked
 
 TRIES = 4
 """How often a run may be lost without a new round, before it is given up."""
+STUCK = 1800.0
+"""Seconds without a new round before it is given up: a machine in trouble can lose a run often in a few minutes."""
 
 
 def run_on_flower(
@@ -53,12 +55,14 @@ def run_on_flower(
         run_to_the_end(follower, lambda again: _submit(follower, experiment, resume or again, command))
 
 
-def run_to_the_end(follower: Follower, submit: Callable[[bool], str], *, pause: float = 5.0) -> None:
+def run_to_the_end(
+    follower: Follower, submit: Callable[[bool], str], *, pause: float = 5.0, stuck: float = STUCK
+) -> None:
     """Submit a run and follow it; one whose process was lost is submitted again, to go on from its checkpoint.
 
-    It is given up when it was lost `TRIES` times without a new round.
+    It is given up when it was lost `TRIES` times, for `stuck` seconds, without a new round.
     """
-    run, lost, done = submit(False), 0, -1
+    run, lost, done, news = submit(False), 0, -1, time.monotonic()
     while True:
         try:
             return follower.follow(run)
@@ -67,10 +71,12 @@ def run_to_the_end(follower: Follower, submit: Callable[[bool], str], *, pause: 
                 flwr(follower.processes, "stop", run, CONNECTION)
             raise
         except RunEnded as ended:
-            lost, done = (lost + 1 if follower.seen == done else 1), follower.seen
-            if lost == TRIES:
+            if follower.seen != done:
+                lost, done, news = 0, follower.seen, time.monotonic()
+            lost += 1
+            if lost >= TRIES and time.monotonic() - news >= stuck:
                 raise PotluckError(
-                    f"{ended}, {TRIES} times without a new round; look at the server's log, then go on with --resume."
+                    f"{ended}, {lost} times without a new round; look at the server's log, then go on with --resume."
                 ) from None
             print(f"{ended}; going on from its last checkpoint.", file=sys.stderr)
             run = _once_more(follower, submit, pause)
