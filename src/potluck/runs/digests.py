@@ -44,8 +44,15 @@ def of_file(path: Path, size: int | None = None) -> str:
 
 
 def of_experiment(run: Path) -> str:
-    """The digest of what a run asks; where it runs, and how the file is written, are no part of it."""
+    """The digest of what a run asks; where it runs, how long, and how the file is written are no part of it.
+
+    A run may be made longer; that it did not become shorter is checked when it is asked for again. A folder without an
+    experiment, of a loop that was put together by hand, has nothing that could be changed.
+    """
+    if not (run / EXPERIMENT).exists():
+        return ""
     asked = question(parse_toml(read_text(run / EXPERIMENT)))
+    asked.pop("schedule.rounds", None)
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
 
 
