@@ -16,11 +16,35 @@ FIGURES = "figures"
 
 def page(suite: Suite, results: Results) -> str:
     """The whole page; the same text for the same results."""
-    tasks = [task for task in suite.tasks if lines(results, task.name)]
+    tasks = measured_tasks(suite, results)
     parts = [_head(suite, results), _words(results, tasks)]
-    parts += [_task(task, lines(results, task.name)) for task in tasks]
-    parts += [_ranks(results, tasks), _footing(suite, results)]
+    parts += [_task(task, lines(results, task.name), _unable(task, results)) for task in tasks]
+    parts += [_ranks(results, tasks), _under_way(suite, results, tasks), _footing(suite, results)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def measured_tasks(suite: Suite, results: Results) -> list[Task]:
+    """The tasks that most of their methods have done; a few first rows are no table yet."""
+    return [task for task in suite.tasks if 2 * len(lines(results, task.name)) > len(task.methods)]
+
+
+def _unable(task: Task, results: Results) -> list[str]:
+    """Methods whose every trial on a task failed."""
+    scores: dict[str, list[float | None]] = {}
+    for trial in results.trials:
+        if trial.task == task.name:
+            scores.setdefault(trial.method, []).append(trial.validation)
+    return [method for method in task.methods if scores.get(method) and not any(scores[method])]
+
+
+def _under_way(suite: Suite, results: Results, tasks: Sequence[Task]) -> str:
+    """Tasks of the suite without a table so far."""
+    left = [
+        f"{task.title} ({len(lines(results, task.name))} of {len(task.methods)} methods)"
+        for task in suite.tasks
+        if task not in tasks
+    ]
+    return wrapped(f"Still to be measured: {'; '.join(left)}.") if left else ""
 
 
 def _head(suite: Suite, results: Results) -> str:
@@ -92,7 +116,7 @@ def _sentence(found: Sequence[Line], better: Sequence[Line], worse: Sequence[Lin
     return "; ".join(parts) + "."
 
 
-def _task(task: Task, found: Sequence[Line]) -> str:
+def _task(task: Task, found: Sequence[Line], unable: Sequence[str]) -> str:
     head = [
         f"## {task.title}",
         "",
@@ -104,7 +128,8 @@ def _task(task: Task, found: Sequence[Line]) -> str:
     body = [_row(line) for line in found]
     tail = [
         "",
-        f"Not beaten in accuracy and traffic at once: {', '.join(best)}.",
+        f"Not beaten in accuracy and traffic at once: {', '.join(best)}."
+        + (f" Cannot do this task: {', '.join(unable)}." if unable else ""),
         "",
         f"![Accuracy against traffic]({FIGURES}/benchmark-{task.name}.svg)",
     ]
@@ -160,7 +185,7 @@ def _footing(suite: Suite, results: Results) -> str:
 
 def draw(suite: Suite, results: Results, folder: Path) -> None:
     """The figures of the page."""
-    found = [task for task in suite.tasks if lines(results, task.name)]
+    found = measured_tasks(suite, results)
     for task in found:
         traffic_figure(task.title, lines(results, task.name), folder / f"benchmark-{task.name}.svg")
     ranks, critical = mean_ranks(results, [task.name for task in found])
