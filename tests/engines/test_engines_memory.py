@@ -50,7 +50,8 @@ if sys.argv[1] == "kept":
 weights = [torch.ones(2_000_000) for _ in range(3)]
 def step():
     return sum((one - 0.5).square().sum() for one in weights)
-step()
+for _ in range(10):  # until the memory that is kept has its size
+    step()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
     step()
@@ -69,4 +70,4 @@ def test_memory_of_temporaries_is_kept_for_the_next_ones() -> None:
         for how in ("given back", "kept")
     }
     few = 2000  # systems with huge pages have no more either way
-    assert faults["kept"] < max(few, faults["given back"] / 4)
+    assert faults["kept"] < max(few, faults["given back"] / 10)
