@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from potluck.cli import options
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -47,7 +49,7 @@ def benchmark(
 
     chosen = find_suite(suite)
     stored = Results.read(results, chosen.name)
-    say = _silent if quiet else typer.echo
+    say = options.silent if quiet else typer.echo
     if stale or confirm:
         return _look_back(chosen, stored, jobs or os.cpu_count() or 1, say if confirm else None)
     if page:
@@ -66,10 +68,6 @@ def benchmark(
         shlex.join(["potluck", *sys.argv[1:]]),
     )
     return _go(runner, jobs, say)
-
-
-def _silent(_: str) -> None:
-    """Say nothing."""
 
 
 def _look_back(suite: Suite, stored: Results, jobs: int, say: Callable[[str], None] | None) -> None:

@@ -102,3 +102,7 @@ def base_values(target: str) -> dict[str, Any]:
 
         return read_experiment(Path(target))
     return {"method": {"name": target}}
+
+
+def silent(_: str) -> None:
+    """What a command with `--quiet` says of its runs: nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -50,14 +50,12 @@ def tune(
     folder = _folder(out, name, resume)
     study = Study(values, what, folder, trials)
     typer.echo(f"{study.trials} trials of {', '.join(what.choices)}; the study is {folder}")
-    found = study.run(jobs or os.cpu_count() or 1, _silent if quiet else counted(study.trials, typer.echo))
+    found = study.run(
+        jobs or os.cpu_count() or 1, options.silent if quiet else counted(study.trials, typer.echo)
+    )
     best = write_outcome(values, what, found, folder)
     typer.echo(f"Best on validation: {found[0].score:.1%} with {words_of(found)}")
     typer.echo(f"Run it with: potluck run {best}")
-
-
-def _silent(_: Any) -> None:
-    """Say nothing."""
 
 
 def _folder(out: Path | None, name: str, resume: bool) -> Path:
