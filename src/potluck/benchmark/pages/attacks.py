@@ -32,7 +32,7 @@ def page(suite: Suite, results: Results) -> str:
         if found:
             parts.append(f"## {title[0].upper()}{title[1:]}\n\n{_seeds(results, grid)}")
             parts += [f"### {method}\n\n{_table(results, grid, method)}" for method in found]
-            if len({rule for _, rule in grid}) > 2:
+            if NOBODY in _axis(grid, 0):
                 parts += filter(None, [_advice(results, grid, found)])
                 parts.append(f"![Honest accuracy by attack and rule](figures/{_file(title)})")
     return "\n\n".join(parts) + "\n"
@@ -153,7 +153,7 @@ def draw(suite: Suite, results: Results, folder: Path) -> None:
     """For each data set one panel per method: rules × attacks, darker where honest clients are worse."""
     for title, grid in _titles(suite).items():
         methods = [method for method in _methods(grid) if _measured(results, grid, method)]
-        if not methods or len(_axis(grid, 1)) <= 2:
+        if not methods or NOBODY not in _axis(grid, 0):
             continue
         figure = new_figure(3.0 * len(methods), 3.0)
         panels = np.atleast_1d(figure.subplots(1, len(methods), sharey=True))
