@@ -195,6 +195,20 @@ def test_asynchronous_rounds_that_are_evaluated_have_the_scores_of_all_who_answe
     assert tested == {2: 4, 4: 4, 5: 4}
 
 
+def test_an_asynchronous_round_counts_every_client_as_it_stands_not_only_who_was_quick():
+    """Client 0 takes a second, client 1 three and a half: the first rounds are 0 0, 0 1, 0 0."""
+    seen = Recorder()
+    plan = {"buffer": 1, "concurrency": 2, "duration": lambda info, n, m: 1.0 + 2.5 * info.index}
+    make_loop(Standalone(), tiny(2), rounds=4, callbacks=[seen], **plan).run()
+    answered = [step.record.participants for step in seen.steps]
+    assert answered[:6] == [[0], [0], [0], [1], [0], [0]]
+    ends = [step for step in seen.steps if step.scores][:3]
+    assert [[one.client.index for one in step.scores] for step in ends] == [[0], [0, 1], [0, 1]]
+    last = {one.client.index: one.score.accuracy for one in ends[-1].scores}
+    assert ends[-1].record.accuracy == pytest.approx((last[0] + last[1]) / 2)
+    assert last[1] == {one.client.index: one.score.accuracy for one in ends[-2].scores}[1]
+
+
 @pytest.mark.parametrize("protocol", ["local", "received", "shared"])
 def test_scores_bear_the_round_they_are_of(protocol):
     seen = Recorder()

@@ -21,7 +21,8 @@ Select = Literal["auto", "validation", "test", "last"]
 class Evaluation(Settings):
     """How a comparison measures: one protocol for all its methods.
 
-    `local`: the round's participants right after training, on their own test data. `received`: all clients
+    `local`: the round's participants right after training, on their own test data; in asynchronous runs all clients
+    that have trained so far, each as it stands. `received`: all clients
     as if they had just got the server's message, on their own test data. `shared`: the same on one common
     test set. `global`: the server's own model on the common test set, where the method has one.
 

@@ -140,7 +140,11 @@ class Loop:
             )
         due = self.evaluation.due(context.round, context.rounds)
         scores = self.tester.after_round(context) if due else Scores()
-        now.answered, now.scores = 0, {}
+        now.answered = 0
+        if self.schedule.synchronous:
+            # Who answers in an asynchronous round is a matter of speed and luck, and a client's model changes in its
+            # own jobs only: there the latest score of every client counts, or rounds would be means over other clients.
+            now.scores = {}
         return scores
 
     def fetch(self, client: int) -> dict[str, Any]:

@@ -25,7 +25,8 @@ class Progress:
 
     `ended` counts training jobs that came to an end, `jobs` all jobs ever numbered, `draws` how often clients were
     drawn, `numbers` the training jobs that each client was sent; `recent` are the flights whose answers the server
-    keeps, by client, the oldest first; `answered` and `scores` are of the present round.
+    keeps, by client, the oldest first; `answered` is of the present round, and so are `scores` where the schedule is
+    synchronous; else they are the latest of every client.
     """
 
     state: Any
