@@ -52,7 +52,7 @@ def cells(folder: Path) -> dict[tuple[str, str], dict[str, str]]:
 def test_the_list_and_one_recipe_in_full(potluck):
     code, out, _ = potluck("recipes")
     assert code == 0
-    assert len(out.splitlines()) == 17
+    assert len(out.splitlines()) == 19
     assert "fedgh-table3          FedGH, Table 3" in out
     code, out, _ = potluck("recipes", "fedgh-table3")
     assert code == 0
@@ -151,6 +151,20 @@ def test_bad_input_is_one_sentence(potluck, tmp_path: Path, words: list[str], sa
     assert says in err
     assert len(err.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())  # nothing is begun
+
+
+def test_where_a_set_is_missing_the_message_names_the_columns_that_can_be_run(potluck, tmp_path: Path):
+    two = OWN.replace('models = { names = ["small-mlp", "fedhe-0"] }', 'data = { name = "mnist" }')
+    (tmp_path / "mine.toml").write_text(two)
+    code, _, err = potluck("reproduce", "mine.toml", "--scale", "paper", "--out", "r")
+    assert code == 2
+    assert "potluck data prepare mnist" in err
+    assert "enough for --columns alike,kib,rounds." in err
+    assert not (tmp_path / "r").exists()
+    code, _, _ = potluck(
+        *("reproduce", "mine.toml", "--scale", "paper", "--columns", "kib", "--out", "r", "-q")
+    )
+    assert code == 0
 
 
 @pytest.mark.parametrize(

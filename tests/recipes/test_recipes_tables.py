@@ -16,6 +16,7 @@ TABLES = {
     *("fedgh-table1", "fedgh-table3", "fedhe-homogeneous", "fedhe-heterogeneous"),
     *("pfedafm-table2", "pfedafm-table3", *(f"fedin-table{number}" for number in (1, 2, 3, 4, 5, 7, 8))),
     *(f"fedl2g-table{number}" for number in (1, 2, 3, 4)),
+    *("fedgh-ablation", "pfedafm-ablation"),
 }
 
 
@@ -51,11 +52,21 @@ def test_scales_are_what_they_say(name: str):
         assert quick.partition.clients <= 4
         assert quick.data.limit <= 500
         assert little.data.name == as_printed.data.name
-        assert little.data.limit == 5000
+        assert 1000 <= little.data.limit <= 4000
         assert little.schedule.rounds <= 80
         assert little.partition.clients <= min(40, as_printed.partition.clients)
         warm_up = (little.method.model_extra or {}).get("warm_up")
         assert warm_up is None or warm_up < little.schedule.rounds / 2
+
+
+def test_the_small_scale_keeps_populations_apart_and_trains_their_clients_alike():
+    work = plan(find_recipe("fedgh-table1"), "small").work
+    ten, fifty, hundred = (work["FedGH", setting, 0] for setting in ("c10-n10", "c10-n50", "c10-n100"))
+    assert [one.partition.clients for one in (ten, fifty, hundred)] == [10, 15, 20]
+    for one in (ten, fifty, hundred):
+        assert one.schedule.rounds * one.schedule.participation == pytest.approx(10, abs=0.5)
+        assert one.data.split == "1:1"
+        assert one.data.augment == ()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from potluck.cli import options
 from potluck.cli.compare import seed_list
 
 if TYPE_CHECKING:
-    from potluck.recipes.reproduce import Reproduction
+    from potluck.recipes.reproduce import Ended, Reproduction
 
 STEM = "reproduction"
 
@@ -52,14 +52,16 @@ def reproduce(
         Path | None, typer.Option("--out", help="folder for everything; else one in runs/")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="keep finished runs in --out")] = False,
+    store: Annotated[
+        Path | None, typer.Option("--store", help="add each measured cell to this CSV file")
+    ] = None,
     settings: options.Settings = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Run a paper's table again and show its numbers beside the measured ones."""
     flags = options.fields(locals())
-    from potluck.cli.progress import board
     from potluck.recipes.recipe import find_recipe
-    from potluck.recipes.reproduce import check_data, labels, plan, run_all
+    from potluck.recipes.reproduce import check_data, plan
     from potluck.recipes.scale import check_scale
     from potluck.runs.folder import chosen_folder
 
@@ -75,17 +77,41 @@ def reproduce(
         change=change,
     )
     check_data(table)
-    command = shlex.join(["potluck", *sys.argv[1:]])
+    ended = _storing(table, store, settings or [])
     with chosen_folder(out, f"{table.recipe.name}-{table.scale}") as place:
         _check_folder(table, place, settings or [], resume=resume)
-
-        with board(labels(table), quiet=quiet) as show:
-            keep = partial(_write, out=place, command=command, settings=settings or [])
-            keep(table)
-            run_all(table, place, watch=show, keep=keep, command=command)
+        _go(table, place, settings or [], ended, quiet=quiet)
     _show(table, place)
     if table.failures:
         raise typer.Exit(1)
+
+
+def _go(table: Reproduction, place: Path, settings: list[str], ended: Ended, *, quiet: bool) -> None:
+    from potluck.cli.progress import board
+    from potluck.recipes.reproduce import labels, run_all
+
+    command = shlex.join(["potluck", *sys.argv[1:]])
+    keep = partial(_write, out=place, command=command, settings=settings)
+    with board(labels(table), quiet=quiet) as show:
+        keep(table)
+        run_all(table, place, watch=show, keep=keep, ended=ended, command=command)
+
+
+def _storing(table: Reproduction, store: Path | None, settings: list[str]) -> Ended:
+    """What to do with every run that ended; a file that is something else is refused before anything is trained."""
+    from potluck.core.errors import PotluckError
+    from potluck.recipes.reproduce import tell_nobody
+    from potluck.recipes.store import add_cells, cells_of, read_cells
+
+    if store is None:
+        return tell_nobody
+    if settings:
+        raise PotluckError(
+            f"--store keeps what recipes say, and --set {settings[0]} changes it; leave one of them out, or write the "
+            "change into a recipe of your own."
+        )
+    read_cells(store)
+    return lambda key, run, core_seconds: add_cells(store, cells_of(table, key, run, core_seconds))
 
 
 def _words(text: str | None) -> list[str]:

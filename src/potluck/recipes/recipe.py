@@ -19,7 +19,10 @@ Values = dict[str, Any]
 NO_CELL = "n/a"
 """What stands in a recipe where the paper's table has no such cell: nothing is run for it."""
 
-_PRINTED = re.compile(r"-|n/a|\d+(\.\d+)?(±\d*\.?\d+)?")
+UNPRINTED = "?"
+"""What stands where a run is of interest and the paper prints no number for it."""
+
+_PRINTED = re.compile(r"-|n/a|\?|\d+(\.\d+)?(±\d*\.?\d+)?")
 
 
 class Part(BaseModel):
@@ -64,7 +67,7 @@ class Row(Part):
         for cell in value:
             if not _PRINTED.fullmatch(cell):
                 raise ValueError(
-                    f"{cell!r} is none of 97.6, 87.3±.2, - (printed dash) and n/a (no such cell)"
+                    f"{cell!r} is none of 97.6, 87.3±.2, - (printed dash), ? (run, not printed) and n/a (no such cell)"
                 )
         return value
 

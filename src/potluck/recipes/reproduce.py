@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -15,15 +16,24 @@ from potluck.api import execute
 from potluck.core.errors import PotluckError, unknown
 from potluck.experiment import Experiment, parse_experiment
 from potluck.experiment.comparable import comparable
+from potluck.experiment.sections import DataSettings
 from potluck.federation.population import experiment_data
 from potluck.loop.callbacks import Callback
 from potluck.recipes.measures import measure
 from potluck.recipes.recipe import Recipe, Values, slug
 from potluck.recipes.scale import Scale, differences, scaled
 from potluck.runs.read import read_run
+from potluck.runs.run import Run
 
 Key = tuple[str, str, int]
 """Row, setting and seed: one run, which serves every column of its setting."""
+
+Ended = Callable[[Key, Run, float | None], None]
+"""Told of every run that is whole, with the processor time that it took; none where it was there before."""
+
+
+def tell_nobody(key: Key, run: Run, core_seconds: float | None) -> None:
+    """For a reproduction that is not stored."""
 
 
 @dataclass(frozen=True)
@@ -138,12 +148,26 @@ def _chosen(kind: str, wanted: Sequence[str], there: Iterable[str]) -> tuple[str
 
 
 def check_data(table: Reproduction) -> None:
-    """Open every data set before anything is trained, so that a missing one is said at once."""
-    seen = []
+    """Open every data set before anything is trained; where one is missing, say so and what can be run without it."""
+    found: dict[DataSettings, PotluckError | None] = {}
     for experiment in table.work.values():
-        if experiment.data not in seen:
-            seen.append(experiment.data)
-            experiment_data(experiment)
+        if experiment.data not in found:
+            found[experiment.data] = _missing(experiment)
+    errors = [error for error in found.values() if error is not None]
+    if not errors:
+        return
+    settings = {setting for (_, setting, _), one in table.work.items() if found[one.data] is None}
+    columns = [name for name in table.columns if table.recipe.columns[name].setting in settings]
+    able = f" What lies here is enough for --columns {','.join(columns)}." if columns else ""
+    raise PotluckError(f"{errors[0]}{able}")
+
+
+def _missing(experiment: Experiment) -> PotluckError | None:
+    try:
+        experiment_data(experiment)
+    except PotluckError as error:
+        return error
+    return None
 
 
 def run_path(out: Path, key: Key) -> Path:
@@ -166,15 +190,18 @@ def run_all(
     *,
     watch: Callable[[str], AbstractContextManager[list[Callback]]],
     keep: Callable[[Reproduction], None],
+    ended: Ended = tell_nobody,
     command: str = "",
 ) -> None:
     """Do the work in order; `keep` is told after every run. One that fails is on record, the others go on."""
     for label, (key, experiment) in zip(labels(table), table.work.items(), strict=True):
         path = run_path(out, key)
         try:
+            before = _processor_time()
             with watch(label) as callbacks:
-                execute(experiment, out=path, resume=True, callbacks=callbacks, command=command)
-            collect(table, key, path)
+                run = execute(experiment, out=path, resume=True, callbacks=callbacks, command=command)
+            spent = None if run.was_finished else _processor_time() - before
+            ended(key, collect(table, key, path), spent)
         except Exception as error:
             table.failures[key] = _sentence(error)
             if not isinstance(error, PotluckError):  # not a user's mistake: whoever mends it needs the place
@@ -182,7 +209,13 @@ def run_all(
         keep(table)
 
 
-def collect(table: Reproduction, key: Key, path: Path) -> None:
+def _processor_time() -> float:
+    """What this process and its ended children have spent."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def collect(table: Reproduction, key: Key, path: Path) -> Run:
     """Measure a finished run for every column of its setting."""
     run = read_run(path)
     table.values[key] = {
@@ -190,6 +223,7 @@ def collect(table: Reproduction, key: Key, path: Path) -> None:
         for name in table.columns
         if (column := table.recipe.columns[name]).setting == key[1]
     }
+    return run
 
 
 def _sentence(error: Exception) -> str:

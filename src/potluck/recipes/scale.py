@@ -17,7 +17,8 @@ ABOUT: dict[Scale, str] = {
     "small": "a small version of the experiment: compare the order of the rows, over several seeds, not the numbers",
     "smoke": "two rounds on embedded digits: this shows that every cell runs, and its numbers mean nothing",
 }
-SMALL = {"rounds": 20, "rows": 5000, "clients": 20, "cohort": 5, "epochs": 5, "batch_size": 32}
+SMALL = {"turns": 10, "rows": 2000, "cohort": 5, "epochs": 1, "batch_size": 8}
+"""`turns` is how often a client takes part on average: all populations train for as long."""
 SMOKE = {"rounds": 2, "rows": 300, "clients": 4, "batch_size": 16}
 
 
@@ -39,21 +40,31 @@ def scaled(values: Values, scale: Scale, own: Values) -> Values:
 
 
 def _small(paper: Experiment) -> Values:
-    """Fewer rounds, rows, clients and epochs; smaller batches, since clients have fewer rows."""
-    clients = min(paper.partition.clients, SMALL["clients"])
-    cohort = min(SMALL["cohort"] / clients, 1.0) if clients < paper.partition.clients else 0.0
-    rounds = min(paper.schedule.rounds, SMALL["rounds"])
+    """A few rows, half of them to test on; each client takes part about ten times, for an epoch of small batches."""
+    clients = _fewer(paper.partition.clients)
+    participation = max(paper.schedule.participation, min(SMALL["cohort"] / clients, 1.0))
+    rounds = min(paper.schedule.rounds, round(SMALL["turns"] / participation))
     return {
-        "data": {"limit": SMALL["rows"]},
+        "data": {"limit": SMALL["rows"], "augment": [], **_halved(paper)},
         "partition": {"clients": clients, "rule": _without_floor(paper.partition.rule)},
         "training": {
             "epochs": min(paper.training.epochs, SMALL["epochs"]),
             "batch_size": min(paper.training.batch_size, SMALL["batch_size"]),
         },
-        "schedule": {"rounds": rounds, "participation": max(paper.schedule.participation, cohort)},
-        "evaluate": {"every": min(paper.evaluate.every, max(1, rounds // 10))},
+        "schedule": {"rounds": rounds, "participation": participation},
+        "evaluate": {"every": max(1, rounds // 5)},
         **_warm_up(paper, rounds),
     }
+
+
+def _fewer(clients: int) -> int:
+    """Ten of ten, 15 of 50, 20 of 100: fewer, and still different where the paper's populations are."""
+    return min(clients, 5 * round(2 * (clients / 10) ** (1 / 3)))
+
+
+def _halved(paper: Experiment) -> Values:
+    """Clients' own test samples are half of theirs: a tenth of so few would measure chance."""
+    return {} if paper.evaluate.protocol == "shared" else {"split": "1:1"}
 
 
 def _smoke(paper: Experiment) -> Values:

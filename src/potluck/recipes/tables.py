@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from potluck.analysis.text import MISSING
 from potluck.core.files import csv_cell
 from potluck.recipes.measures import ABOUT as MEASURES
-from potluck.recipes.recipe import NO_CELL, Recipe, Values, merged
+from potluck.recipes.recipe import NO_CELL, UNPRINTED, Recipe, Values, merged
 from potluck.recipes.reproduce import Cell, Reproduction
 from potluck.recipes.scale import ABOUT as SCALES
 from potluck.recipes.scale import flat
@@ -75,7 +75,9 @@ def printed_blocks(recipe: Recipe) -> list[Block]:
 
 
 def _printed(cells: Sequence[Cell]) -> list[str]:
-    return ["" if cell.printed == NO_CELL else cell.printed.replace("±", " ± ") for cell in cells]
+    return [
+        "" if cell.printed in (NO_CELL, UNPRINTED) else cell.printed.replace("±", " ± ") for cell in cells
+    ]
 
 
 def print_blocks(labels: Sequence[str], parts: Sequence[Block], console: Console) -> None:
@@ -247,7 +249,7 @@ def _records(table: Reproduction) -> list[dict[str, object]]:
                     "setting": column.setting,
                     "measure": column.measure,
                     "target": column.target or "",
-                    "paper": "" if mean == "-" else float(mean),
+                    "paper": "" if mean in ("-", UNPRINTED) else float(mean),
                     "paper_std": float(std) if std else "",
                     "here": cell.mean if cell.known else "",
                     "here_std": cell.std if math.isfinite(cell.std) else "",

@@ -1,0 +1,117 @@
+"""Measured cells as data: a line of a CSV file per cell and seed, added as runs end."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from potluck.benchmark.digests import experiment_digest
+from potluck.core.errors import PotluckError
+from potluck.core.files import read_text, write_atomic
+from potluck.recipes.recipe import NO_CELL
+from potluck.recipes.reproduce import Key, Reproduction
+from potluck.runs.run import Run
+
+
+@dataclass(frozen=True)
+class StoredCell:
+    """What one seed gave for one cell, and where it came from. `here` is empty where a target was not reached."""
+
+    recipe: str
+    scale: str
+    row: str
+    column: str
+    seed: int
+    paper: str
+    here: float | None
+    method: str
+    experiment: str
+    commit: str
+    versions: str
+    machine: str
+    date: str
+    command: str
+    core_seconds: float | None
+
+    @property
+    def place(self) -> tuple[str, str, str, str, int]:
+        """Which cell it is; one line is kept of each."""
+        return self.recipe, self.scale, self.row, self.column, self.seed
+
+
+def read_cells(file: Path) -> list[StoredCell]:
+    """What lies in a file; nothing where there is none."""
+    if not file.exists():
+        return []
+    lines = csv.DictReader(io.StringIO(read_text(file)))
+    names = [one.name for one in fields(StoredCell)]
+    if lines.fieldnames != names:
+        raise PotluckError(
+            f"{str(file)!r} does not hold measured cells: its columns are not {', '.join(names)}; choose another file."
+        )
+    return [_typed(line) for line in lines]
+
+
+def _typed(line: dict[str, str]) -> StoredCell:
+    numbers = {name: float(line[name]) if line[name] else None for name in ("here", "core_seconds")}
+    values: dict[str, Any] = {**line, **numbers, "seed": int(line["seed"])}
+    return StoredCell(**values)
+
+
+def add_cells(file: Path, cells: list[StoredCell]) -> None:
+    """Keep cells, each in the place of an earlier one; a run that was only read again keeps its time."""
+    known = {one.place: one for one in read_cells(file)}
+    for cell in cells:
+        before = known.get(cell.place)
+        if cell.core_seconds is None and before is not None and before.experiment == cell.experiment:
+            cell = StoredCell(**{**asdict(cell), "core_seconds": before.core_seconds})
+        known[cell.place] = cell
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [one.name for one in fields(StoredCell)], lineterminator="\n")
+    writer.writeheader()
+    for place in sorted(known):
+        writer.writerow({name: _text(value) for name, value in asdict(known[place]).items()})
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, out.getvalue())
+    except OSError as error:
+        raise PotluckError(
+            f"--store {str(file)!r} cannot be written ({error.strerror}); choose another file."
+        ) from None
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def cells_of(table: Reproduction, key: Key, run: Run, core_seconds: float | None) -> list[StoredCell]:
+    """The cells that one finished run fills; what made it is what its folder says."""
+    row, setting, seed = key
+    experiment, made = table.work[key], run.summary.get("made", {})
+    return [
+        StoredCell(
+            recipe=table.recipe.name,
+            scale=table.scale,
+            row=row,
+            column=name,
+            seed=seed,
+            paper=table.recipe.printed(row, name),
+            here=value if math.isfinite(value) else None,
+            method=experiment.method.name,
+            experiment=experiment_digest(experiment),
+            commit=str(made.get("commit") or ""),
+            versions=", ".join(f"{one} {made.get(one, '?')}" for one in ("potluck", "torch", "python")),
+            machine=str(made.get("machine") or ""),
+            date=str(made.get("started") or "")[:10],
+            command=run.command,
+            core_seconds=core_seconds,
+        )
+        for name, value in table.values[key].items()
+        if table.recipe.columns[name].setting == setting and table.recipe.printed(row, name) != NO_CELL
+    ]

@@ -1,0 +1,52 @@
+"""Measured cells as data: what is kept, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from potluck.recipes.store import read_cells
+
+WORDS = [
+    "reproduce",
+    "fedgh-table3",
+    "--scale",
+    "smoke",
+    "--rows",
+    "FedGH",
+    "--columns",
+    "c10,c10-kb,c10-rounds",
+]
+
+
+def test_every_cell_is_kept_with_what_made_it(potluck, tmp_path: Path):
+    code, _, err = potluck(*WORDS, "--seeds", "0,1", "--out", "r", "--store", "kept/cells.csv", "-q")
+    assert (code, err) == (0, "")
+    cells = read_cells(tmp_path / "kept/cells.csv")
+    assert [(one.column, one.seed) for one in cells] == [
+        (column, seed) for column in ("c10", "c10-kb", "c10-rounds") for seed in (0, 1)
+    ]
+    summary = json.loads((tmp_path / "r/cifar10/fedgh-seed1/summary.json").read_text())
+    assert cells[1].here == pytest.approx(100 * summary["best_accuracy"], abs=1e-3)
+    assert (cells[1].paper, cells[1].commit) == ("97.60", summary["made"]["commit"])
+    assert cells[1].command.startswith("potluck reproduce fedgh-table3")
+    assert cells[4].here is None  # nobody gets to 90 % in two rounds
+    assert cells[0].experiment != cells[1].experiment
+    assert all(one.core_seconds is not None and one.core_seconds > 0 for one in cells)
+
+    before = (tmp_path / "kept/cells.csv").read_text()
+    assert potluck(*WORDS, "--out", "r", "--resume", "--store", "kept/cells.csv", "-q")[0] == 0
+    assert (tmp_path / "kept/cells.csv").read_text() == before  # a run that was only read keeps its time
+
+
+def test_what_cannot_be_kept_is_said_before_anything_is_run(potluck, tmp_path: Path):
+    code, _, err = potluck(*WORDS, "--set", "training.lr=0.5", "--out", "r", "--store", "cells.csv", "-q")
+    assert code == 2
+    assert "--set training.lr=0.5 changes it" in err
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    code, _, err = potluck(*WORDS, "--out", "r", "--store", "other.csv", "-q")
+    assert code == 2
+    assert "'other.csv' does not hold measured cells" in err
+    assert not (tmp_path / "r").exists()
