@@ -52,7 +52,7 @@ def test_scales_are_what_they_say(name: str):
         assert quick.partition.clients <= 4
         assert quick.data.limit <= 500
         assert little.data.name == as_printed.data.name
-        assert 1000 <= little.data.limit <= 4000
+        assert 1000 <= little.data.limit <= 2000
         assert little.schedule.rounds <= 80
         assert little.partition.clients <= min(40, as_printed.partition.clients)
         warm_up = (little.method.model_extra or {}).get("warm_up")

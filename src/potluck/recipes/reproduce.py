@@ -84,7 +84,7 @@ class Reproduction:
 
     def _plain_cell(self, row: str, column: str) -> Cell:
         keys = [(row, self.recipe.columns[column].setting, seed) for seed in self.seeds]
-        values = tuple(self.values[key][column] for key in keys if key in self.values)
+        values = tuple(self.values[key][column] for key in keys if column in self.values.get(key, {}))
         return Cell(self.recipe.printed(row, column), values, any(key in self.failures for key in keys))
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import math
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from potluck.benchmark.digests import experiment_digest
 from potluck.core.errors import PotluckError
 from potluck.core.files import read_text, write_atomic
-from potluck.recipes.recipe import NO_CELL
-from potluck.recipes.reproduce import Key, Reproduction
+from potluck.recipes.recipe import NO_CELL, Recipe
+from potluck.recipes.reproduce import Key, Reproduction, plan
+from potluck.recipes.scale import Scale
 from potluck.runs.run import Run
 
 
@@ -88,6 +90,22 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def stored_table(recipe: Recipe, scale: Scale, cells: Sequence[StoredCell]) -> Reproduction:
+    """A recipe's table filled with what is stored of it; cells of other settings than the recipe's now are left out."""
+    mine = [one for one in cells if (one.recipe, one.scale) == (recipe.name, scale)]
+    table = plan(recipe, scale, seeds=sorted({one.seed for one in mine}) or [0])
+    digests = {key: experiment_digest(experiment) for key, experiment in table.work.items()}
+    for cell in mine:
+        column = recipe.columns.get(cell.column)
+        key = (cell.row, column.setting if column else "", cell.seed)
+        if digests.get(key) == cell.experiment:
+            here = math.nan if cell.here is None else cell.here
+            table.values.setdefault(key, {})[cell.column] = here
+    whole = {setting for _, setting, _ in table.values}
+    columns = tuple(name for name in table.columns if recipe.columns[name].setting in whole)
+    return replace(table, columns=columns)
 
 
 def cells_of(table: Reproduction, key: Key, run: Run, core_seconds: float | None) -> list[StoredCell]:
