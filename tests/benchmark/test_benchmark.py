@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from potluck.benchmark.confirm import confirm, label, sample, stale_rows
 from potluck.benchmark.digests import code_digest, experiment_digest
 from potluck.benchmark.pages import page_text, usual_place, write_page
+from potluck.benchmark.pages.choices import choices
 from potluck.benchmark.runner import Runner
 from potluck.benchmark.statistics import front, holm, lines, mean_ranks
 from potluck.benchmark.store import Results, Row, thinned
@@ -169,6 +171,28 @@ def test_ranks_and_the_front(tmp_path: Path):
     # Nemenyi: q(0.05; 4) = 2.569, times sqrt(4·5 / (6·2))
     assert critical == pytest.approx(2.569 * (20 / 12) ** 0.5, abs=0.01)
     assert front(lines(found, "one")) == ["standalone", "good"]
+
+
+def test_advice_keeps_to_its_constraint_and_to_methods_that_did_every_task(tmp_path: Path):
+    """fedmd needs public samples; of the others fedavg gains most and sends 1,000,000 numbers, fedgh 10."""
+    found = results(
+        tmp_path,
+        {"fedgh": 0.02, "fedmd": 0.05, "fedprox": -0.01, "fd": -0.02, "fedkd": -0.03, "fedavg": 0.04},
+    )
+    found.rows += [made("one", "fedproto", seed, 0.9) for seed in (0, 1, 2)]  # one task only
+    asked = [SimpleNamespace(name=name) for name in ("one", "two")]
+    public, none, little, late = choices(found, asked).splitlines()[2:]
+    assert (
+        "**fedmd** (+5.0 points in the mean of 2 tasks; significantly ahead on 2, behind on 0; at most 100 numbers)"
+        in public
+    )
+    assert none.index("**fedavg** (+4.0") < none.index("**fedgh** (+2.0")
+    assert "**fedgh** (+2.0" in little
+    assert "fedavg" not in little
+    assert "+10.0 points" in late  # newcomers' accuracy is 0.6 with the federation, 0.5 alone
+    assert "fedproto" not in choices(found, asked)
+    alone = choices(results(tmp_path, {"fedgh": -0.02}), asked)
+    assert "No public samples: train alone; the best of the others is **fedgh** (-2.0" in alone
 
 
 def test_digests_follow_the_question_and_the_code_not_the_words(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from potluck.benchmark.figures import rank_figure, traffic_figure
+from potluck.benchmark.pages.choices import choices
 from potluck.benchmark.pages.words import made_from, wrapped
 from potluck.benchmark.statistics import LEVEL, REFERENCE, Line, front, lines, mean_ranks
 from potluck.benchmark.store import Results
@@ -19,13 +20,25 @@ def page(suite: Suite, results: Results) -> str:
     tasks = measured_tasks(suite, results)
     parts = [_head(suite, results), _words(results, tasks)]
     parts += [_task(task, lines(results, task.name), _unable(task, results)) for task in tasks]
-    parts += [_ranks(results, tasks), _under_way(suite, results, tasks), _footing(suite, results)]
+    widest = ranked_tasks(tasks)
+    parts += [
+        choices(results, widest),
+        _ranks(results, widest),
+        _under_way(suite, results, tasks),
+        _footing(suite, results),
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def measured_tasks(suite: Suite, results: Results) -> list[Task]:
     """The tasks that most of their methods have done; a few first rows are no table yet."""
     return [task for task in suite.tasks if 2 * len(lines(results, task.name)) > len(task.methods)]
+
+
+def ranked_tasks(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks that the most methods were asked to do: over others a mean would leave most methods out."""
+    most = max((len(task.methods) for task in tasks), default=0)
+    return [task for task in tasks if len(task.methods) == most]
 
 
 def _unable(task: Task, results: Results) -> list[str]:
@@ -58,7 +71,8 @@ def _head(suite: Suite, results: Results) -> str:
         f"scored on "
         "validation. *Gain* is the difference to standalone training in points, and its p-value is Wilcoxon's "
         "signed-rank "
-        "test over the clients of all seeds, each paired with itself trained alone, with Holm's correction over "
+        "test over the clients of all seeds after the last round, each paired with itself trained alone, with "
+        "Holm's correction over "
         "the methods "
         f"of the task; bold where p < {LEVEL:g}. *Worst* is the mean of the worst tenth of the clients. *Newcomers* "
         f"is what "
@@ -162,12 +176,12 @@ def _ranks(results: Results, tasks: Sequence[Task]) -> str:
     ordered = sorted(ranks, key=lambda method: (ranks[method], method))
     told = ", ".join(f"{method} {ranks[method]:.1f}" for method in ordered)
     text = wrapped(
-        f"Mean ranks (1 is best) of the {len(ranks)} methods that did all {len(tasks)} tasks: {told}. Methods whose "
+        f"Mean ranks (1 is best) of the {len(ranks)} methods that did all of {len(tasks)} tasks: {told}. Methods whose "
         f"ranks "
         f"differ by less than {critical:.1f} (Nemenyi's critical difference at {LEVEL:g}) are not told apart by so "
         f"few tasks."
     )
-    return f"## Over all tasks\n\n{text}\n\n![Mean ranks]({FIGURES}/benchmark-ranks.svg)"
+    return f"## Ranks\n\n{text}\n\n![Mean ranks]({FIGURES}/benchmark-ranks.svg)"
 
 
 def _footing(suite: Suite, results: Results) -> str:
@@ -188,6 +202,6 @@ def draw(suite: Suite, results: Results, folder: Path) -> None:
     found = measured_tasks(suite, results)
     for task in found:
         traffic_figure(task.title, lines(results, task.name), folder / f"benchmark-{task.name}.svg")
-    ranks, critical = mean_ranks(results, [task.name for task in found])
+    ranks, critical = mean_ranks(results, [task.name for task in ranked_tasks(found)])
     if ranks:
         rank_figure(ranks, critical, folder / "benchmark-ranks.svg")
