@@ -2,163 +2,127 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from potluck.bench.population import AnyMethod, endless, population, serial_engine
+from potluck.bench.bare import BARE, Hand, Upload
+from potluck.bench.population import CLASSES, SHAPE, endless, population, serial_engine
 from potluck.bench.rows import Row
 from potluck.bench.trials import in_turns, ratio
-from potluck.core.model import ClientModel
-from potluck.core.payload import Tensors
+from potluck.core.client import Client
 from potluck.loop.jobs import Answer, Job
-from potluck.methods.fedavg import FedAvg
-from potluck.methods.fedgh import FedGH
-from potluck.methods.fedproto import FedProto
-from potluck.methods.fedprox import FedProx
-from potluck.methods.lg_fedavg import LGFedAvg
+from potluck.methods import METHODS, method_class
 
-GOAL, NETWORK, BATCH, BIG = 1.05, "cnn-3", 10, 256
-
-Loss = Callable[[Tensor, Tensor], Tensor]
+GOAL, BATCH = 1.05, 10
 
 
-class Bare:
-    """A client's data and model in the hands of somebody who writes loops."""
+@dataclass(frozen=True)
+class Setting:
+    """What is trained on: a usual network, the small one beside it, those that some methods need, and the images."""
 
-    def __init__(self, model: ClientModel, x: Tensor, y: Tensor, lr: float) -> None:
-        self.model, self.x, self.y, self.lr = model, x, y, lr
+    usual: str = "cnn-3"
+    shared: str = "cnn-5"
+    special: Mapping[str, str] | None = None
+    shape: tuple[int, ...] = SHAPE
+    public: int = 40
 
-    def train(self, order: Tensor, loss: Loss) -> None:
-        """One epoch."""
-        optimizer = torch.optim.SGD(self.model.parameters(), self.lr)
-        self.model.train()
-        for rows in torch.split(order, BATCH):
-            optimizer.zero_grad()
-            loss(self.x[rows], self.y[rows]).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        self.model.eval()
-
-    def plain(self, x: Tensor, y: Tensor) -> Tensor:
-        """Cross-entropy."""
-        return F.cross_entropy(self.model(x), y)
-
-    def means(self) -> Tensor:
-        """The mean feature of each class, in large batches."""
-        total, count = torch.zeros(10, self.model.feature_dim), torch.bincount(self.y, minlength=10)
-        with torch.no_grad():
-            for x, y in zip(torch.split(self.x, BIG), torch.split(self.y, BIG), strict=True):
-                total.index_add_(0, y, self.model.features(x))
-        present = count > 0
-        return total[present] / count[present, None]
-
-    def copy(self) -> Tensors:
-        """What is uploaded."""
-        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+    def network(self, method: str) -> str:
+        """The client's."""
+        return (self.special or {}).get(method, self.usual)
 
 
-def fedavg(me: Bare, order: Tensor, message: Any) -> object:
-    """Download, train, upload."""
-    me.model.load_state_dict(message.tensors)
-    me.train(order, me.plain)
-    return me.copy()
-
-
-def fedprox(me: Bare, order: Tensor, message: Any) -> object:
-    """The same with a pull towards what was downloaded."""
-    me.model.load_state_dict(message.tensors)
-    start = [tensor.detach().clone() for tensor in me.model.parameters()]
-
-    def loss(x: Tensor, y: Tensor) -> Tensor:
-        pairs = zip(me.model.parameters(), start, strict=True)
-        return me.plain(x, y) + 0.1 / 2 * torch.stack([(w - o).square().sum() for w, o in pairs]).sum()
-
-    me.train(order, loss)
-    return me.copy()
-
-
-def fedgh(me: Bare, order: Tensor, message: Any) -> object:
-    """The server's head, an epoch, class means."""
-    me.model.head.load_state_dict(message.weights)
-    me.train(order, me.plain)
-    return me.means()
-
-
-def fedproto(me: Bare, order: Tensor, message: Any) -> object:
-    """Features near the prototypes, class means. Here every class has one."""
-    rows = message.rows
-
-    def loss(x: Tensor, y: Tensor) -> Tensor:
-        features = me.model.features(x)
-        distance: Tensor = (features - rows[y]).square().mean(dim=1).mean()
-        return F.cross_entropy(me.model.head(features), y) + distance
-
-    me.train(order, loss)
-    return me.means()
-
-
-def lg_fedavg(me: Bare, order: Tensor, message: Any) -> object:
-    """The mean head, an epoch, the head."""
-    me.model.head.load_state_dict(message.weights)
-    me.train(order, me.plain)
-    return {name: tensor.detach().clone() for name, tensor in me.model.head.state_dict().items()}
-
-
-BY_HAND: dict[str, tuple[AnyMethod, Callable[[Bare, Tensor, Any], object]]] = {
-    "fedavg": (FedAvg(), fedavg),
-    "fedprox": (FedProx(), fedprox),
-    "fedgh": (FedGH(), fedgh),
-    "fedproto": (FedProto(prototype_weight=1.0), fedproto),
-    "lg-fedavg": (LGFedAvg(), lg_fedavg),
-}
+STAGED, NESTED = "mini-resnet-3", "slim-cnn@0.5"
+FULL = Setting(
+    special={"fedin": STAGED, "inclusivefl": STAGED, "heterofl": NESTED, "fedrolex": NESTED},
+)
+TINY = Setting(
+    "small-mlp",
+    "small-cnn",
+    {"fedin": "mini-resnet-1", "inclusivefl": "mini-resnet-1", "heterofl": NESTED, "fedrolex": NESTED},
+    (1, 8, 8),
+    20,
+)
 
 
 class Pair:
     """One client's jobs twice: by the method in a worker, and by hand from the same start on the same batches."""
 
-    def __init__(self, name: str, samples: int) -> None:
-        method, self.by_hand = BY_HAND[name]
-        federation = population(1, [NETWORK], samples, BATCH)
+    def __init__(self, name: str, samples: int, setting: Setting = FULL) -> None:
+        method, self.by_hand = method_class(name)(), BARE[name]
+        federation = population(
+            1,
+            [setting.network(name)],
+            samples,
+            BATCH,
+            shape=setting.shape,
+            shared=setting.shared,
+            public=setting.public,
+        )
         engine = serial_engine(method, federation)
         loop = endless(method, federation, engine, 1)
         loop.step()  # from now on the server knows something
         self.worker, self.client = engine.worker, engine.worker.client(0)
         self.message = loop.server.message(federation.task.clients[0], loop.server.context())
-        model = federation.members[0].build()
-        model.load_state_dict(self.client.model.state_dict())
-        self.bare_client = Bare(model.eval(), *self.client.train.take(slice(None)), self.client.lr)
+        self.hand = _hand(self.client)
         self.jobs = self.by_hands = 1
+        self.sent: Upload = {}
+        self.sent_by_hand: Upload = {}
 
     def ours(self) -> None:
         """A job, not tested."""
         answer = self.worker.run(Job(self.jobs + 1, "train", 0, self.jobs, 1, 1, self.message))
         assert isinstance(answer, Answer), answer
+        assert answer.payload is not None
+        tensors, numbers = answer.payload.flatten()
+        self.sent = {**tensors, **numbers}
         self.jobs += 1
 
     def bare(self) -> None:
         """The job of the same number by hand."""
         self.client.begin("train", self.by_hands, 1, 1)
-        order = torch.randperm(len(self.bare_client.y), generator=self.client.rng("batches"))
-        self.by_hand(self.bare_client, order, self.message)
+        self.sent_by_hand = self.by_hand(self.hand, self.message)
         self.by_hands += 1
 
     def check(self) -> None:
-        """Both must have done the very same arithmetic."""
-        mine, theirs = self.client.model.state_dict(), self.bare_client.model.state_dict()
-        assert all(torch.equal(mine[name], theirs[name]) for name in mine), "the two loops differ"
+        """Both must have done the very same arithmetic, and have the same to send."""
+        assert _same(self.client.model.state_dict(), self.hand.model.state_dict()), "the two models differ"
+        assert _same(self.sent, self.sent_by_hand), "what the two would send differs"
+
+
+def _hand(client: Client) -> Hand:
+    """What a client is between two jobs, without its ways."""
+    task, public = client.task, client.task.public
+    return Hand(
+        copy.deepcopy(client.model),
+        *client.train.take(slice(None)),
+        client.lr,
+        BATCH,
+        client.rng,
+        copy.deepcopy({**client.private, **client._modules}),
+        CLASSES,
+        client.info.name,
+        task.seed,
+        None if public is None else public.take(slice(None)),
+    )
+
+
+def _same(mine: Upload, theirs: Upload) -> bool:
+    """The same names with the very same numbers."""
+    pairs = [(torch.as_tensor(mine[name]), torch.as_tensor(theirs.get(name, torch.nan))) for name in mine]
+    return mine.keys() == theirs.keys() and all(torch.equal(one, other) for one, other in pairs)
 
 
 def measure(*, quick: bool = False) -> Iterator[Row]:
     """A method's job ÷ its bare loop, in processor time."""
-    for name in list(BY_HAND)[: 2 if quick else None]:
-        pair = Pair(name, 20 if quick else 200)
-        seconds = in_turns(
-            {"ours": pair.ours, "bare": pair.bare}, 2 if quick else 25, clock=time.process_time
-        )
+    setting = TINY if quick else FULL
+    for name in list(METHODS)[: 2 if quick else None]:
+        pair = Pair(name, 20 if quick else 200, setting)
+        actions = {"ours": pair.ours, "bare": pair.bare}
+        seconds = in_turns(actions, 2 if quick else 25, clock=time.process_time)
         pair.check()
-        spread = ratio(seconds["ours"], seconds["bare"])
-        yield Row("method ÷ its bare loop", f"{name}, {NETWORK}, batch {BATCH}", spread, goal=GOAL)
+        what = f"{name}, {setting.network(name)}, batch {BATCH}"
+        yield Row("method ÷ its bare loop", what, ratio(seconds["ours"], seconds["bare"]), goal=GOAL)

@@ -71,8 +71,10 @@ def population(
     tests: int = 0,
     epochs: int = 1,
     shape: tuple[int, ...] = SHAPE,
+    shared: str | None = None,
+    public: int = 0,
 ) -> Federation:
-    """Clients that take turns with the models, each with rows of one common array."""
+    """Clients that take turns with the models, each with rows of one common array; for some methods more is shared."""
     images = random_images(shape)
     return assemble(
         [
@@ -90,6 +92,8 @@ def population(
         training=Training(epochs=epochs, batch_size=batch, lr=0.01),
         seed=0,
         builders={name: builder(name, shape) for name in models},
+        shared_builder=None if shared is None else builder(shared, shape),
+        public=images.select(_rows(IMAGES // 2, public)) if public else None,
         label="random images",
     )
 
