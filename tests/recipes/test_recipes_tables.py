@@ -136,6 +136,12 @@ def test_what_the_methods_get():
     assert small["HeteroFL", "iid", 0].models.names == ("width5",)
     assert small["FedIN", "iid", 0].models.names == ("nested5",)
     guide = plan(find_recipe("fedl2g-table4"), "paper").work["FedL2G-f", "500", 0]
-    assert guide.method.model_extra == {"server_lr": 500, "warm_up": 50}
+    assert guide.method.model_extra == {
+        "server_lr": 500,
+        "guide_weight": 1.0,
+        "warm_up": 50,
+        "quiz": "kept",
+        "quiz_size": 10,
+    }
     public = plan(find_recipe("fedhe-homogeneous"), "paper").work
     assert (public["FedMD", "mnist", 0].data.public, public["FedHe", "mnist", 0].data.public) == (0.1, 0.0)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, jvp
+from torch.func import grad, jvp, vjp
 from torch.nn.functional import cross_entropy
 
 from potluck.core import (
@@ -67,16 +67,27 @@ class Guiding:
     """The settings of both methods and the work they share."""
 
     server_lr: float = setting(
-        1.0, "step η_s of the guiding vectors (the paper, with 100 classes: 0.1)", gt=0
+        10.0, "step η_s of the guiding vectors (the paper, with 100 classes and guide_weight 1: 0.1)", gt=0
     )
-    warm_up: int | None = setting(None, "rounds in which only the vectors learn; unset: a tenth of all", ge=0)
-    quiz_size: int = setting(0, "samples that only the vectors learn from; 0: one batch", ge=0)
+    guide_weight: float = setting(
+        0.1, "how much the distance to the vectors counts beside cross-entropy (the paper: 1)", gt=0
+    )
+    warm_up: int = setting(0, "first rounds in which only the vectors learn (the authors' code: 50)", ge=0)
+    quiz: Literal["drawn", "kept"] = setting(
+        "drawn", "a new quiz in every job, which that job does not train on, or (the paper) one for good"
+    )
+    quiz_size: int = setting(
+        0,
+        "samples of the quiz; 0: one batch, at most a fifth of a client's samples (the paper: one batch)",
+        ge=0,
+    )
     divide_by: Literal["senders", "participants"] = setting(
         "senders", "a class's gradients are averaged over who sent that class (Alg. 1), or over all (eq. 6)"
     )
     server_clip: float | None = setting(100.0, "longest averaged gradient; unset: any", gt=0)
     small_clients: Literal["half", "skip"] = setting(
-        "half", "a client with less than two batches: half of it is the quiz, or (the authors) it sits out"
+        "half",
+        "a client with less than a batch beside its quiz takes part (a quiz is at most half of it) or sits out",
     )
 
     def first_guides(self, ctx: Context, width: int) -> Tensor:
@@ -90,25 +101,32 @@ class Guiding:
         nothing = guides[:0], torch.zeros(0, dtype=torch.int64, device=guides.device)
         if self.small_clients == "skip" and len(study) < (me.training.batch_size or len(me.train)):
             return nothing
-        warm_up = int(me.rounds / 10) if self.warm_up is None else self.warm_up
-        if me.round > warm_up:
-            me.fit(guided_loss, guides, outputs, samples=study)  # eq. 4
+        if me.round > self.warm_up:
+            me.fit(guided_loss, guides, outputs, self.guide_weight, samples=study)  # eq. 4
         if not len(quiz):
             return nothing
-        batch = next(me.batches(1, study))
-        pi = guide_gradient(me.model, outputs, guides, batch, me.prepare(*quiz.take(slice(None))), me.lr)
+        batch, asked = next(me.batches(1, study)), me.prepare(*quiz.take(slice(None)))
+        pi = guide_gradient(me.model, outputs, guides, batch, asked, me.lr, self.guide_weight)
         labels = pi.any(dim=1).nonzero()[:, 0]
         return pi[labels], labels
 
     def split(self, me: Client) -> tuple[Samples, Samples]:
-        """Some samples, one batch unless told, are the quiz set; the rest is the study set. The same in every job.
+        """Some samples are the quiz set; the rest is the study set.
 
         They are drawn at random: rows often lie by class, and the first ones would be of the lowest classes alone.
+        A quiz that is kept costs a client these samples for good, which the smallest clients cannot spare.
         """
-        count, wanted = len(me.train), self.quiz_size or me.batch_size()
-        size = wanted if self.small_clients == "skip" else min(wanted, count // 2)
-        rows = torch.randperm(count, generator=generator(me.task.seed, "quiz", me.info.name))
+        count = len(me.train)
+        stream = generator(me.task.seed, "quiz", me.info.name) if self.quiz == "kept" else me.rng("quiz")
+        rows = torch.randperm(count, generator=stream)
+        size = self.asked(count, me.batch_size())
         return me.train.select(rows[:size].sort().values), me.train.select(rows[size:].sort().values)
+
+    def asked(self, count: int, batch: int) -> int:
+        """How many of a client's samples are its quiz."""
+        if not self.quiz_size:
+            return min(batch, max(count // 5, 1), count // 2)
+        return self.quiz_size if self.small_clients == "skip" else min(self.quiz_size, count // 2)
 
     def move(self, guides: Tensor, updates: Sequence[Update[Any]], ctx: Context) -> Tensor:
         """v^c ← v^c − η_s · mean of the gradients sent for c; a class that nobody sent stays put.
@@ -170,7 +188,7 @@ class FedL2GFeatures(Guiding, Method[Tensor, Guides, FeatureGradients]):
     sees_latest: ClassVar[bool] = True
 
     server_lr: float = setting(
-        10.0, "step η_s of the guiding vectors (the paper, with 512 features: 100)", gt=0
+        100.0, "step η_s of the guiding vectors (the paper, with 512 features and guide_weight 1: 100)", gt=0
     )
 
     def init_server(self, ctx: Context) -> Tensor:
@@ -202,19 +220,27 @@ def guide_features(model: ClientModel, x: Tensor) -> tuple[Tensor, Tensor]:
     return features, model.head(features)
 
 
-def guided_loss(model: ClientModel, x: Tensor, y: Tensor, guides: Tensor, outputs: Outputs) -> Tensor:
-    """Mean cross-entropy plus the mean squared distance to the class's guiding vector (eq. 4)."""
+def guided_loss(
+    model: ClientModel, x: Tensor, y: Tensor, guides: Tensor, outputs: Outputs, weight: float
+) -> Tensor:
+    """Mean cross-entropy plus the weighted mean squared distance to the class's guiding vector (eq. 4)."""
     guided, scores = outputs(model, x)
-    return cross_entropy(scores, y) + (guided - guides[y]).square().mean()
+    return cross_entropy(scores, y) + weight * (guided - guides[y]).square().mean()
 
 
 def guide_gradient(
-    model: ClientModel, outputs: Outputs, guides: Tensor, study: Batch, quiz: Batch, lr: float
+    model: ClientModel,
+    outputs: Outputs,
+    guides: Tensor,
+    study: Batch,
+    quiz: Batch,
+    lr: float,
+    weight: float = 1.0,
 ) -> Tensor:
     """π = dCE(θ'; quiz)/dG with θ' = θ − η_c ∇L(θ; G, study), exactly and without second derivatives.
 
-    The guide term's gradient is linear in G, so π^c = 2η_c/(M·B) Σ_{study, y=c} J(x)·∇CE(θ'; quiz), where J
-    is the derivative of what is guided: one product in forward mode (eq. 7; eq. 9 drops factors).
+    The guide term's gradient is linear in G, so π^c = 2λη_c/(M·B) Σ_{study, y=c} J(x)·∇CE(θ'; quiz), where J
+    is the derivative of what is guided and λ its weight: one product in forward mode (eq. 7; eq. 9 drops factors).
     """
     parameters: Tensors = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
@@ -226,19 +252,40 @@ def guide_gradient(
         return vectors
 
     with pure_training_mode(model, single=min(len(study[1]), len(quiz[1])) == 1):
-        direction = grad(quiz_loss)(pseudo_step(model, parameters, outputs, guides, study, lr))
-        pushed = jvp(guided, (parameters,), (direction,))[1]
+        direction = grad(quiz_loss)(pseudo_step(model, parameters, outputs, guides, study, lr, weight))
+        pushed = along(guided, parameters, direction)
     pi = torch.zeros_like(guides).index_add_(0, study[1], pushed.detach())
-    return pi * (2 * lr / (guides.shape[1] * len(study[1])))
+    return pi * (2 * weight * lr / (guides.shape[1] * len(study[1])))
+
+
+def along(function: Callable[[Tensors], Tensor], point: Tensors, direction: Tensors) -> Tensor:
+    """J·direction, the derivative of `function` at a point along a direction.
+
+    Some layers have no derivative in forward mode: torch's fused LSTM for CPUs. Then it is the derivative of
+    v ↦ Jᵀv, which is linear in v, applied to the direction: two products in reverse mode give the same.
+    """
+    try:
+        pushed: Tensor = jvp(function, (point,), (direction,))[1]
+        return pushed
+    except NotImplementedError:
+        value, pull, *_ = vjp(function, point)
+        twice: Tensor = vjp(lambda v: pull(v)[0], torch.zeros_like(value))[1](direction)[0]
+        return twice
 
 
 def pseudo_step(
-    model: ClientModel, parameters: Tensors, outputs: Outputs, guides: Tensor, study: Batch, lr: float
+    model: ClientModel,
+    parameters: Tensors,
+    outputs: Outputs,
+    guides: Tensor,
+    study: Batch,
+    lr: float,
+    weight: float = 1.0,
 ) -> Tensors:
     """θ' = θ − η_c ∇L(θ; G, study) (eq. 5), while the model keeps θ."""
 
     def study_loss(tensors: Tensors) -> Tensor:
-        loss: Tensor = call_with(model, tensors, guided_loss, *study, guides, outputs)
+        loss: Tensor = call_with(model, tensors, guided_loss, *study, guides, outputs, weight)
         return loss
 
     gradient = grad(study_loss)(parameters)

@@ -24,8 +24,6 @@ ALONE = {
 """The task whose standalone run has the same networks, for methods that need nested ones."""
 
 WEAK = {
-    "fedl2g-l": "two of the 20 rounds warm up its vectors while networks do not train, and a batch of each client's "
-    "samples is kept for the quiz; without the warm-up it is within the margin",
     "heterofl": "a client holds a slice of one model for all, down to a sixteenth of its width, where training alone "
     "gives the small networks weights of their own",
     "fedrolex": "a client's slice of the one model, down to a sixteenth of its width, is another one in every round",
