@@ -12,10 +12,11 @@ from torch.nn import functional as F
 
 from potluck.bench.bare.hand import Hand, Upload
 from potluck.core.model import ClientModel
-from potluck.core.random import generator
 
 Weights = dict[str, Tensor]
 Outputs = Callable[[ClientModel, Tensor], tuple[Tensor, Tensor]]
+WEIGHT = 0.1
+"""How much the distance to a guiding vector counts."""
 
 
 def fedl2g_logits(me: Hand, message: Any) -> Upload:
@@ -53,7 +54,7 @@ def _learn(me: Hand, guides: Tensor, outputs: Outputs) -> Upload:
     quiz, study = _split(me)
 
     def guided(found: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
-        return F.cross_entropy(found[1], y) + (found[0] - guides[y]).square().mean()
+        return F.cross_entropy(found[1], y) + WEIGHT * (found[0] - guides[y]).square().mean()
 
     me.train(lambda x, y: guided(outputs(me.model, x), y), rows=study)
     rows = study[me.order(len(study))[: me.batch]]
@@ -71,16 +72,13 @@ def _learn(me: Hand, guides: Tensor, outputs: Outputs) -> Upload:
     pushed = jvp(lambda tensors: call(tensors, x)[0], (weights,), (answers,))[1]
     me.model.eval()
     pi = torch.zeros_like(guides).index_add_(0, y, pushed.detach())
-    pi = pi * (2 * me.lr / (guides.shape[1] * len(y)))
+    pi = pi * (2 * WEIGHT * me.lr / (guides.shape[1] * len(y)))
     labels = pi.any(dim=1).nonzero()[:, 0]
     return {"rows": pi[labels], "labels": labels}
 
 
 def _split(me: Hand) -> tuple[Tensor, Tensor]:
-    """One batch for the quiz, the rest to study; drawn once."""
-    if "quiz" not in me.kept:
-        size = min(me.batch, len(me.y) // 2)
-        order = torch.randperm(len(me.y), generator=generator(me.seed, "quiz", me.name))
-        me.kept["quiz"] = order[:size].sort().values, order[size:].sort().values
-    found: tuple[Tensor, Tensor] = me.kept["quiz"]
-    return found
+    """A batch for the quiz, but at most a fifth, and the rest to study."""
+    size = min(me.batch, len(me.y) // 5)
+    order = torch.randperm(len(me.y), generator=me.rng("quiz"))
+    return order[:size].sort().values, order[size:].sort().values
