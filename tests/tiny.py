@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from potluck.core.client import Client
-from potluck.core.method import Method, Update
+from potluck.core.method import Method, Update, check_needs
 from potluck.core.model import ClientModel
-from potluck.core.needs import check_needs
 from potluck.core.random import seeded
 from potluck.core.task import ClientInfo, Context
 from potluck.core.training import Training
@@ -19,9 +18,8 @@ from potluck.engines.serial import SerialEngine
 from potluck.federation.federation import Federation, Member
 from potluck.federation.own import federate
 from potluck.loop.callbacks import Callback, Step
-from potluck.loop.evaluation import Evaluation
 from potluck.loop.loop import Loop
-from potluck.loop.schedule import Clock, Schedule
+from potluck.loop.schedule import Clock, Evaluation, Schedule
 from potluck.loop.worker import Worker
 
 

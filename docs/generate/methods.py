@@ -44,7 +44,7 @@ def travels(name: str) -> str:
 
 def needs(name: str) -> str:
     """What the method asks of a federation under its usual options."""
-    from potluck.experiment.method_settings import make_method
+    from potluck.experiment.experiment import make_method
     from potluck.methods import method_class
 
     cls = method_class(name)

@@ -33,7 +33,7 @@ class Message:
 def messages(name: str) -> tuple[Message, Message]:
     """What goes down to a client, and what comes up from it."""
     from potluck.core.method import payload_types
-    from potluck.experiment.method_settings import make_method
+    from potluck.experiment.experiment import make_method
     from potluck.methods import method_class
 
     down, up = payload_types(make_method(method_class(name), {}))

@@ -40,7 +40,7 @@ def methods() -> str:
 
 
 def _row(name: str) -> tuple[object, ...]:
-    from potluck.experiment.method_settings import make_method
+    from potluck.experiment.experiment import make_method
     from potluck.methods import method_class
 
     cls = method_class(name)

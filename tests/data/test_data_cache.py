@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from potluck.data.cache import Raw, cached
-from potluck.data.files import data_root
+from potluck.data.load import data_root
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from potluck.core.errors import PotluckError
 from potluck.data import Data, as_data, load_data
-from potluck.data.transforms import MeanImage, Normalise, statistics
+from potluck.data.dataset import MeanImage, Normalise, statistics
 
 
 def small(n_train=8, n_test=4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import torch
 
 import potluck
 from potluck.core.errors import PotluckError
-from potluck.data import parse_partition
+from potluck.core.samples import Samples
+from potluck.data import Partition, parse_partition
+from potluck.data.partitions import Iid
 from potluck.data.partitions.skew import Look, Skew, blurred, rotated
 from potluck.experiment import parse_experiment
 from potluck.federation.population import build_federation
@@ -50,14 +53,14 @@ def test_clients_are_spread_over_the_whole_range_in_an_order_of_the_seed():
     assert rule.looks(1, 0, (1, 8, 8))[0].rotate == 0
 
 
-def federation(rule: str) -> Any:
+def federation(rule: str, own: Partition | None = None) -> Any:
     values = {
         "data": {"limit": 200, "split": "6:2:2"},
         "partition": {"rule": rule, "clients": 4},
         "models": {"names": ["small-mlp"]},
     }
     experiment = parse_experiment({"method": {"name": "standalone"}, **values})
-    return build_federation(experiment, experiment.build_method())
+    return build_federation(experiment, experiment.build_method(), partition=own)
 
 
 def test_all_of_a_clients_images_are_changed_alike_and_its_rows_are_those_of_the_base():
@@ -73,6 +76,25 @@ def test_all_of_a_clients_images_are_changed_alike_and_its_rows_are_those_of_the
             turn = one.train.transform.rotate
             assert torch.allclose(mine.take(slice(0, len(mine)))[0], rotated(x, turn) if turn else x)
     assert len({one.train.transform.rotate for one in skewed.members}) == 4
+
+
+@dataclass(frozen=True)
+class Dimmer(Iid):
+    """Client i sees everything i times fainter than it is."""
+
+    def seen(self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]) -> list[Samples]:
+        return [
+            replace(one, transform=lambda x, one=one, i=i: one.transform(x) / i)
+            for i, one in enumerate(samples, 1)
+        ]
+
+
+def test_any_rule_may_say_how_its_clients_see():
+    dimmed, plain = federation("iid", Dimmer()), federation("iid")
+    for number, (one, other) in enumerate(zip(dimmed.members, plain.members, strict=True), 1):
+        for mine, theirs in ((one.train, other.train), (one.test, other.test)):
+            everything = slice(0, len(mine))
+            assert torch.equal(mine.take(everything)[0], theirs.take(everything)[0] / number)
 
 
 def test_the_text_says_all_of_the_rule():

@@ -22,7 +22,7 @@ from potluck.engines.pool import PoolEngine
 from potluck.experiment import read_experiment
 from potluck.loop.callbacks import Callback
 from potluck.loop.loop import Loop
-from potluck.runs import decide_engine
+from potluck.runs import engine as run_engine
 from tiny import Net, StopAt
 
 FOLDER = Path(sys.argv[1])
@@ -76,7 +76,7 @@ def decisions() -> dict[str, Any]:
         asked.append(places)
         return 1, {1: 1.0}
 
-    with patch.object(decide_engine, "best_crowd", crowd):
+    with patch.object(run_engine, "best_crowd", crowd):
         run("standalone", {"device": "away"}, "alone")
         run("standalone", {"device": "away"}, "alone", resume=True)
     return {"asked": asked, "one worker on one device": engine_of("alone")}

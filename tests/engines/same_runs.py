@@ -11,10 +11,9 @@ from potluck.core.method import Method
 from potluck.core.training import Training
 from potluck.core.tree import flatten
 from potluck.federation.federation import Federation
-from potluck.loop.evaluation import Evaluation
 from potluck.loop.jobs import Engine
 from potluck.loop.loop import Loop
-from potluck.loop.schedule import Clock, Schedule
+from potluck.loop.schedule import Clock, Evaluation, Schedule
 from potluck.loop.worker import Worker
 from tiny import Recorder, tiny
 

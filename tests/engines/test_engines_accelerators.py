@@ -22,7 +22,7 @@ from potluck.engines.pool.anew import hindrance
 from potluck.engines.pool.costs import Costs
 from potluck.federation.population import pick_devices
 from potluck.loop.jobs import Job
-from potluck.runs.blueprint import RunBlueprint
+from potluck.runs.engine import RunBlueprint
 from potluck.runs.resolve import Parts
 
 HERE = Path(__file__).parent

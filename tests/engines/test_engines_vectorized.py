@@ -118,11 +118,11 @@ def test_a_loss_that_raises_is_told_to_each_client():
 
 def test_auto_decides_once_and_writes_it_down(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     import potluck
-    from potluck.runs import decide_engine
+    from potluck.runs import engine as run_engine
 
     monkeypatch.chdir(tmp_path)
     for answer, word in ((True, "on"), (False, "off")):
-        monkeypatch.setattr(decide_engine, "is_faster_together", lambda task, make, answer=answer: answer)
+        monkeypatch.setattr(run_engine, "is_faster_together", lambda task, make, answer=answer: answer)
         values = {"engine": {"name": "serial", "vectorize": "auto"}, "method": {"name": "standalone"}}
         run = potluck.run(values, rounds=1, clients=4, models="small-mlp", training={"epochs": 1})
         assert f'vectorize = "{word}"' in (run.path / "experiment.toml").read_text()

@@ -12,7 +12,7 @@ import pytest
 import potluck
 from potluck.core.errors import PotluckError
 from potluck.core.training import Training
-from potluck.data.partitions.dirichlet import Dirichlet
+from potluck.data.partitions.rules import Dirichlet
 from potluck.methods.fedgh import FedGH
 from tiny import tiny
 

@@ -15,7 +15,7 @@ from potluck.flower.deploy.follow import Follower, RunEnded, listed
 from potluck.flower.deploy.processes import Processes
 from potluck.flower.deploy.submit import TRIES, run_to_the_end
 from potluck.runs import folder
-from potluck.runs.lock import locked
+from potluck.runs.folder import locked
 
 LIVES, DIES = "import time; time.sleep(600)", "raise SystemExit('out of memory')"
 

@@ -46,7 +46,7 @@ def test_every_public_name_says_what_it_is():
 
 def test_a_name_of_two_packages_is_described_once():
     pages = reference.pages()
-    place = "potluck.data.partitions.base.Partition"
+    place = "potluck.data.partitions.rules.Partition"
     assert f"::: {place}\n" in pages["reference/api/potluck.md"]
     assert f"[`Partition`][{place}]" in pages["reference/api/potluck.data.md"]
     shown = [line for page in pages.values() for line in page.splitlines() if line.startswith("::: ")]

@@ -17,10 +17,9 @@ from potluck.core.training import Training
 from potluck.engines.serial import SerialEngine
 from potluck.experiment import make_method, parse_experiment
 from potluck.kit import SliceMean, average_parts, centre, clip_changes, mean_rows, middle_rows
-from potluck.loop.evaluation import Evaluation
 from potluck.loop.jobs import Answer, Failure
 from potluck.loop.loop import Loop
-from potluck.loop.schedule import Schedule
+from potluck.loop.schedule import Evaluation, Schedule
 from potluck.loop.worker import Worker
 from potluck.methods import method_class
 from potluck.methods.fd import FD

@@ -14,8 +14,8 @@ from potluck.core.payload import Payload
 from potluck.core.random import generator
 from potluck.core.task import ClientInfo, Context
 from potluck.loop.dispatch import ClientFailed
-from potluck.loop.evaluation import Evaluation
 from potluck.loop.loop import TooFewClients
+from potluck.loop.schedule import Evaluation
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedgh import FedGH
 from potluck.methods.standalone import Standalone
@@ -235,8 +235,7 @@ def test_one_client_per_architecture_can_stand_for_all():
 
 
 def test_accuracy_is_the_unweighted_mean_over_clients():
-    from potluck.loop.evaluation import summarise
-    from potluck.loop.score import Score
+    from potluck.loop.score import Score, summarise
 
     summary = summarise([Score(1, 2, 1.0), Score(8, 8, 4.0)])
     assert summary.accuracy == 0.75

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from potluck.core.tree import Flat, flatten, size, unflatten
-from potluck.loop.cache import ClientCache
+from potluck.loop.worker import ClientCache
 from tiny import tiny
 
 FED = tiny(4, hidden=(5,))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from potluck.loop import dispatch
-from potluck.loop.evaluation import Evaluation
 from potluck.loop.jobs import Job
+from potluck.loop.schedule import Evaluation
 from potluck.methods.fedavg import FedAvg
 from tiny import Recorder, make_loop, tiny
 

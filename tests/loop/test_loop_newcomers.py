@@ -22,9 +22,9 @@ from potluck.core.training import Training
 from potluck.core.tree import flatten
 from potluck.federation.federation import Federation, Member
 from potluck.federation.own import federate
-from potluck.loop.evaluation import Evaluation
 from potluck.loop.jobs import Failure, Job
 from potluck.loop.newcomers import Newcomer, draw, join, means, without
+from potluck.loop.schedule import Evaluation
 from potluck.loop.score import Score, score_outputs
 from potluck.loop.worker import Worker
 from potluck.methods import METHODS, method_class

@@ -17,10 +17,10 @@ from sklearn.metrics import confusion_matrix, f1_score, log_loss
 from torch.nn import functional as F
 
 from potluck.core.payload import PayloadError
-from potluck.loop.evaluation import Evaluation, summarise
 from potluck.loop.jobs import Answer, Job
 from potluck.loop.letter import pack_scores, unpack_scores
-from potluck.loop.score import BINS, Score, score_outputs
+from potluck.loop.schedule import Evaluation
+from potluck.loop.score import BINS, Score, score_outputs, summarise
 from potluck.methods.standalone import Standalone
 from tiny import Recorder, make_loop, tiny
 

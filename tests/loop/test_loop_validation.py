@@ -11,7 +11,7 @@ import potluck
 from potluck.core.errors import PotluckError
 from potluck.federation.federation import Federation, Member
 from potluck.federation.own import federate
-from potluck.loop.evaluation import Evaluation
+from potluck.loop.schedule import Evaluation
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.standalone import Standalone
 from tiny import Recorder, make_loop, points, seeded_net

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 import potluck
 from potluck.core.model import tensors_of
 from potluck.core.training import Training
-from potluck.loop.evaluation import Evaluation
+from potluck.loop.schedule import Evaluation
 from potluck.methods.fedgen import FedGen, HeadAndCounts, HeadAndGenerator, diversity, label_shares
 from potluck.methods.lg_fedavg import LGFedAvg
 from potluck.models import build_model

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from potluck.core.errors import PotluckError
-from potluck.core.needs import check_needs
+from potluck.core.method import check_needs
 from potluck.core.training import Training
 from potluck.federation.own import Member, federate
 from potluck.kit import Head

@@ -9,7 +9,7 @@ from potluck.core.method import Update
 from potluck.core.task import Context
 from potluck.core.training import Training
 from potluck.kit import Weights, average
-from potluck.loop.evaluation import Evaluation
+from potluck.loop.schedule import Evaluation
 from potluck.methods import method_class
 from tiny import Recorder, context, make_loop, same_state, seeded_net, tiny
 

@@ -16,7 +16,7 @@ import pytest
 
 from potluck.report.live.serve import LiveServer
 from potluck.report.live.watched import Watched
-from potluck.runs.heartbeat import EVERY, Heartbeat, read_heartbeat
+from potluck.runs.writer import EVERY, Heartbeat, read_heartbeat
 from synthetic_runs import make_run
 
 

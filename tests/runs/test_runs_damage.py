@@ -16,7 +16,7 @@ from stopping import flip, stop, truncate
 
 from potluck.core.errors import PotluckError
 from potluck.runs import folder, generations
-from potluck.runs.lock import locked
+from potluck.runs.folder import locked
 
 NeverStopped = Callable[[str], Path]
 

@@ -12,7 +12,7 @@ from potluck.bench.trials import Spread, in_turns, ratio
 from potluck.core.samples import Samples
 from potluck.core.training import cross_entropy_loss
 from potluck.data import Data, partition
-from potluck.data.transforms import Normalise
+from potluck.data.dataset import Normalise
 from potluck.models import build_model
 
 RULES = ("iid", "dirichlet:0.1", "pathological:2")

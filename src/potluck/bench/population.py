@@ -15,14 +15,13 @@ from potluck.core.model import ClientModel
 from potluck.core.random import generator, seeded
 from potluck.core.samples import Samples
 from potluck.core.training import Training
-from potluck.data.transforms import Normalise
+from potluck.data.dataset import Normalise
 from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
 from potluck.federation.federation import Builder, Federation, Member, assemble
-from potluck.loop.evaluation import Evaluation
 from potluck.loop.jobs import Engine
 from potluck.loop.loop import Loop
-from potluck.loop.schedule import Schedule
+from potluck.loop.schedule import Evaluation, Schedule
 from potluck.loop.worker import Worker
 from potluck.models import build_model
 

@@ -58,7 +58,7 @@ def _show_method(name: str) -> None:
     from potluck.core.method import payload_types
     from potluck.core.payload import field_kinds
     from potluck.core.settings import settings_of
-    from potluck.experiment.method_settings import make_method
+    from potluck.experiment.experiment import make_method
     from potluck.methods import method_class
 
     cls = method_class(name)

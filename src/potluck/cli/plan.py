@@ -12,7 +12,7 @@ from potluck.core.method import Need
 from potluck.core.random import one_thread
 from potluck.engines.trial import BATCHES, time_training
 from potluck.experiment import Experiment
-from potluck.runs.decide_engine import decide_engine
+from potluck.runs.engine import decide_engine
 from potluck.runs.folder import EXPERIMENT, SUMMARY, check_folder
 from potluck.runs.resolve import Resolved, resolve
 

@@ -2,9 +2,8 @@
 
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError, unknown
-from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update, payload_types
+from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update, check_needs, payload_types
 from potluck.core.model import ClientModel, load_tensors, norms_at_rest, tensors_of, with_statistics
-from potluck.core.needs import check_needs
 from potluck.core.payload import Nothing, Payload, PayloadError, Tensors
 from potluck.core.random import derive_seed, generator, one_thread, seeded
 from potluck.core.samples import ClassMean, Samples, outputs

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import os
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from potluck.core.errors import PotluckError
-
-
-def data_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """The folder that holds data sets: `root`, else `POTLUCK_DATA`, else the user's cache folder."""
-    if root is not None:
-        return Path(root).expanduser()
-    if named := os.environ.get("POTLUCK_DATA"):
-        return Path(named).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "potluck"
 
 
 def find(name: str, folders: Iterable[Path], file: str) -> Path:

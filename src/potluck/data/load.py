@@ -9,7 +9,6 @@ from pathlib import Path
 from potluck.core.errors import PotluckError, unknown
 from potluck.data.dataset import Data
 from potluck.data.fetch import Download
-from potluck.data.files import data_root
 from potluck.data.sources import (
     cifar,
     digits,
@@ -58,6 +57,16 @@ def load_data(
     if image_size is not None and image_size < 1:
         raise PotluckError(f"image_size is {image_size}; it must be at least 1.")
     return source.load(Request(data_root(root), rest, label, groups, image_size, text))
+
+
+def data_root(root: str | os.PathLike[str] | None = None) -> Path:
+    """The folder that holds data sets: `root`, else `POTLUCK_DATA`, else the user's cache folder."""
+    if root is not None:
+        return Path(root).expanduser()
+    if named := os.environ.get("POTLUCK_DATA"):
+        return Path(named).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "potluck"
 
 
 def list_data() -> list[Source]:

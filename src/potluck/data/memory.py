@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from potluck.core.errors import PotluckError
-from potluck.data.dataset import Data
-from potluck.data.transforms import Cast, Normalise
+from potluck.data.dataset import Cast, Data, Normalise
 
 
 def as_data(

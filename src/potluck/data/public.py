@@ -11,7 +11,7 @@ from potluck.core.random import derive_seed
 from potluck.core.samples import Samples
 from potluck.data.dataset import Data
 from potluck.data.load import load_data
-from potluck.data.partitions.base import Rows
+from potluck.data.partitions.rules import Rows
 
 
 def public_samples(

@@ -20,7 +20,7 @@ from potluck.engines.pool.crowd import best_crowd
 from potluck.engines.trial import BATCHES
 from potluck.experiment import parse_experiment
 from potluck.federation.population import pick_device
-from potluck.runs.blueprint import blueprint
+from potluck.runs.engine import blueprint
 from potluck.runs.resolve import Parts, resolve
 
 KINDS = {

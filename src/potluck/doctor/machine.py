@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 import potluck
-from potluck.data.files import data_root
-from potluck.data.load import WITH_REST, list_data
+from potluck.data.load import WITH_REST, data_root, list_data
 from potluck.doctor.finding import Finding
 from potluck.engines.memory import available_memory
 

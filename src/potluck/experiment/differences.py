@@ -8,8 +8,7 @@ from typing import Any
 
 from potluck.core.settings import settings_of
 from potluck.experiment.checks import known_settings
-from potluck.experiment.experiment import Experiment
-from potluck.experiment.files import dotted
+from potluck.experiment.experiment import Experiment, dotted
 
 
 @functools.cache

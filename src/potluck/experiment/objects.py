@@ -7,8 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.experiment.experiment import Experiment
-from potluck.experiment.files import dotted
+from potluck.experiment.experiment import Experiment, dotted
 
 
 def _settings_of(*sections: str) -> set[str]:

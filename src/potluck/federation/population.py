@@ -1,22 +1,27 @@
-"""An experiment's population: load the data, have it dealt, give every client its model."""
+"""An experiment's population: load the data, deal them, give every client its model."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method, Need
 from potluck.core.model import ClientModel
-from potluck.core.random import seeded
-from potluck.data import Data, Partition, load_data
+from potluck.core.random import derive_seed, seeded
+from potluck.core.samples import Samples
+from potluck.core.task import CPU
+from potluck.data import Data, Partition, load_data, match_shares, parse_partition, split_in_three
 from potluck.data.augment import augmentation
+from potluck.data.public import hold_out, public_samples
 from potluck.experiment import Experiment
-from potluck.federation.deal import deal
 from potluck.federation.devices import Device, assign_by_memory, fleet
 from potluck.federation.federation import Builder, Federation, Member, as_client_model, assemble
 from potluck.models import assign, build_model, count_parameters, resolve_models, smallest
@@ -250,3 +255,76 @@ def _in_zoo(name: str) -> bool:
     except PotluckError:
         return False
     return True
+
+
+# -- who holds what --------------------------------------------------------------------------------------------
+
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Training, validation and test samples of each client, and what all may see."""
+
+    train: list[Samples]
+    validation: list[Samples]
+    test: list[Samples]
+    shared_test: Samples | None
+    public: Samples | None
+
+
+def deal(
+    experiment: Experiment,
+    method: Method[Any, Any, Any],
+    data: Data,
+    device: torch.device = CPU,
+    partition: Partition | None = None,
+) -> Dealt:
+    """Hold out what is shared or public, then deal the rest to clients and split each client's part.
+
+    With `pool = "train"` the publisher's test part stays apart: it is the shared test set, each client's own
+    test rows are its fair share of it, and of `data.split` only the validation part acts. Otherwise all rows are
+    dealt and each client's part is split. Rows are brought to `device` once, for all clients.
+    """
+    settings, seed = experiment.data, experiment.seed
+    wants_shared = bool({"shared", "global"} & {experiment.evaluate.protocol, *experiment.evaluate.also})
+    keep_apart = settings.pool == "train" or (settings.pool == "auto" and wants_shared)
+    data = (data if keep_apart else data.merged()).on(device)
+    shared_test = data.test
+    rows: Rows = np.arange(len(data))
+    if wants_shared and shared_test is None:
+        held, rows = hold_out(len(data), settings.shared_test, derive_seed("shared test", seed))
+        shared_test = data.view(held)
+    public, rows = _public(experiment, method, data, rows)
+    rule = partition or parse_partition(experiment.partition.rule)
+    groups = None if data.groups is None else data.groups.numpy()[rows]
+    labels = data.y.numpy()[rows]
+    parts = rule.assign(labels, experiment.partition.clients, seed, groups)
+    apart = data.test is not None
+    train, validation, test = list[Samples](), list[Samples](), list[Samples]()
+    for index, part in enumerate(parts):
+        mine = split_in_three(
+            rows[part], settings.split, seed=seed, client=f"client-{index}", test_apart=apart
+        )
+        for samples, piece in zip((train, validation, test), mine, strict=True):
+            samples.append(data.view(piece))
+    if data.test is not None:
+        shares = match_shares(parts, labels, data.test.labels.numpy(), seed)
+        test = [data.test_view(share) for share in shares]
+    train, validation, test = (rule.seen(one, seed, data.input_shape) for one in (train, validation, test))
+    return Dealt(train, validation, test, shared_test, public)
+
+
+def _public(
+    experiment: Experiment, method: Method[Any, Any, Any], data: Data, rows: Rows
+) -> tuple[Samples | None, Rows]:
+    choice = experiment.data.public
+    if choice == "auto":
+        choice = 0.1 if Need.PUBLIC_DATA in method.requires() else 0.0
+    if not choice:
+        return None, rows
+    if isinstance(choice, str):
+        return public_samples(data, choice, experiment.seed, experiment.data.root)[0], rows
+    held, kept = hold_out(len(rows), choice, experiment.seed)
+    return data.view(rows[held]), rows[kept]

@@ -17,11 +17,10 @@ from potluck.loop.attack import Attackers
 from potluck.loop.attack.measure import outcome
 from potluck.loop.callbacks import Arrival, Callback, End, Step, watching
 from potluck.loop.dispatch import Dispatcher
-from potluck.loop.evaluation import Evaluation
 from potluck.loop.jobs import Answer, Engine, Failure, Job
 from potluck.loop.progress import Progress
 from potluck.loop.records import Scores, count_exchanges, record_step
-from potluck.loop.schedule import Clock, Schedule
+from potluck.loop.schedule import Clock, Evaluation, Schedule
 from potluck.loop.server import Server
 from potluck.loop.tester import Tester
 

@@ -15,8 +15,8 @@ from potluck.core.payload import Payload
 from potluck.core.random import generator, seeded
 from potluck.core.task import ClientInfo, Task
 from potluck.loop.dispatch import Dispatcher
-from potluck.loop.evaluation import Evaluation
 from potluck.loop.jobs import Job, Test
+from potluck.loop.schedule import Evaluation
 from potluck.loop.score import Score
 from potluck.loop.server import Server
 

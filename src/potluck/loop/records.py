@@ -9,10 +9,10 @@ from typing import Any
 
 from potluck.core.method import Method, PaperAccounting, Update
 from potluck.core.task import ClientInfo
-from potluck.loop.evaluation import Protocol, summarise
 from potluck.loop.jobs import Answer, Failure
 from potluck.loop.progress import Flight
-from potluck.loop.score import Score
+from potluck.loop.schedule import Protocol
+from potluck.loop.score import Score, summarise
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""Who works next, how many answers make a server step, and how long everything takes on the virtual clock."""
+"""When clients work and when they are tested: draws, answers per server step, protocols, the virtual clock."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +11,8 @@ import torch
 
 from potluck.core.payload import Payload
 from potluck.core.settings import Settings, setting
-from potluck.core.task import Averaging, ClientInfo, Rule
+from potluck.core.task import Averaging, ClientInfo, Rule, Task
+from potluck.loop.jobs import Test
 
 Mode = Literal["auto", "sync", "async"]
 
@@ -117,3 +118,72 @@ class Clock:
     duration: Callable[[ClientInfo, int, Payload], float] = lambda client, number, message: 1.0
     upload: Callable[[ClientInfo, int], float] = lambda client, size: 0.0
     available: Callable[[ClientInfo, int], bool] | None = None
+
+
+Protocol = Literal["local", "received", "shared", "global"]
+Protocols = tuple[Protocol, ...]
+Select = Literal["auto", "validation", "test", "last"]
+
+
+@dataclass(frozen=True)
+class Evaluation(Settings):
+    """How a comparison measures: one protocol for all its methods.
+
+    `local`: the round's participants right after training, on their own test data; in asynchronous runs all clients
+    that have trained so far, each as it stands. `received`: all clients
+    as if they had just got the server's message, on their own test data. `shared`: the same on one common
+    test set. `global`: the server's own model on the common test set, where the method has one.
+
+    Clients' validation samples are looked at in the very jobs of the chosen protocol (for `shared` and `global`: as
+    if clients had just got the server's message), and say which round was the best one.
+    """
+
+    protocol: Protocol = setting("local", "which test gives `accuracy`")
+    also: Protocols = setting((), "further protocols, recorded beside it")
+    every: int = setting(1, "rounds between evaluations; the last round always has one", ge=1)
+    clients: Literal["all", "one-per-architecture"] = setting(
+        "all", "whom `received` and `shared` test after a round"
+    )
+    select: Select = setting(
+        "auto", "what the best round is best on; auto: validation samples where clients have some, else test"
+    )
+    newcomers: float = setting(
+        0.0, "share of the clients kept out of training; at the end they join, or train alone", ge=0, lt=1
+    )
+    newcomer_epochs: int | None = setting(None, "how long they train; unset: training.epochs", ge=1)
+
+    @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        """All protocols to record, the chosen one first."""
+        return (self.protocol, *(name for name in self.also if name != self.protocol))
+
+    def due(self, round_number: int, rounds: int) -> bool:
+        """Whether a round is evaluated; the last one always is."""
+        return round_number % self.every == 0 or round_number == rounds
+
+    def tests_in_training(self, task: Task) -> tuple[Test, ...]:
+        """What training jobs end with: the local scores, which need no job of their own."""
+        own: tuple[Test, ...] = ("own",) if "local" in self.protocols else ()
+        return (*own, *self._validation(task)) if self.protocol == "local" else own
+
+    def tests(self, task: Task) -> tuple[Test, ...]:
+        """The test sets that need jobs of their own after a round."""
+        names: dict[Protocol, Test] = {"received": "own", "shared": "shared"}
+        tests = tuple(names[name] for name in self.protocols if name in names)
+        return tests if self.protocol == "local" else (*tests, *self._validation(task))
+
+    def last_tests(self, task: Task) -> tuple[Test, ...]:
+        """What every client is tested on at the end."""
+        test: Test = "shared" if self.protocol in ("shared", "global") else "own"
+        return (test, *self._validation(task))
+
+    def _validation(self, task: Task) -> tuple[Test, ...]:
+        return ("validation",) if any(info.validation for info in task.clients) else ()
+
+    def population(self, task: Task, absent: Collection[int] = ()) -> list[int]:
+        """Which clients the `received` and `shared` protocols ask; never absent ones."""
+        present = [info for info in task.clients if info.index not in absent]
+        if self.clients == "all":
+            return [info.index for info in present]
+        first = {info.architecture: info.index for info in reversed(present)}
+        return sorted(first.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -96,3 +97,34 @@ def _confusion(true: NDArray[Any], guess: NDArray[Any], classes: int) -> tuple[t
     pairs, counts = np.unique(true * classes + guess, return_counts=True)
     columns = (pairs // classes, pairs % classes, counts)
     return tuple(zip(*(column.tolist() for column in columns), strict=True))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Scores of several clients as one: unweighted means, the spread of accuracies, and their micro average."""
+
+    accuracy: float | None = None
+    std: float | None = None
+    loss: float | None = None
+    micro: float | None = None
+    macro_f1: float | None = None
+    calibration_error: float | None = None
+
+
+def summarise(scores: Iterable[Score]) -> Summary:
+    """Mean over clients; all None where nobody was tested."""
+    values = list(scores)
+    if not values:
+        return Summary()
+    accuracies = [score.accuracy for score in values]
+    mean = sum(accuracies) / len(values)
+    std = math.sqrt(sum((accuracy - mean) ** 2 for accuracy in accuracies) / len(values))
+    micro = sum(score.correct for score in values) / sum(score.samples for score in values)
+    return Summary(
+        mean,
+        std,
+        sum(score.loss for score in values) / len(values),
+        micro,
+        sum(score.macro_f1 for score in values) / len(values),
+        sum(score.calibration_error for score in values) / len(values),
+    )

@@ -9,9 +9,9 @@ from potluck.core.samples import Samples, outputs
 from potluck.core.task import Context
 from potluck.loop.attack import Attackers
 from potluck.loop.dispatch import Dispatcher
-from potluck.loop.evaluation import Evaluation, Protocol
 from potluck.loop.jobs import Test
 from potluck.loop.records import ClientScore, Scores
+from potluck.loop.schedule import Evaluation, Protocol
 from potluck.loop.score import Score, score_outputs
 from potluck.loop.server import Server
 

@@ -1,8 +1,17 @@
 """Client networks: a zoo by name, groups of it, and any module of the user's own."""
 
 from potluck.models.card import Layer, ModelCard, describe, measure_speed
-from potluck.models.groups import assign, count_parameters, groups, resolve_models, smallest
-from potluck.models.registry import build_model, example_shape, model_names, model_summary
+from potluck.models.registry import (
+    assign,
+    build_model,
+    count_parameters,
+    example_shape,
+    groups,
+    model_names,
+    model_summary,
+    resolve_models,
+    smallest,
+)
 from potluck.models.split import check_split, split
 
 __all__ = [

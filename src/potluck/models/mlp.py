@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from potluck.core.model import ClientModel
 from potluck.models.dense import Dense
-from potluck.models.family import Entry, Request
-from potluck.models.init import he_normal
+from potluck.models.family import Entry, Request, he_normal
 
 
 class MLP(ClientModel):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.model import ClientModel
 from potluck.models.dense import Dense
-from potluck.models.init import he_normal
+from potluck.models.family import he_normal
 
 Projection = Literal["linear", "mlp", "pool"]
 

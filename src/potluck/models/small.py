@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.core.model import ClientModel
-from potluck.models.family import Entry, Request
-from potluck.models.init import he_normal
+from potluck.models.family import Entry, Request, he_normal
 
 FEATURES = 64
 

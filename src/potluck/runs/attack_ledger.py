@@ -7,8 +7,8 @@ from typing import Any
 from potluck.loop.attack import Attackers
 from potluck.loop.attack.measure import outcome
 from potluck.loop.callbacks import Callback, End
-from potluck.loop.evaluation import Protocol
 from potluck.loop.records import Scores
+from potluck.loop.schedule import Protocol
 
 
 class AttackLedger(Callback):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from potluck.core.samples import Transform
-from potluck.data.transforms import Cast, MeanImage, Normalise
+from potluck.data.dataset import Cast, MeanImage, Normalise
 
 
 def describe_input(transform: Transform | None) -> dict[str, Any] | None:

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
 from potluck.core.errors import PotluckError
-from potluck.core.method import Method
-from potluck.core.needs import check_needs
+from potluck.core.method import Method, check_needs
 from potluck.core.optimizers import check_amp
 from potluck.data import Data, Partition
 from potluck.experiment import Experiment

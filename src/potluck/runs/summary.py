@@ -9,9 +9,9 @@ from typing import Any
 
 from potluck.core.method import PaperAccounting
 from potluck.core.task import Task
-from potluck.loop.evaluation import Summary, summarise
 from potluck.loop.newcomers import Newcomer, means
 from potluck.loop.records import Scores
+from potluck.loop.score import Summary, summarise
 from potluck.runs.selection import best_row
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from potluck.core.random import one_thread
-from potluck.engines.choose import make_engine
 from potluck.federation.clock import make_clock
 from potluck.federation.flops import flops_per_round
 from potluck.loop import attack
@@ -22,17 +21,14 @@ from potluck.loop.worker import Worker
 from potluck.runs import folder
 from potluck.runs.answers import KeepAnswers
 from potluck.runs.attack_ledger import AttackLedger
-from potluck.runs.blueprint import blueprint
 from potluck.runs.checkpointer import Checkpointer
-from potluck.runs.decide_engine import decide_engine
-from potluck.runs.heartbeat import Heartbeat
-from potluck.runs.lock import locked
+from potluck.runs.engine import blueprint, decide_engine, make_engine
+from potluck.runs.folder import locked
 from potluck.runs.privacy_ledger import PrivacyLedger
-from potluck.runs.provenance import provenance
 from potluck.runs.read import read_run
 from potluck.runs.resolve import Resolved
 from potluck.runs.run import Run
-from potluck.runs.writer import RunWriter
+from potluck.runs.writer import Heartbeat, RunWriter, provenance
 
 
 @dataclass(frozen=True)

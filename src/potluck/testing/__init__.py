@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from potluck.core.method import Method
-from potluck.core.needs import check_needs
+from potluck.core.method import Method, check_needs
 from potluck.core.random import one_thread
 from potluck.federation.federation import Federation
 from potluck.loop.jobs import Engine

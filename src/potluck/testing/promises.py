@@ -16,10 +16,9 @@ from potluck.core.method import Method, payload_types
 from potluck.engines.serial import SerialEngine
 from potluck.federation.federation import Federation
 from potluck.loop import letter
-from potluck.loop.evaluation import Evaluation
 from potluck.loop.jobs import Engine, Job
 from potluck.loop.loop import Loop
-from potluck.loop.schedule import Schedule
+from potluck.loop.schedule import Evaluation, Schedule
 from potluck.loop.worker import Worker
 from potluck.testing.federation import small_federation
 from potluck.testing.watch import MethodError, Trace, require, run_method, same_payload, same_state

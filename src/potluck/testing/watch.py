@@ -15,10 +15,9 @@ from potluck.core.task import ClientInfo
 from potluck.engines.serial import SerialEngine
 from potluck.federation.federation import Federation
 from potluck.loop.callbacks import Callback, End, Step
-from potluck.loop.evaluation import Evaluation
 from potluck.loop.jobs import Engine
 from potluck.loop.loop import Loop
-from potluck.loop.schedule import Schedule
+from potluck.loop.schedule import Evaluation, Schedule
 from potluck.loop.worker import Worker
 
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Self
 
 from potluck.core.errors import PotluckError
 from potluck.loop.callbacks import Callback, End, Step
-from potluck.loop.evaluation import summarise
 from potluck.loop.loop import Loop
+from potluck.loop.score import summarise
 
 _log = logging.getLogger("potluck")
 

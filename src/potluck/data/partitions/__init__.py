@@ -1,7 +1,5 @@
 """Rules that deal the rows of one data set to many clients."""
 
-from potluck.data.partitions.base import Partition
-from potluck.data.partitions.dirichlet import Dirichlet
 from potluck.data.partitions.from_file import FromFile
 from potluck.data.partitions.names import (
     contiguous,
@@ -14,9 +12,16 @@ from potluck.data.partitions.names import (
     pathological,
     skew,
 )
-from potluck.data.partitions.pathological import Pathological
 from potluck.data.partitions.result import Partitioning, match_shares, partition
-from potluck.data.partitions.simple import Contiguous, Iid, Natural, number_of_groups
+from potluck.data.partitions.rules import (
+    Contiguous,
+    Dirichlet,
+    Iid,
+    Natural,
+    Partition,
+    Pathological,
+    number_of_groups,
+)
 from potluck.data.partitions.skew import Skew
 
 __all__ = [

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, read_text
 from potluck.data.arrays import read_arrays
-from potluck.data.partitions.base import Partition, Rows
+from potluck.data.partitions.rules import Partition, Rows
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,8 @@ from collections.abc import Callable
 from typing import cast
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.data.partitions.base import Partition
-from potluck.data.partitions.dirichlet import Dirichlet
 from potluck.data.partitions.from_file import FromFile
-from potluck.data.partitions.pathological import Pathological, Rule
-from potluck.data.partitions.simple import Contiguous, Iid, Natural
+from potluck.data.partitions.rules import Contiguous, Dirichlet, Iid, Natural, Partition, Pathological, Rule
 from potluck.data.partitions.skew import Skew
 
 

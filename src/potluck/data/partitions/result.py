@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from potluck.core.random import derive_seed
 from potluck.data.dataset import Data
-from potluck.data.partitions.base import Partition, Rows, apportion
 from potluck.data.partitions.names import parse_partition
+from potluck.data.partitions.rules import Partition, Rows, apportion
 from potluck.data.show import counts as count
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -13,9 +13,8 @@ from torch.nn.functional import affine_grid, conv2d, grid_sample, pad
 
 from potluck.core.errors import PotluckError
 from potluck.core.random import derive_seed
-from potluck.core.samples import Transform
-from potluck.data.partitions.base import Partition, Rows
-from potluck.data.partitions.simple import Iid
+from potluck.core.samples import Samples, Transform
+from potluck.data.partitions.rules import Iid, Partition, Rows
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,13 @@ class Skew(Partition):
         groups: NDArray[np.generic] | None,
     ) -> list[Rows]:
         return self.base.deal(labels, clients, rng, groups)
+
+    def seen(self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]) -> list[Samples]:
+        looks = self.looks(len(samples), seed, input_shape)
+        return [
+            replace(one, transform=replace(look, before=one.transform))
+            for one, look in zip(samples, looks, strict=True)
+        ]
 
     def looks(self, clients: int, seed: int, input_shape: tuple[int, ...]) -> list[Look]:
         """Every client's own way of seeing."""

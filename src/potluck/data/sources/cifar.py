@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potluck.data.cache import Raw, cached
-from potluck.data.dataset import Data
+from potluck.data.dataset import Data, Normalise
 from potluck.data.fetch import Download
 from potluck.data.files import damaged, find, read_bytes
 from potluck.data.sources.base import Request, Source
-from potluck.data.transforms import Normalise
 
 PIXELS = 3 * 32 * 32
 

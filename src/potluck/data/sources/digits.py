@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from potluck.data.dataset import Data
+from potluck.data.dataset import Data, Normalise
 from potluck.data.sources.base import Request, Source
-from potluck.data.transforms import Normalise
 
 
 def load(request: Request) -> Data:

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from potluck.data.cache import Raw, cached
-from potluck.data.dataset import Data
+from potluck.data.dataset import Data, Normalise
 from potluck.data.fetch import Download
 from potluck.data.files import damaged, find
 from potluck.data.sources.base import Request, Source
 from potluck.data.sources.images import read_images
 from potluck.data.sources.matlab import read_mat
-from potluck.data.transforms import Normalise
 
 BASE = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102"
 HALF = Normalise((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))

@@ -9,11 +9,10 @@ import numpy as np
 
 from potluck.core.errors import PotluckError
 from potluck.data.cache import Raw, cached
-from potluck.data.dataset import Data
+from potluck.data.dataset import Data, Normalise
 from potluck.data.sources.base import Request, Source
 from potluck.data.sources.images import is_grey, list_images, read_images
 from potluck.data.sources.text import LENGTH, WORDS, decode, to_raw
-from potluck.data.transforms import Normalise
 
 Rows = list[tuple[Path, int]]
 

@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potluck.data.cache import Raw, cached
-from potluck.data.dataset import Data
+from potluck.data.dataset import Data, Normalise
 from potluck.data.fetch import Download
 from potluck.data.files import damaged, find
 from potluck.data.sources.base import Request, Source
 from potluck.data.sources.matlab import read_mat
-from potluck.data.transforms import Normalise
 
 FILES = {
     "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",

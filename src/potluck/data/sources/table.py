@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from potluck.core.errors import PotluckError, unknown
 from potluck.data.cache import Raw, cached
-from potluck.data.dataset import Data
+from potluck.data.dataset import Data, Normalise, statistics
 from potluck.data.files import damaged
 from potluck.data.sources.base import Request, Source
 from potluck.data.sources.text import LENGTH, WORDS, to_raw
 from potluck.data.sources.words import every_fifth
-from potluck.data.transforms import Normalise, statistics
 
 MOST_CATEGORIES = 100
 

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from potluck.data.cache import Raw, cached
-from potluck.data.dataset import Data
+from potluck.data.dataset import Data, Normalise
 from potluck.data.fetch import Download
 from potluck.data.files import damaged, find, read_bytes
 from potluck.data.sources.base import Request, Source
 from potluck.data.sources.images import list_images, read_images
-from potluck.data.transforms import Normalise
 
 NAME = "tiny-imagenet"
 FOLDER = "tiny-imagenet-200"

@@ -20,7 +20,7 @@ from potluck.flower.deploy.processes import Processes, free_ports, program, wait
 from potluck.flower.deploy.simulation import ray_environment, simulated
 from potluck.loop.callbacks import Callback
 from potluck.runs import folder
-from potluck.runs.lock import locked
+from potluck.runs.folder import locked
 
 TRIES = 4
 """How often a run may be lost without a new round, before it is given up."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
-from potluck.core.needs import check_needs
+from potluck.core.method import check_needs
 from potluck.core.random import one_thread
 from potluck.experiment import Experiment
 from potluck.flower.node.audit import AuditLog

@@ -11,8 +11,7 @@ import torch
 
 from potluck.core import tree
 from potluck.core.errors import PotluckError
-from potluck.core.method import Method, Need
-from potluck.core.needs import check_needs
+from potluck.core.method import Method, Need, check_needs
 from potluck.core.payload import Tensors
 from potluck.core.random import seeded
 from potluck.core.samples import Samples

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from potluck.loop.attack.attackers import Attackers
-from potluck.loop.evaluation import Protocol, summarise
 from potluck.loop.records import ClientScore, Scores
+from potluck.loop.schedule import Protocol
+from potluck.loop.score import summarise
 
 
 def outcome(attackers: Attackers, scores: Scores, protocol: Protocol) -> dict[str, float]:

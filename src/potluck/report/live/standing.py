@@ -13,11 +13,10 @@ import numpy as np
 from potluck.analysis import text
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_toml, read_text
-from potluck.runs.folder import CLIENTS, EXPERIMENT, ROUNDS, SUMMARY
-from potluck.runs.heartbeat import PROGRESS, read_heartbeat
-from potluck.runs.lock import in_use
+from potluck.runs.folder import CLIENTS, EXPERIMENT, ROUNDS, SUMMARY, in_use
 from potluck.runs.read import is_run, read_run
 from potluck.runs.run import Run
+from potluck.runs.writer import PROGRESS, read_heartbeat
 
 RESULTS = (EXPERIMENT, ROUNDS, CLIENTS, SUMMARY)
 _RECENT = 5  # rounds that the time left is guessed from

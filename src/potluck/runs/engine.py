@@ -1,26 +1,34 @@
-"""Which engine a run gets, and how it is set up: decided once, by what suits or by measuring, then on record."""
+"""The engine of a run: decided once, by what suits or by measuring, then on record; and made as it was decided."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
+from potluck.core.method import Method
 from potluck.core.random import one_thread
 from potluck.engines.channels_last import chosen as chosen_layouts
+from potluck.engines.memory import default_budget, keep_freed_memory
+from potluck.engines.pool import PoolEngine
 from potluck.engines.pool.anew import Blueprint, hindrance, preferred
 from potluck.engines.pool.crowd import best_crowd
 from potluck.engines.pool.process import check_possible
+from potluck.engines.serial import SerialEngine
+from potluck.engines.vectorized import VectorizedEngine
 from potluck.engines.vectorized.decide import is_faster_together
-from potluck.experiment import read_experiment
+from potluck.experiment import Experiment, read_experiment
 from potluck.experiment.sections import EngineSettings
 from potluck.federation.federation import BUILT, Federation
-from potluck.federation.population import device_names
-from potluck.runs.blueprint import blueprint
-from potluck.runs.resolve import Resolved
+from potluck.federation.population import build_federation, device_names
+from potluck.loop import attack
+from potluck.loop.jobs import Engine
+from potluck.loop.newcomers import draw
+from potluck.loop.worker import Saved, Worker
+from potluck.runs.resolve import Parts, Resolved
 
 _log = logging.getLogger("potluck")
 _crowds: dict[tuple[object, ...], int] = {}
@@ -127,3 +135,68 @@ def _layout(
 def _measured(federation: Federation) -> str:
     with one_thread():
         return "on" if is_faster_together(federation.task, federation.client) else "off"
+
+
+# -- as it was decided -----------------------------------------------------------------------------------------
+
+
+def make_engine(
+    settings: EngineSettings,
+    worker: Worker,
+    federation: Federation,
+    work_folder: Path | None = None,
+    blueprint: Blueprint | None = None,
+) -> Engine:
+    """An engine for this worker; its files go below `work_folder`, or where temporary files usually go.
+
+    From `blueprint` the pool's processes on accelerators make workers of their own.
+    """
+    keep_freed_memory()
+    memory = int(settings.memory * 1e9) or None
+    device = federation.task.device
+    if settings.vectorize == "on" or settings.name == "serial":
+        kind = VectorizedEngine if settings.vectorize == "on" else SerialEngine
+        return kind(worker, default_budget(device) if memory is None else memory, work_folder)
+    workers, cost = settings.workers or None, federation.cost
+    if device.type == "cpu" and not preferred(blueprint):
+        return PoolEngine(lambda: worker, workers, memory, work_folder, cost=cost)
+    places, workers = device_names(settings.device), workers or (1 if device.type != "cpu" else None)
+    return PoolEngine(
+        lambda: worker, workers, memory, work_folder, cost=cost, blueprint=blueprint, places=places
+    )
+
+
+# -- a run as other processes can build it again ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunBlueprint:
+    """The decided experiment, what was brought as objects, and where clients begin that a checkpoint holds."""
+
+    experiment: Experiment
+    method: Method[Any, Any, Any]
+    parts: Parts
+    saved: Saved | None = None
+
+    def worker(self, device: str) -> Worker:
+        """A worker whose clients live on this device; data are read and dealt again, with the same result."""
+        experiment, parts = self.experiment.changed({"engine.device": device}), self.parts
+        federation = build_federation(
+            experiment, self.method, data=parts.data, models=parts.models, partition=parts.partition
+        )
+        federation = federation.laid_out(experiment.engine.channels_last)
+        attackers = attack.draw(
+            experiment.attack, federation.task, draw(experiment.evaluate, federation.task)
+        )
+        return Worker(self.method, federation.client, self.saved, experiment.privacy, attackers)
+
+
+def blueprint(resolved: Resolved, saved: Saved | None = None) -> RunBlueprint | None:
+    """The blueprint of a run; None where its population is an object, which is not built but there.
+
+    The server's state stays with the server.
+    """
+    if resolved.experiment.objects and {"federation", "nodes"} & set(resolved.experiment.objects):
+        return None
+    parts = replace(resolved.parts, method=None, state=None)
+    return RunBlueprint(resolved.experiment, resolved.method, parts, saved)
