@@ -59,7 +59,7 @@ def _small(paper: Experiment) -> Values:
 
 def _fewer(clients: int) -> int:
     """Ten of ten, 15 of 50, 20 of 100: fewer, and still different where the paper's populations are."""
-    return min(clients, 5 * round(2 * (clients / 10) ** (1 / 3)))
+    return min(clients, 5 * round(2 * float((clients / 10) ** (1 / 3))))
 
 
 def _halved(paper: Experiment) -> Values:
