@@ -39,8 +39,9 @@ MEASURED = {
     "When federating helps": "when-it-helps.md",
     "Every method as it comes": "usual.md",
     "Whole rounds or answers as they come": "asynchrony.md",
+    "What the papers claim": "claims.md",
 }
-"""Pages that `potluck benchmark` writes, where there are results."""
+"""Pages made from stored results, where there are some."""
 
 
 def on_config(config: Any) -> Any:

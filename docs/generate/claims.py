@@ -1,0 +1,98 @@
+"""The page of the papers' claims: each line's figure and verdict follow from stored results."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from generate.evidence import FAILS, RESULTS, VERDICTS, Finding, finding
+from generate.text import table
+
+LEDGER = Path(__file__).parents[1] / "tables" / "claims.toml"
+ABOUT = """\
+Every claim of the five papers' abstracts, experiments and conclusions, in our words, with what was run to test it and what came out. Made by
+`make pages` from `docs/tables/claims.toml` (the claims and their tests) and the files in `results/` (the numbers); a test fails when this page
+and the data disagree. [Reproduce](reproduce.md) has the papers' tables beside these runs, [the benchmark](benchmark.md) the tasks of the suite `cpu`,
+where every method is tuned alike over three seeds.
+
+What the verdicts mean: *holds here*: ahead by more than chance in most of the places that were measured, and behind by more in none; *does not hold
+here*: behind somewhere, or (on the benchmark) level in half of the places, with the reason as far as it was found; *not at this scale*: not told
+apart by one run, or a target was not reached. More than chance is a point of accuracy over the benchmark's seeds, two points in a table's single runs;
+*needs a GPU*: not run, too large for two cores or without its data; *not testable*: no
+experiment of this kind can show it. The papers' tables were run once, with few images, few rounds and small networks: a claim that does not hold here may
+well hold at the size of its paper, and one that holds here may be luck."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One line of the ledger: a test, or else a verdict of its own."""
+
+    paper: str
+    place: str
+    says: str
+    why: str = ""
+    test: Mapping[str, Any] | None = None
+    verdict: str = ""
+
+    @property
+    def command(self) -> str:
+        """What makes the numbers behind its test."""
+        if self.test is None:
+            return ""
+        if "recipe" in self.test:
+            return f"potluck reproduce {self.test['recipe']}"
+        return f"potluck benchmark {self.test.get('suite') or self.test['trials']}"
+
+
+def ledger() -> list[Claim]:
+    """The claims as they are written down."""
+    claims = [Claim(**entry) for entry in tomllib.loads(LEDGER.read_text(encoding="utf-8"))["claim"]]
+    for claim in claims:
+        if (claim.test is None) == (claim.verdict == "") or claim.verdict not in ("", *VERDICTS):
+            raise ValueError(
+                f"{claim.says!r} needs a test, or else one of the verdicts {', '.join(VERDICTS)}"
+            )
+    return claims
+
+
+def judged(claim: Claim, results: Path = RESULTS) -> Finding:
+    """What the stored results say of a claim."""
+    return finding(claim.test, results) if claim.test else Finding("", claim.verdict)
+
+
+def page(results: Path = RESULTS) -> str:
+    """The whole page; the same text for the same results."""
+    found = [(claim, judged(claim, results)) for claim in ledger()]
+    papers = list(dict.fromkeys(claim.paper for claim, _ in found))
+    parts = ["# What the papers claim, and what was found", ABOUT, _overview(papers, found)]
+    for paper in papers:
+        rows = [_row(claim, one) for claim, one in found if claim.paper == paper]
+        parts.append(f"## {paper}\n\n" + table(("claim", "where", "verdict", "found"), rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _overview(papers: list[str], found: list[tuple[Claim, Finding]]) -> str:
+    rows = [
+        (
+            paper,
+            *(
+                sum(one.verdict == verdict for claim, one in found if claim.paper == paper)
+                for verdict in VERDICTS
+            ),
+        )
+        for paper in papers
+    ]
+    total = ("all", *(sum(one.verdict == verdict for _, one in found) for verdict in VERDICTS))
+    return table(("paper", *VERDICTS), [*rows, total], numbers=range(1, len(VERDICTS) + 1))
+
+
+def _row(claim: Claim, one: Finding) -> tuple[str, str, str, str]:
+    words = [one.figure and f"{one.figure}."]
+    if claim.test is None or one.verdict == FAILS:
+        words.append(claim.why)
+    if claim.command:
+        words.append(f"`{claim.command}`")
+    return claim.says, claim.place, f"**{one.verdict}**", " ".join(word for word in words if word)
