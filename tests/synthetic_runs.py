@@ -34,6 +34,7 @@ class Synthetic:
     failure_rate: float = 0.0
     virtual: bool = True
     architectures: tuple[str, ...] = ARCHITECTURES
+    notes: tuple[str, ...] = ()
     summary: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -101,6 +102,8 @@ class Synthetic:
                 "failures": [{"client": c, "reason": "timeout" if c % 2 else "not finite"} for c in failed],
                 "staleness": [int(rng.integers(0, 5))] if self.asynchronous else [0] * len(answered),
             }
+            if self.notes:
+                record["notes"] = dict.fromkeys(self.notes, 1.0 / number)
             if self.virtual:
                 record["virtual_seconds"] = 3.0 * step
             records.append(record)

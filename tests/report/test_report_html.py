@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from potluck.analysis.comparison import compare
@@ -151,7 +152,18 @@ def test_band_over_seeds_and_every_axis(compared: list[Path]) -> None:
         == 20
     )
     assert data["axes"] == ["rounds", "bytes", "seconds", "virtual_seconds"]
-    assert set(data["metrics"]) == {"accuracy", "loss", "train_loss"}
+    assert set(data["metrics"]) == {"accuracy", "loss", "train_loss", "loss_increase"}
+
+
+def test_what_a_method_notes_and_how_its_loss_rises_again_are_among_the_curves(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path, method="pfedafm", rounds=4, notes=("alpha",)))
+    data = report_data(compare([run]))
+    assert data["metrics"]["notes.alpha"] == "noted by the method: alpha"
+    curves = data["groups"][0]["curves"]
+    assert list(curves["notes.alpha"]["mean"]) == [1, 1 / 2, 1 / 3, 1 / 4]
+    loss = run.curve("train_loss").y  # falls from round to round, so that the best before is the one before
+    assert list(curves["loss_increase"]["rounds"]) == [2, 3, 4]
+    assert np.allclose(curves["loss_increase"]["mean"], loss[1:] - loss[:-1])
 
 
 def test_clients_pair_only_within_one_partition(compared: list[Path]) -> None:

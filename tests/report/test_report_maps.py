@@ -84,6 +84,25 @@ def test_what_networks_see_is_drawn_from_a_checkpoint(tmp_path: Path) -> None:
         plot([run], tmp_path / "x.pdf", kind="cka")
 
 
+def test_stages_are_compared_over_methods(tmp_path: Path) -> None:
+    def trained(method: str) -> Path:
+        settings = {
+            "models": ["mini-resnet-1", "mini-resnet-2"],
+            "clients": 3,
+            "rounds": 1,
+            "engine": "serial",
+        }
+        return potluck.run(method, data={"limit": 200}, out=tmp_path / method, **settings).path
+
+    axes = drawn("cka-stages", [trained("standalone"), trained("fedavg")]).axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["standalone", "fedavg"]
+    names = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert names[0] == "stage 1"
+    assert names[-1] == "features"
+    assert all(0 <= bar.get_height() <= 1 for bar in axes.patches)
+    assert len(axes.patches) == 2 * len(names)
+
+
 def test_the_table_command(tmp_path: Path) -> None:
     run, file = make_run(tmp_path), tmp_path / "t.tex"
     words = ["table", str(run), "--columns", "accuracy,f1", "--label", "tab:x", "--out", str(file)]

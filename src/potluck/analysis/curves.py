@@ -43,7 +43,17 @@ def band(runs: Sequence[Run], key: str = "accuracy", x: str = "rounds") -> Band:
 
     Runs are lined up by round: against bytes or time, a point lies at the mean of what they had spent.
     """
-    curves = [curve for curve in (run.curve(key, x) for run in runs) if len(curve)]
+    return lined_up([run.curve(key, x) for run in runs])
+
+
+def increase_band(runs: Sequence[Run], x: str = "rounds") -> Band:
+    """How far training losses lie above their best so far, mean and spread over runs that differ in seed."""
+    return lined_up([loss_increase(run.curve("train_loss", x)) for run in runs])
+
+
+def lined_up(curves: Sequence[Curve]) -> Band:
+    """Mean and spread of curves at the rounds that all of them have; empty ones are left out."""
+    curves = [curve for curve in curves if len(curve)]
     if not curves:
         nothing = np.empty(0)
         return Band(nothing, nothing, nothing, nothing, 0)

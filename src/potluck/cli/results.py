@@ -49,7 +49,7 @@ def plot(
         str,
         typer.Option(
             "--kind",
-            help="accuracy, loss, clients, difference, pareto, heatmap, confusion, cka, tsne, sweep, …",
+            help="accuracy, loss, notes, clients, difference, target, pareto, heatmap, confusion, cka, tsne, sweep, …",
         ),
     ] = "accuracy",
     x: Annotated[str, typer.Option("--x", help="rounds, bytes, seconds or virtual_seconds")] = "rounds",
@@ -60,7 +60,10 @@ def plot(
     ] = None,
     field: Annotated[
         str | None,
-        typer.Option("--field", help="sweep: the setting varied; heatmap: architectures, clients or classes"),
+        typer.Option(
+            "--field",
+            help="sweep: the setting varied; notes: which; heatmap: architectures, clients or classes",
+        ),
     ] = None,
     client: Annotated[int | None, typer.Option("--client", help="confusion: of this client alone")] = None,
 ) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from potluck.analysis.curves import band, client_curve, loss_increase, smooth
 from potluck.analysis.groups import Group
 from potluck.analysis.targets import check_target
-from potluck.core.errors import PotluckError
+from potluck.core.errors import PotluckError, unknown
 from potluck.report.options import Options
 from potluck.report.palette import look
 from potluck.report.style import legend, new_figure
@@ -67,6 +67,23 @@ def increase(groups: list[Group], options: Options) -> Figure:
     _finish(axes, options, places)
     axes.axhline(0, color="#444444", linewidth=0.6)
     axes.set_ylabel("loss increase")
+    return figure
+
+
+def notes(groups: list[Group], options: Options) -> Figure:
+    """What methods record of themselves, such as pFedAFM's mean mixing weight; `field` says which."""
+    known = sorted({name for group in groups for run in group.counted for name in run.notes})
+    if not known:
+        raise PotluckError("No run has notes: its method records nothing of itself; choose another kind.")
+    if options.field is None and len(known) > 1:
+        raise PotluckError(f"The runs have several notes: say which as field: {', '.join(known)}.")
+    name = options.field or known[0]
+    if name not in known:
+        raise unknown("note", name, known)
+    figure, axes = _curves(
+        [group for group in groups if name in group.counted[0].notes], options, f"notes.{name}"
+    )
+    axes.set_ylabel(f"{name}, mean over clients")
     return figure
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from potluck.analysis.accounting import ledger_row
 from potluck.analysis.comparison import Comparison
-from potluck.analysis.curves import band
+from potluck.analysis.curves import Band, band, increase_band
 from potluck.analysis.difference import architecture_means
 from potluck.analysis.findings import base_row
 from potluck.analysis.groups import Group
@@ -25,6 +25,7 @@ METRICS = {
     "accuracy": "accuracy",
     "loss": "test loss",
     "train_loss": "training loss",
+    "loss_increase": "loss increase: training loss above its best before",
     "accuracy_micro": "accuracy over all test samples",
     "accuracy_local": "accuracy, local models",
     "accuracy_received": "accuracy with the server's message",
@@ -42,7 +43,11 @@ def report_data(comparison: Comparison) -> dict[str, Any]:
         told = _group(position, group, rosters, MAX_CELLS // len(comparison.groups))
         told["classes"], room = classes(group.counted, room)
         groups.append(told)
-    shown = {key: name for key, name in METRICS.items() if any(key in group["curves"] for group in groups)}
+    known = list(dict.fromkeys(key for group in groups for key in group["curves"]))
+    shown = {key: name for key, name in METRICS.items() if key in known}
+    shown |= {
+        key: f"noted by the method: {key.removeprefix('notes.')}" for key in known if key not in METRICS
+    }
     axes = ("rounds", "bytes", "seconds", "virtual_seconds")
     return {
         "groups": groups,
@@ -70,7 +75,7 @@ def _group(position: int, group: Group, rosters: Rosters, cells: int) -> dict[st
         "dark": style.dark,
         "dash": style.dash,
         "symbol": style.symbol,
-        "curves": {key: curve for key in METRICS if (curve := _curve(runs, key))},
+        "curves": {key: curve for key in (*METRICS, *_notes(runs)) if (curve := _curve(runs, key))},
         "targets": [_target_curve(run) for run in runs],
         "clients": [rosters.clients(run) for run in runs],
         "story": story(runs[0], cells),
@@ -88,9 +93,17 @@ def _group(position: int, group: Group, rosters: Rosters, cells: int) -> dict[st
     }
 
 
+def _band(runs: Sequence[Run], key: str, x: str = "rounds") -> Band:
+    return increase_band(runs, x) if key == "loss_increase" else band(runs, key, x)
+
+
+def _notes(runs: Sequence[Run]) -> list[str]:
+    return [f"notes.{name}" for name in sorted({name for run in runs for name in run.notes})]
+
+
 def _curve(runs: Sequence[Run], key: str) -> dict[str, Any] | None:
     """The band over seeds, with its place on every axis the runs know."""
-    by_round = band(runs, key)
+    by_round = _band(runs, key)
     if not by_round.runs:
         return None
     keep = _thin(len(by_round.round))
@@ -101,7 +114,7 @@ def _curve(runs: Sequence[Run], key: str) -> dict[str, Any] | None:
         "seeds": by_round.runs,
     }
     for axis in ("bytes", "seconds", "virtual_seconds"):
-        along = band(runs, key, axis)
+        along = _band(runs, key, axis)
         ticking = not np.array_equal(along.x, along.round)  # without a fleet a virtual second is a round
         if ticking and along.runs == by_round.runs and np.array_equal(along.round, by_round.round):
             curve[axis] = along.x[keep]

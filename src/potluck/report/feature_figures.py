@@ -37,25 +37,25 @@ def cka_figure(features: Sequence[Features], names: Sequence[str], title: str = 
 def plot_mean_cka(stages: Mapping[str, Mapping[str, Sequence[Features]]], out: str | Path) -> Path:
     """Mean CKA over pairs of clients at each stage: `stages[method][stage]` are the clients' features."""
     file = check_output(out)
-    names = list(dict.fromkeys(stage for by_stage in stages.values() for stage in by_stage))
     with for_print():
-        figure, axes = new_figure()
-        width = 0.8 / len(stages)
-        for position, (method, by_stage) in enumerate(stages.items()):
-            places = [names.index(stage) + (position - (len(stages) - 1) / 2) * width for stage in by_stage]
-            axes.bar(
-                places,
-                [mean_cka(features) for features in by_stage.values()],
-                width,
-                color=look(position).light,
-                label=method,
-            )
-        axes.set_xticks(range(len(names)), names)
-        axes.set_ylabel("mean linear CKA")
-        axes.set_ylim(0, 1)
-        axes.grid(visible=False, axis="x")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=min(4, len(stages)))
-        return save(figure, file)
+        return save(mean_cka_figure(stages), file)
+
+
+def mean_cka_figure(stages: Mapping[str, Mapping[str, Sequence[Features]]]) -> Figure:
+    """Those bars, a colour per method."""
+    names = list(dict.fromkeys(stage for by_stage in stages.values() for stage in by_stage))
+    figure, axes = new_figure()
+    width = 0.8 / len(stages)
+    for position, (method, by_stage) in enumerate(stages.items()):
+        places = [names.index(stage) + (position - (len(stages) - 1) / 2) * width for stage in by_stage]
+        heights = [mean_cka(features) for features in by_stage.values()]
+        axes.bar(places, heights, width, color=look(position).light, label=method)
+    axes.set_xticks(range(len(names)), names)
+    axes.set_ylabel("mean linear CKA")
+    axes.set_ylim(0, 1)
+    axes.grid(visible=False, axis="x")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=min(4, len(stages)))
+    return figure
 
 
 def plot_tsne(embedding: Embedding, out: str | Path) -> Path:

@@ -24,6 +24,12 @@ def _cka(groups: list[Group], options: Options) -> Figure:
     return seen_figures.cka(groups, options)
 
 
+def _cka_stages(groups: list[Group], options: Options) -> Figure:
+    from potluck.report import seen_figures
+
+    return seen_figures.cka_stages(groups, options)
+
+
 def _tsne(groups: list[Group], options: Options) -> Figure:
     from potluck.report import seen_figures
 
@@ -35,6 +41,7 @@ KINDS: dict[str, Callable[[list[Group], Options], Figure]] = {
     "loss": curve_figures.loss,
     "train-loss": curve_figures.train_loss,
     "loss-increase": curve_figures.increase,
+    "notes": curve_figures.notes,
     "client-curves": curve_figures.each_client,
     "clients": client_figures.strip,
     "difference": client_figures.difference,
@@ -47,6 +54,7 @@ KINDS: dict[str, Callable[[list[Group], Options], Figure]] = {
     "heatmap": map_figures.heatmap,
     "confusion": map_figures.confusion,
     "cka": _cka,
+    "cka-stages": _cka_stages,
     "tsne": _tsne,
 }
 
@@ -66,7 +74,8 @@ def plot(
 
     `x` is what curves are drawn against; `target` an accuracy to mark (or, for `kind="target"`, to pay for);
     `smooth` an odd number of evaluations to average over; `reference` the method others are held against;
-    `field` the setting that `kind="sweep"` varies, or a `heatmap`'s columns: architectures, clients, classes;
+    `field` the setting that `kind="sweep"` varies, which of the `notes`, or a `heatmap`'s columns: architectures,
+    clients, classes;
     `client` the one whose `confusion` is drawn, else that of all.
     """
     file = check_output(out)

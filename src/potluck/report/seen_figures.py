@@ -11,7 +11,7 @@ from potluck.analysis.groups import Group
 from potluck.analysis.tsne import tsne as lay_out
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
-from potluck.report.feature_figures import cka_figure, tsne_figure
+from potluck.report.feature_figures import cka_figure, mean_cka_figure, tsne_figure
 from potluck.report.options import Options
 from potluck.runs.ended import bring_back
 
@@ -29,6 +29,30 @@ def cka(groups: list[Group], options: Options) -> Figure:
     each = -(-INPUTS // len(clients))
     inputs = torch.cat([_inputs(me, each)[0] for me in clients])
     return cka_figure([_features(me, inputs) for me in clients], _names(clients), groups[0].label)
+
+
+def cka_stages(groups: list[Group], options: Options) -> Figure:
+    """Mean similarity over pairs of clients, for each method at every stage that its networks can be cut at."""
+    found: dict[str, dict[str, list[Tensor]]] = {}
+    for group in groups:
+        clients = _clients([group], "cka")
+        inputs = torch.cat([_inputs(me, -(-INPUTS // len(clients)))[0] for me in clients])
+        seen = [_stages(me, inputs) for me in clients]
+        shared = [name for name in seen[0] if all(name in each for each in seen)]
+        found[group.label] = {name: [each[name] for each in seen] for name in shared}
+    return mean_cka_figure(found)
+
+
+def _stages(me: Client, x: Tensor) -> dict[str, Tensor]:
+    """What each stage gives, and the features at the end."""
+    me.model.eval()
+    given: dict[str, Tensor] = {}
+    with torch.no_grad():
+        features = me.model.features(x).flatten(1)
+        for number, stage in enumerate(me.model.stages, 1):
+            x = stage(x)
+            given[f"stage {number}"] = x.flatten(1)
+    return {**given, "features": features}
 
 
 def tsne(groups: list[Group], options: Options) -> Figure:

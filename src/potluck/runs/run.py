@@ -257,8 +257,15 @@ class Run:
             stated = stated.get("name", "")
         return str(stated)
 
+    @cached_property
+    def notes(self) -> list[str]:
+        """What the method recorded of itself (`me.note`): each is a metric, `notes.alpha`."""
+        return sorted({name for record in self.rounds for name in record.get("notes") or {}})
+
     def _column(self, key: str) -> Numbers:
-        return np.asarray([number_of(record.get(key)) for record in self.rounds], dtype=np.float64)
+        inner = key.removeprefix("notes.")
+        records = self.rounds if inner == key else [record.get("notes") or {} for record in self.rounds]
+        return np.asarray([number_of(record.get(inner)) for record in records], dtype=np.float64)
 
     def _latest_evaluations(self) -> dict[int, Record]:
         latest: dict[int, Record] = {}
