@@ -18,8 +18,8 @@ Every claim of the five papers' abstracts, experiments and conclusions, in our w
 and the data disagree. [Reproduce](reproduce.md) has the papers' tables beside these runs, [the benchmark](benchmark.md) the tasks of the suite `cpu`,
 where every method is tuned alike over three seeds.
 
-What the verdicts mean: *holds here*: ahead by more than chance in most of the places that were measured, and behind by more in none; *does not hold
-here*: behind somewhere, or (on the benchmark) level in half of the places, with the reason as far as it was found; *not at this scale*: not told
+What the verdicts mean: *holds here*: ahead by more than chance in half of the places that were measured, and behind by more in none; *does not hold
+here*: behind somewhere, or (on the benchmark) level in most places, with the reason as far as it was found; *not at this scale*: not told
 apart by one run, or a target was not reached. More than chance is a point of accuracy over the benchmark's seeds, two points in a table's single runs;
 *needs a GPU*: not run, too large for two cores or without its data; *not testable*: no
 experiment of this kind can show it. The papers' tables were run once, with few images, few rounds and small networks: a claim that does not hold here may
@@ -75,18 +75,19 @@ def page(results: Path = RESULTS) -> str:
 
 
 def _overview(papers: list[str], found: list[tuple[Claim, Finding]]) -> str:
+    verdicts = [one for one in VERDICTS if any(each.verdict == one for _, each in found)]
     rows = [
         (
             paper,
             *(
                 sum(one.verdict == verdict for claim, one in found if claim.paper == paper)
-                for verdict in VERDICTS
+                for verdict in verdicts
             ),
         )
         for paper in papers
     ]
-    total = ("all", *(sum(one.verdict == verdict for _, one in found) for verdict in VERDICTS))
-    return table(("paper", *VERDICTS), [*rows, total], numbers=range(1, len(VERDICTS) + 1))
+    total = ("all", *(sum(one.verdict == verdict for _, one in found) for verdict in verdicts))
+    return table(("paper", *verdicts), [*rows, total], numbers=range(1, len(verdicts) + 1))
 
 
 def _row(claim: Claim, one: Finding) -> tuple[str, str, str, str]:

@@ -17,12 +17,15 @@ def report(
         str | None, typer.Option("--reference", help="method to compare clients with")
     ] = None,
     target: Annotated[float | None, typer.Option("--target", help="accuracy to measure the cost of")] = None,
+    networks: Annotated[
+        bool, typer.Option("--networks", help="also what networks see: CKA and t-SNE, from checkpoints")
+    ] = False,
 ) -> None:
     """Write one self-contained HTML file about one or more runs."""
     from potluck.report.html import write_report
     from potluck.runs.read import read_runs
 
-    path = write_report(read_runs(*runs), out, reference=reference, target=target)
+    path = write_report(read_runs(*runs), out, reference=reference, target=target, networks=networks)
     typer.echo(f"Report: {path}")
 
 

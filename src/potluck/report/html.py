@@ -39,14 +39,16 @@ def write_report(
     path: str | Path,
     reference: str | None = None,
     target: float | None = None,
+    networks: bool = False,
 ) -> Path:
     """Write the report of one or several runs to `path` and return it.
 
     `reference` names the method that others are compared with (the first run's, unless given). `target` is
-    the accuracy whose cost is shown; without it, the highest multiple of 5 % that every method reached.
+    the accuracy whose cost is shown; without it, the highest multiple of 5 % that every method reached. With
+    `networks` the page has CKA and t-SNE of the clients' networks, from the runs' last checkpoints.
     """
     found = [run if isinstance(run, Run) else read_run(run) for run in runs]
-    file, page = Path(path), render(compare_for_page(found, reference, target))
+    file, page = Path(path), render(compare_for_page(found, reference, target), networks=networks)
     if not file.name:
         raise PotluckError(f"--out {str(path)!r} is a folder; name the HTML file to write.")
     unfinished = file.with_name(file.name + ".part")
@@ -74,10 +76,15 @@ def compare_for_page(
     return comparison
 
 
-def render(comparison: Comparison) -> str:
+def render(comparison: Comparison, *, networks: bool = False) -> str:
     """The whole page as text."""
+    seen = {}
+    if networks:
+        from potluck.report.networks import LINK, networks_section
+
+        seen = {"networks": networks_section(comparison.groups), "networks_link": LINK}
     return page(
-        {**parts(comparison), "data": to_json(report_data(comparison))},
+        {**parts(comparison), **seen, "data": to_json(report_data(comparison))},
         brand="Potluck report",
         footer="This file needs no network.",
     )
@@ -108,7 +115,7 @@ def page(
     *first, start = (_asset(name) for name in _SCRIPTS)
     script = "\n".join([*first, *(_asset(name) for name in scripts), start])
     everything = {
-        **dict.fromkeys(("connect", "jump"), ""),
+        **dict.fromkeys(("connect", "jump", "networks", "networks_link"), ""),
         "live": _asset(live_file) if live_file else "",
         **filled,
         **more,
