@@ -85,8 +85,16 @@ def execute(
     """Check everything, then train here, or have it done on a Flower server."""
     if experiment.engine.name == "flower" or experiment.engine.simulation:
         return _on_flower(experiment, parts, out, resume, callbacks, track, command)
+    from potluck.engines.memory import give_back_memory
+
     resolved = resolve(experiment, parts)
-    return run_resolved(resolved, out=out, resume=resume, callbacks=callbacks, track=track, command=command)
+    try:
+        return run_resolved(
+            resolved, out=out, resume=resume, callbacks=callbacks, track=track, command=command
+        )
+    finally:
+        del resolved  # clients, models and data: what is to be given back
+        give_back_memory()
 
 
 def _on_flower(

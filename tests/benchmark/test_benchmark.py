@@ -158,6 +158,27 @@ def test_gains_are_paired_and_corrected(tmp_path: Path):
     assert found["good"].corrected >= found["good"].p
 
 
+def test_rows_of_another_machine_are_taken_where_they_are_missing_or_newer(tmp_path: Path):
+    here, there = Results(tmp_path / "here", "made"), Results(tmp_path / "there", "made")
+    old, new = made("one", "fedgh", 0, 0.5), replace(made("one", "fedgh", 0, 0.7), date="2030-01-02")
+    here.add(replace(old, date="2030-01-01"), {"clients": [0.5]})
+    here.add(replace(made("one", "fedgh", 1, 0.6), date="2030-01-05"), {"clients": [0.6]})
+    there.add(new, {"clients": [0.7]})
+    there.add(replace(made("one", "fedgh", 1, 0.1), date="2030-01-04"), {"clients": [0.1]})
+    there.add(made("one", "fedgh", 2, 0.8), {"clients": [0.8]})
+    assert here.merge(Results.read(tmp_path / "there", "made")) == 2
+    merged = Results.read(tmp_path / "here", "made")
+    assert [row.accuracy for row in merged.rows] == [0.7, 0.6, 0.8]
+    assert [merged.details[row.experiment]["clients"] for row in merged.rows] == [[0.7], [0.6], [0.8]]
+
+
+def test_merging_a_folder_without_results_is_refused(potluck, tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    code, _, err = potluck("benchmark", "cpu", "--results", "here", "--merge", "empty")
+    assert code == 2
+    assert "there is no cpu.csv with results in 'empty'" in err
+
+
 def test_holms_correction_by_hand():
     """0.01, 0.02, 0.04 of three: times 3, times 2, times 1; an order is never turned round."""
     assert holm({"a": 0.02, "b": 0.01, "c": 0.04}) == pytest.approx({"b": 0.03, "a": 0.04, "c": 0.04})

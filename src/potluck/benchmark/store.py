@@ -99,19 +99,38 @@ class Results:
         """Curves and clients' accuracies, by the digest of the experiment."""
         return self.folder / f"{self.name}.json"
 
+    def merge(self, other: Results) -> int:
+        """Take what another folder has: what is missing here, and what was measured on a later day."""
+        before = {one.experiment: one for one in self.rows}
+        taken = [
+            row
+            for row in other.rows
+            if row.experiment not in before or row.date > before[row.experiment].date
+        ]
+        for row in taken:
+            self._put(row, other.details.get(row.experiment, {}))
+        known = {trial.experiment for trial in self.trials}
+        self.trials += [trial for trial in other.trials if trial.experiment not in known]
+        self.trials.sort(key=_by_trial)
+        self.write()
+        return len(taken)
+
     def add(self, row: Row, details: dict[str, Any]) -> None:
         """Keep a run, in the place of an earlier one of the same experiment, and write everything down."""
+        self._put(row, details)
+        self.write()
+
+    def _put(self, row: Row, details: dict[str, Any]) -> None:
         self.rows = [one for one in self.rows if one.experiment != row.experiment] + [row]
         self.rows.sort(key=lambda one: (one.task, one.method, one.seed, one.experiment))
         self.details[row.experiment] = details
         kept = {one.experiment for one in self.rows}
         self.details = {digest: self.details[digest] for digest in sorted(kept & self.details.keys())}
-        self.write()
 
     def add_trial(self, trial: Trial) -> None:
         """Keep a trial."""
         self.trials = [one for one in self.trials if one.experiment != trial.experiment] + [trial]
-        self.trials.sort(key=lambda one: (one.task, one.method, one.settings))
+        self.trials.sort(key=_by_trial)
         self.write()
 
     def write(self) -> None:
@@ -126,6 +145,10 @@ class Results:
             raise PotluckError(
                 f"Results cannot be written to {str(self.folder)!r} ({error.strerror}); choose another with --results."
             ) from None
+
+
+def _by_trial(trial: Trial) -> tuple[str, str, str]:
+    return trial.task, trial.method, trial.settings
 
 
 def origin() -> dict[str, str]:

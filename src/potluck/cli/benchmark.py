@@ -39,35 +39,50 @@ def benchmark(
         bool,
         typer.Option("--confirm", help="run a sample of such rows again; drop those that come out otherwise"),
     ] = False,
+    merge: Annotated[
+        Path | None,
+        typer.Option(
+            "--merge", help="only take the rows of another folder of results, from another machine say"
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no line per run")] = False,
 ) -> None:
     """Run tasks × methods × seeds, each method tuned with the same small budget; keep a row per run."""
-    from potluck.benchmark.runner import Runner
     from potluck.benchmark.store import Results
     from potluck.benchmark.suite import find_suite
-    from potluck.core.errors import PotluckError
 
     chosen = find_suite(suite)
     stored = Results.read(results, chosen.name)
     say = options.silent if quiet else typer.echo
     if stale or confirm:
         return _look_back(chosen, stored, jobs or os.cpu_count() or 1, say if confirm else None)
+    if merge is not None:
+        return _merge(stored, merge)
     if page:
         return _write_page(chosen, stored, out)
+    return _go(_runner(chosen, stored, tasks, methods, seeds, resume), jobs, say)
+
+
+def _runner(
+    suite: Suite, stored: Results, tasks: str | None, methods: str | None, seeds: str | None, resume: bool
+) -> Runner:
+    """The part of a suite that was asked for."""
+    from potluck.benchmark.runner import Runner
+    from potluck.core.errors import PotluckError
+
     if stored.rows and not resume:
         raise PotluckError(
             f"{str(stored.table)!r} has {len(stored.rows)} results already; pass --resume to add what is missing, or "
             "another folder with --results."
         )
-    runner = Runner(
-        chosen,
+    return Runner(
+        suite,
         stored,
-        [chosen.task(name) for name in _words(tasks)] or chosen.tasks,
-        _known_methods(methods, [method for task in chosen.tasks for method in task.methods]),
-        [int(word) for word in _words(seeds)] or chosen.seeds,
+        [suite.task(name) for name in _words(tasks)] or suite.tasks,
+        _known_methods(methods, [method for task in suite.tasks for method in task.methods]),
+        [int(word) for word in _words(seeds)] or suite.seeds,
         shlex.join(["potluck", *sys.argv[1:]]),
     )
-    return _go(runner, jobs, say)
 
 
 def _look_back(suite: Suite, stored: Results, jobs: int, say: Callable[[str], None] | None) -> None:
@@ -79,6 +94,18 @@ def _look_back(suite: Suite, stored: Results, jobs: int, say: Callable[[str], No
     else:
         for row in stale_rows(stored):
             typer.echo(label(row))
+
+
+def _merge(stored: Results, folder: Path) -> None:
+    """Take another folder's rows."""
+    from potluck.benchmark.store import Results
+    from potluck.core.errors import PotluckError
+
+    other = Results.read(folder, stored.name)
+    if not other.rows and not other.trials:
+        raise PotluckError(f"--merge: there is no {other.table.name} with results in {str(folder)!r}.")
+    taken = stored.merge(other)
+    typer.echo(f"{taken} rows taken from {other.table}; {len(stored.rows)} rows in {stored.table}")
 
 
 def _write_page(suite: Suite, stored: Results, out: Path | None) -> None:
