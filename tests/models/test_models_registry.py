@@ -6,6 +6,7 @@ import torch
 from potluck.core.errors import PotluckError
 from potluck.core.random import seeded
 from potluck.models import assign, build_model, groups, model_names, model_summary, resolve_models, smallest
+from potluck.models.family import only_shapes
 
 
 def test_every_name_has_a_one_line_summary() -> None:
@@ -44,6 +45,19 @@ def test_a_suffix_that_means_nothing_is_unknown(name: str) -> None:
 
 def test_client_i_gets_model_i_mod_x() -> None:
     assert assign(["a", "b", "c"], 5) == ["a", "b", "c", "a", "b"]
+
+
+@pytest.mark.parametrize("name", ["small-mlp", "cnn-5", "mobilenet-v2", "fedhe-0", "vit-tiny"])
+def test_shapes_alone_are_those_of_a_built_network_and_nothing_is_drawn(name: str) -> None:
+    before = torch.random.get_rng_state()
+    with only_shapes():
+        shape = build_model(name, (3, 32, 32), 10)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    built = build_model(name, (3, 32, 32), 10).state_dict()
+    assert all(tensor.is_meta for tensor in shape.parameters())
+    assert {key: tensor.shape for key, tensor in shape.state_dict().items()} == {
+        key: tensor.shape for key, tensor in built.items()
+    }
 
 
 def test_the_smallest_is_by_parameters_and_draws_no_random_numbers() -> None:

@@ -1,4 +1,7 @@
-"""Optimiser steps that need care: in one pass over memory (`fused`), and with losses in half precision.
+"""Optimiser steps that need care: without torch's compiler, in one pass over memory (`fused`), in half precision.
+
+Torch loads its compiler, a second's work for every process, when an optimiser is first made or steps, only to tell it
+to stay away. What lies under those wrappers is used here.
 
 Torch's fused steps go through the memory of a parameter, its gradient and its moments side by side. Where one of them
 is laid out otherwise than the parameter (channels last, or a gradient set by hand), they silently mix numbers up.
@@ -8,9 +11,10 @@ With mixed precision losses are computed in half the bits; weights, gradients an
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -19,8 +23,32 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from potluck.core.errors import PotluckError
 
+Step = Callable[[Optimizer, Callable[[], float] | None], float | None]
 
-class _Aligned(Optimizer):
+
+class _Bare(Optimizer):
+    """What torch's optimisers do, without what is wrapped around it."""
+
+    torch_step: ClassVar[Step]
+
+    add_param_group = inspect.unwrap(Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(Optimizer.zero_grad)
+    state_dict = inspect.unwrap(Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(Optimizer.load_state_dict)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step of the optimiser."""
+        with torch.no_grad():
+            return type(self).torch_step(self, closure)
+
+
+class PlainSGD(_Bare, SGD):
+    """SGD without moments."""
+
+    torch_step = inspect.unwrap(SGD.step)
+
+
+class _Aligned(_Bare):
     """Lays gradients and moments out as their parameters are."""
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -43,13 +71,19 @@ class _Aligned(Optimizer):
 class FusedSGD(_Aligned, SGD):
     """SGD."""
 
+    torch_step = inspect.unwrap(SGD.step)
+
 
 class FusedAdam(_Aligned, Adam):
     """Adam."""
 
+    torch_step = inspect.unwrap(Adam.step)
+
 
 class FusedAdamW(_Aligned, AdamW):
     """Adam with weight decay apart."""
+
+    torch_step = inspect.unwrap(AdamW.step)
 
 
 def _like(parameter: Tensor, value: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
-from potluck.core.optimizers import Amp, FusedAdam, FusedAdamW, FusedSGD
+from potluck.core.optimizers import Amp, FusedAdam, FusedAdamW, FusedSGD, PlainSGD
 from potluck.core.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Training(Settings):
         """A fresh optimiser over these parameters. On the CPU one pass over memory takes a step with moments."""
         tensors = list(parameters)
         if self.optimizer == "sgd" and not self.momentum:
-            return SGD(tensors, lr, weight_decay=self.weight_decay)
+            return PlainSGD(tensors, lr, weight_decay=self.weight_decay)
         fused = all(tensor.device.type == "cpu" for tensor in tensors) or None
         if self.optimizer == "sgd":
             return FusedSGD(tensors, lr, self.momentum, weight_decay=self.weight_decay, fused=fused)

@@ -25,6 +25,7 @@ from potluck.experiment import Experiment
 from potluck.federation.devices import Device, assign_by_memory, fleet
 from potluck.federation.federation import Builder, Federation, Member, as_client_model, assemble
 from potluck.models import assign, build_model, count_parameters, resolve_models, smallest
+from potluck.models.family import only_shapes
 
 ModelSource = str | nn.Module | Callable[[], nn.Module]
 
@@ -170,7 +171,7 @@ def _architectures(
     if experiment.devices.assign == "memory":
         if not devices:
             raise PotluckError("devices.assign = 'memory' needs devices; set devices.fleet, such as phones.")
-        with torch.device("meta"):
+        with only_shapes():
             sizes = {name: count_parameters(build()) for name, build in named.items()}
         used = assign_by_memory(sizes, devices)
     return {name: build for name, build in named.items() if name in used}, used
@@ -237,7 +238,7 @@ def shared_choice(
     name = smallest(zoo, input_shape, num_classes, vocabulary=vocabulary)
     if Need.SMALLER_FEATURES not in method.requires():
         return name, settings.feature_dim
-    with torch.device("meta"):
+    with only_shapes():
         features = build_model(
             name,
             input_shape,

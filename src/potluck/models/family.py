@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from potluck.core.errors import PotluckError
 from potluck.core.model import ClientModel
@@ -97,3 +100,30 @@ def he_normal(layer: nn.Module) -> None:
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
+
+
+@contextmanager
+def only_shapes() -> Iterator[None]:
+    """A block in which networks are built without numbers, to see how large they are.
+
+    Torch would draw normal numbers that have no place to be through its compiler, the import of which takes longer
+    than a small round.
+    """
+    with torch.device("meta"), _Undrawn():
+        yield
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves a layer's weights alone where they would be drawn."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Draw nothing, do everything else."""
+        options = kwargs or {}
+        if func in _DRAWING:
+            return args[0] if args else options["tensor"]
+        return func(*args, **options)
+
+
+_DRAWING = (torch.Tensor.normal_, torch.Tensor.uniform_, nn.init.normal_, nn.init.uniform_)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from potluck.core.errors import PotluckError, unknown
@@ -28,7 +27,7 @@ from potluck.models import (
     text,
     vit,
 )
-from potluck.models.family import EXAMPLE_SHAPES, Entry, Request
+from potluck.models.family import EXAMPLE_SHAPES, Entry, Request, only_shapes
 from potluck.models.project import Projected, projection_layer
 
 ENTRIES: dict[str, Entry] = {}
@@ -215,7 +214,7 @@ def smallest(
     """The architecture with the fewest parameters; of equals, the first named. Nothing is drawn at random."""
 
     def size(name: str) -> int:
-        with torch.device("meta"):
+        with only_shapes():
             return count_parameters(build_model(name, input_shape, num_classes, vocabulary=vocabulary))
 
     return min(names, key=size)

@@ -1,0 +1,34 @@
+"""A short run is mostly training: what it does not need it does not load."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HEAVY = ("torch._dynamo", "torch._inductor.compile_fx", "sympy", "sklearn", "scipy", "matplotlib", "pandas")
+RUN = f"""
+import sys
+from potluck.cli import main
+sys.argv = ["potluck", "run", "fedgh", "--rounds", "1", "--clients", "2", "--engine", "serial", "--out", sys.argv[1],
+            "--set", "data.limit=60"]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print("loaded:", [name for name in {HEAVY!r} if name in sys.modules])
+"""
+
+
+def test_a_run_with_its_report_loads_neither_torchs_compiler_nor_what_only_others_need(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert (tmp_path / "run" / "report.html").exists()
+    assert done.stdout.splitlines()[-1] == "loaded: []"
