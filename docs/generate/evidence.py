@@ -196,6 +196,16 @@ def _spread(test: Mapping[str, Any], scores: Scores) -> Finding:
     return Finding(told, HOLDS if max(wide.values()) <= test["within"] else FAILS)
 
 
+def _steady(test: Mapping[str, Any], scores: Scores) -> Finding:
+    """Whether one contender is within so many points of itself everywhere."""
+    values = [there[test["steady"]] for there in scores.values() if test["steady"] in there]
+    if len(values) < 2:
+        return NOTHING
+    apart = max(values) - min(values)
+    told = f"{test['steady']}: {min(values):.1f} to {max(values):.1f} over {len(values)} columns"
+    return Finding(told, HOLDS if apart <= test["within"] else FAILS)
+
+
 def _reached(test: Mapping[str, Any], scores: Scores) -> Finding:
     """Whether one contender needs less than every rival to reach a target; untold where it is not reached."""
     mine, told, better = test["soonest"], [], []
@@ -217,7 +227,7 @@ def _reached(test: Mapping[str, Any], scores: Scores) -> Finding:
 def _columns(test: Mapping[str, Any], scores: Scores) -> Finding:
     """Whether one column is above another for every row."""
     high, low = (scores.get(name, {}) for name in test["above"])
-    gaps = {row: high[row] - low[row] for row in high if row in low}
+    gaps = {row: high[row] - low[row] for row in test.get("rows", high) if row in high and row in low}
     if not gaps:
         return NOTHING
     told = "; ".join(f"{row} {gap:+.1f}" for row, gap in gaps.items())
@@ -231,6 +241,7 @@ JUDGES: dict[str, Callable[[Mapping[str, Any], Scores], Finding]] = {
     "equals": _equals,
     "part": _part,
     "spread": _spread,
+    "steady": _steady,
     "soonest": _reached,
     "above": _columns,
 }

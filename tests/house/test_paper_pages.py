@@ -96,6 +96,18 @@ def test_verdicts_follow_from_numbers(tmp_path: Path, test: dict, values: list[f
     assert finding(test, tmp_path).verdict == verdict
 
 
+def test_one_row_is_followed_over_columns(tmp_path: Path):
+    cells = [cell(row, "c10", 50 + 5 * place) for place, row in enumerate(ROWS)]
+    cells += [cell(row, "c100", 51) for row in ROWS]
+    add_cells(tmp_path / "papers.csv", cells)
+    test = {"recipe": "fedgh-ablation", "within": 2}
+    assert finding({**test, "steady": "FedGH"}, tmp_path).verdict == HOLDS
+    assert finding({**test, "steady": "rate 1"}, tmp_path).verdict == FAILS
+    above = {"recipe": "fedgh-ablation", "above": ["CIFAR-10 acc", "CIFAR-100 acc"]}
+    assert finding({**above, "rows": ["rate 1", "rate 0.1"]}, tmp_path).verdict == HOLDS
+    assert finding({**above, "rows": ["FedGH"]}, tmp_path).verdict == UNTOLD
+
+
 def test_half_a_column_tells_nothing(tmp_path: Path):
     add_cells(tmp_path / "papers.csv", [cell("FedGH", "c10", 90), cell("rate 1", "c10", 50)])
     test = {"recipe": "fedgh-ablation", "columns": ["c10"], "ahead": "FedGH", "of": ["rate 1"]}
