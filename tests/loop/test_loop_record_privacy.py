@@ -96,6 +96,7 @@ def test_class_means_are_of_clipped_vectors_and_thin_classes_are_left_out():
     assert counts.tolist() == [4, 4, 4]
     for label in range(3):
         assert torch.allclose(means[label], clipped[y == label].mean(dim=0))
+    guard = RecordPrivacy(guard.settings, me)
     _, labels, _ = guard.class_means(lambda rows: rows, me.train.select(torch.tensor([0, 1, 3])))
     assert labels.tolist() == [0]  # two rows of class 0, one of class 1: a single row is not told of
 
@@ -107,6 +108,8 @@ def test_mechanisms_by_hand():
     assert steps == (1.5, 0.1, 60)
     assert sums == (pytest.approx(1.5 / math.sqrt(2)), 1.0, 3)
     assert record_mechanisms(1.5, 100, training, 0, vectors=True) == []
+    twice = record_mechanisms(1.5, 100, training, 3, vectors=False, fits=2)
+    assert twice == [(1.5, 0.1, 120)]  # 3 jobs × 2 trainings × 2 epochs × 10 batches
 
 
 def delta_of(epsilon: float, noise: float) -> float:
@@ -141,9 +144,16 @@ SMALL: dict[str, Any] = {"data": {"limit": 200}, "clients": 3, "rounds": 2, "mod
                          "training": {"epochs": 1}}  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "moon", "lg-fedavg", "fedgh", "fedproto", "fedtgp"])
+AFTER = {"fedhe": {"collect": "after"}}
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["fedavg", "fedprox", "moon", "lg-fedavg", "fedgh", "fedproto", "fedtgp", "fedhe", "pfedafm"],
+)
 def test_methods_train_under_it_and_say_what_was_spent(tmp_path: Path, method: str):
-    run = potluck.run(method, privacy={"unit": "record", "clip": 1.0, "noise_multiplier": 1.0}, engine="serial",
+    private = {"unit": "record", "clip": 1.0, "noise_multiplier": 1.0}
+    run = potluck.run(method, method=AFTER.get(method, {}), privacy=private, engine="serial",
                       out=tmp_path / "run", **SMALL)  # fmt: skip
     found = run.summary["privacy"]
     assert found["unit"] == "record"
@@ -163,7 +173,22 @@ def test_every_engine_draws_the_same_noise(tmp_path: Path):
 @pytest.mark.parametrize(
     ("method", "more", "says"),
     [
-        ("fedhe", {}, "privacy.unit = 'record' is not there for FedHe"),
+        ("fd", {}, "is not there for FD with these settings: .*; use one of fedavg, .*fedhe, pfedafm"),
+        (
+            "fedhe",
+            {},
+            "is not there for FedHe .*; set method.collect = 'after' and leave method.inner_batches out",
+        ),
+        (
+            "pfedafm",
+            {"method": {"train": "end_to_end"}},
+            "is not there for PFedAFM .*; set method.train = 'iterative'",
+        ),
+        (
+            "pfedafm",
+            {"models": {"names": ["small-mlp"], "shared": "small-res"}},
+            "of 'the shared small model' cannot",
+        ),
         ("fedproto", {"method": {"aggregate": "weighted"}}, "is not there for FedProto with these settings"),
         ("fedgh", {"models": "small-res"}, r"which .*\\(BatchNorm2d\\).* of 'small-res' cannot give"),
         ("fedgh", {"engine": {"name": "serial", "vectorize": "on"}}, "engine.vectorize = 'on' cannot act"),

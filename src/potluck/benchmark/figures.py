@@ -15,7 +15,7 @@ INK, SOFT, FRONT = "#333333", "#999999", "#0072B2"
 
 def traffic_figure(title: str, found: Sequence[Line], path: Path) -> None:
     """Each method where its accuracy and its numbers per client and round put it; the front is joined by a line."""
-    figure, axes = _axes(7.0, 4.2)
+    figure, axes = axes_of(7.0, 4.2)
     best = front(found)
     on_front = sorted((line for line in found if line.method in best), key=lambda line: line.floats)
     heights = [100 * line.accuracy for line in on_front]
@@ -38,7 +38,7 @@ def _label(axes: Any, text: str, place: tuple[float, float]) -> None:
 def rank_figure(ranks: Mapping[str, float], critical: float, path: Path) -> None:
     """Mean ranks from best to worst, with a bar as long as the critical difference."""
     ordered = sorted(ranks, key=lambda method: -ranks[method])
-    figure, axes = _axes(7.0, 0.25 * len(ordered) + 1.0)
+    figure, axes = axes_of(7.0, 0.25 * len(ordered) + 1.0)
     axes.scatter([ranks[method] for method in ordered], range(len(ordered)), color=FRONT, s=18)
     axes.set_yticks(range(len(ordered)), ordered, fontsize=8)
     axes.plot(
@@ -56,7 +56,8 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _axes(width: float, height: float) -> tuple[Any, Any]:
+def axes_of(width: float, height: float) -> tuple[Any, Any]:
+    """An empty figure of so many inches with one plain pair of axes."""
     figure = new_figure(width, height)
     axes = figure.subplots()
     axes.grid(alpha=0.25)

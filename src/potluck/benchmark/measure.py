@@ -55,7 +55,7 @@ def _details(run: Run) -> dict[str, Any]:
         "notes": {
             name: thinned([row.get("notes", {}).get(name) for row in run.rounds]) for name in _notes(run)
         },
-        **({"attack": run.summary["attack"]} if "attack" in run.summary else {}),
+        **{name: run.summary[name] for name in ("attack", "privacy") if name in run.summary},
     }
 
 

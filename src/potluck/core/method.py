@@ -94,6 +94,10 @@ class Method(ABC, Generic[State, Down, Up]):
     guards_rows: ClassVar[bool] = False
     """Whether clients look at their rows through `me.fit` and `me.class_means` alone, so that noise there protects each
     row, and send nothing else that rows decide."""
+    guarded_with: ClassVar[str] = ""
+    """The settings under which `guarded` says yes, where not all do: words for whoever chose others."""
+    guarded_fits: ClassVar[int] = 1
+    """How often a job of such a client calls `me.fit`: what the accounts count, and no more is let through."""
     compares: ClassVar[bool] = True
     """Whether answers are of one form, so that rules that compare them as wholes (krum, geometric-median) can act."""
     no_average: ClassVar[str] = "does not say that its server takes averages (Method.averages)"

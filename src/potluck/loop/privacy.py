@@ -50,7 +50,10 @@ class Privacy(Settings):
         later=True,
     )
     vector_clip: float = setting(
-        1.0, "unit record: length that one row's features are clipped to in class means", gt=0, later=True
+        1.0,
+        "unit record: length that one row's features or logits are clipped to in class means",
+        gt=0,
+        later=True,
     )
 
     def __bool__(self) -> bool:

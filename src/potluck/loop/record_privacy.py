@@ -40,13 +40,9 @@ def steps_per_job(rows: int, batch_size: int, epochs: int) -> tuple[int, float]:
 class RecordPrivacy:
     """Stands between a client and its rows while it does a training job."""
 
-    def __init__(self, settings: Privacy, me: Client) -> None:
-        if has_batch_norm(me.model):
-            raise PotluckError(
-                f"The model of {me.info.name!r} has batch normalisation, which mixes rows, and privacy.unit = 'record' "
-                "cannot tell what came of which; choose models without."
-            )
+    def __init__(self, settings: Privacy, me: Client, fits: int = 1, sums: int = 1) -> None:
         self.settings, self.me = settings, me
+        self._left = {"training": fits, "class means": sums}
         secret = not settings.reproducible
         self._normal = secret_normal if secret else partial(seeded_normal, me.rng("privacy"))
         self._uniform = _secret_uniform if secret else partial(_seeded_uniform, me.rng("poisson"))
@@ -54,10 +50,17 @@ class RecordPrivacy:
     def train(self, request: FitRequest) -> Fit:
         """What `Client.fit` asks for, by DP-SGD; the loss itself is told to nobody."""
         me, model = self.me, request.model
-        if request.samples is not None or request.adjust is not None or request.batch_size is not None:
-            raise PotluckError("privacy.unit = 'record' trains on a client's own rows in plain steps only.")
-        epochs = me.training.epochs if request.epochs is None else request.epochs
-        steps, chance = steps_per_job(len(me.train), me.training.batch_size, epochs)
+        self._spend("training")
+        if any(one is not None for one in (request.samples, request.epochs, request.batch_size)):
+            raise PotluckError(
+                "privacy.unit = 'record' trains on a client's own rows, in epochs and batches as set."
+            )
+        if has_batch_norm(model):
+            raise PotluckError(
+                f"The model of {me.info.name!r} has batch normalisation, which mixes rows, and privacy.unit = 'record' "
+                "cannot tell what came of which; choose models without."
+            )
+        steps, chance = steps_per_job(len(me.train), me.training.batch_size, me.training.epochs)
         optimizer, expected = me.optimizer(model, name=request.name), chance * len(me.train)
         learned = {name: one for name, one in model.named_parameters() if one.requires_grad}
         gradients = _row_gradients(model, request)
@@ -75,9 +78,20 @@ class RecordPrivacy:
                     )
                 for name, one in learned.items():
                     one.grad = (total[name] + self._noise(one, self.settings.clip)) / expected
+                if request.adjust is not None:
+                    request.adjust()  # what is done to gradients that have noise needs none of its own
                 me.apply(optimizer)
                 me.trained_samples += round(expected)  # how many really came is nobody's business
         return Fit(steps, float("nan"))
+
+    def _spend(self, what: str) -> None:
+        """A job looks at its rows as often as the accounts say it does."""
+        self._left[what] -= 1
+        if self._left[what] < 0:
+            raise PotluckError(
+                f"privacy.unit = 'record' has no place in its accounts for so many rounds of {what} in one job: a "
+                "method says how many trainings there are (guarded_fits), and class means go once with their labels."
+            )
 
     def _add(self, total: dict[str, Tensor], found: dict[str, Tensor]) -> None:
         """The sum of rows' gradients, each as one vector no longer than `clip`; one that is not finite is none."""
@@ -99,6 +113,7 @@ class RecordPrivacy:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What `Client.class_means` gives, as noisy sums over noisy counts of the classes that are surely there."""
         me, settings = self.me, self.settings
+        self._spend("class means")
         me.model.eval()
         total = count = torch.zeros(())
         for vectors, y in me.outputs(function, samples):

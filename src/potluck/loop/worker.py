@@ -13,13 +13,14 @@ from typing import Any, Protocol
 from potluck.core import tree
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
-from potluck.core.method import Method, Predictor
+from potluck.core.method import Method, Predictor, payload_types
 from potluck.core.model import norms_at_rest
 from potluck.core.payload import Payload
 from potluck.core.random import seeded, without_denormals
 from potluck.core.samples import Samples
 from potluck.core.task import CPU
 from potluck.loop.attack import Attackers
+from potluck.loop.every_class import tells_classes
 from potluck.loop.jobs import Answer, Failure, Job, Kind, Test
 from potluck.loop.letter import encoded_size
 from potluck.loop.newcomers import join
@@ -127,7 +128,8 @@ class Worker:
         if not self.privacy.of_records or me.info.index in self.attackers:
             yield
             return
-        guard = RecordPrivacy(self.privacy, me)
+        sums = int(tells_classes(payload_types(self.method)[1]))
+        guard = RecordPrivacy(self.privacy, me, self.method.guarded_fits, sums)
         me.trainer, me.guard = guard.train, guard.class_means
         try:
             yield

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from potluck.core import (
@@ -56,12 +56,19 @@ class FedHe(Method[Averages, ClassRows, MeanLogits]):
     averages: ClassVar[str] = (
         "the logits that enter the store: who lies far off the others' latest is left out"
     )
+    guards_rows: ClassVar[bool] = True
+    guarded_with: ClassVar[str] = "method.collect = 'after' and leave method.inner_batches out"
     asynchronous: ClassVar[bool] = True
     sees_latest: ClassVar[bool] = True
 
     distillation_weight: float = setting(1.0, "weight α of the distance to the store's mean logits", ge=0)
     inner_batches: int = setting(
         0, "batches that make a job (the paper: 3); 0: the experiment's local epochs", ge=0
+    )
+    collect: Literal["training", "after"] = setting(
+        "training",
+        "logits of the class means: as they passed in training (the paper), or of every sample once, after it",
+        later=True,
     )
     denominator: Literal["v_plus_1", "v"] = setting(
         "v_plus_1", "what a sum of V logits is divided by: V+1 (eq. 8), or V, the plain mean"
@@ -84,6 +91,10 @@ class FedHe(Method[Averages, ClassRows, MeanLogits]):
             return super().workload(samples, training)
         return self.inner_batches * min(training.batch_size or samples, samples)
 
+    def guarded(self) -> bool:
+        """Logits that are collected in passing have no noise, and single batches no place in the accounts."""
+        return self.collect == "after" and not self.inner_batches
+
     def init_server(self, ctx: Context) -> Averages:
         """An empty store."""
         classes, device = ctx.task.num_classes, ctx.task.device
@@ -96,19 +107,22 @@ class FedHe(Method[Averages, ClassRows, MeanLogits]):
         return ClassTable(_mean(state.total, state.count), known).message(ids=True)
 
     def client(self, me: Client, message: ClassRows) -> MeanLogits:
-        """A few random batches on eq. 13; the logits of the same passes, added up, are what it shares."""
-        received, means = message.table(me.task.num_classes), ClassMean(me.task.num_classes)
+        """Train on eq. 13; the logits of the same passes, added up, are what it shares."""
+        received, classes = message.table(me.task.num_classes), me.task.num_classes
+        if self.collect == "after" and not self.inner_batches:
+            me.fit(_after_loss, received, self.distillation_weight)
+            return self._share(*me.class_means(me.model), classes=classes)
+        means = ClassMean(classes)
 
         def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            logits = me.model(x)
-            pull = row_loss(logits, y, received.rows, received.known)
-            return cross_entropy(logits, y) + self.distillation_weight * pull, logits
+            return _loss(me.model, x, y, received, self.distillation_weight)
 
         batches = None
         if self.inner_batches:  # a small client goes through its data again
             batches = itertools.islice(me.batches(epochs=self.inner_batches), self.inner_batches)
         me.fit_models({"model": me.model}, collecting(loss, means), batches=batches)
-        return self._share(*means.result(), classes=me.task.num_classes)
+        found = means.result() if self.collect == "training" else me.class_means(me.model)
+        return self._share(*found, classes=classes)
 
     def _share(self, means: Tensor, labels: Tensor, counts: Tensor, *, classes: int) -> MeanLogits:
         if self.denominator == "v_plus_1":  # eq. 8: s_c / (V_c + 1)
@@ -161,6 +175,19 @@ class FedHe(Method[Averages, ClassRows, MeanLogits]):
     def paper_accounting(self, down: ClassRows, up: MeanLogits) -> PaperAccounting:
         """Tables III and IV count one direction."""
         return PaperAccounting(up.numbers(), 0, "one direction only (Tables III and IV)")
+
+
+def _loss(
+    model: nn.Module, x: Tensor, y: Tensor, received: ClassTable, weight: float
+) -> tuple[Tensor, Tensor]:
+    """Eq. 13, and the logits that it saw."""
+    logits = model(x)
+    pull = row_loss(logits, y, received.rows, received.known)
+    return cross_entropy(logits, y) + weight * pull, logits
+
+
+def _after_loss(model: nn.Module, x: Tensor, y: Tensor, received: ClassTable, weight: float) -> Tensor:
+    return _loss(model, x, y, received, weight)[0]
 
 
 def _mean(total: Tensor, count: Tensor) -> Tensor:

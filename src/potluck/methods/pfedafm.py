@@ -49,6 +49,9 @@ class PFedAFM(Method[Tensors, SharedWeights, SharedWeights]):
     )
 
     sees_latest: ClassVar[bool] = True
+    guards_rows: ClassVar[bool] = True
+    guarded_with: ClassVar[str] = "method.train = 'iterative'"
+    guarded_fits: ClassVar[int] = 2
 
     alpha_lr: float = setting(1.0, "step η_α of the mixing weights", gt=0)
     alpha_decay: float = setting(
@@ -67,6 +70,10 @@ class PFedAFM(Method[Tensors, SharedWeights, SharedWeights]):
         "mixed", "what is tested: the mixed model, or one extractor alone before the client's head"
     )
 
+    def guarded(self) -> bool:
+        """Two trainings one after the other have noise; one that moves three things at three rates has none."""
+        return self.train == "iterative"
+
     def init_server(self, ctx: Context) -> Tensors:
         """θ⁰: the extractor of the shared small model, without its head."""
         return without_head(tensors_of(ctx.task.shared_model(), buffers=self.buffers))
@@ -82,24 +89,29 @@ class PFedAFM(Method[Tensors, SharedWeights, SharedWeights]):
         mixed = self._train_mixed(me, small)
         if self.train == "iterative":
             _train_small(me, small)
-            me.report(mixed.steps, mixed.loss)
+            if me.guard is None:  # the loss has no noise
+                me.report(mixed.steps, mixed.loss)
         else:
             me.private["extractor"] = without_head(tensors_of(small))
         return SharedWeights(without_head(tensors_of(small, buffers=self.buffers)))
 
     def _train_mixed(self, me: Client, small: ClientModel) -> Fit:
         """Eqs. 2-6: after every batch the large model (η_ω) and the mixing weights (η_α) take a step."""
-        alpha = self._alpha(me).requires_grad_()
+        alpha = nn.Parameter(self._alpha(me))
         together = self.train == "end_to_end"
         small.eval()
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            with torch.set_grad_enabled(together):
-                small_features = small.features(x)
-            return cross_entropy(me.model.head(mix(alpha, small_features, me.model.features(x))), y)
-
-        models = {"model": me.model, "shared": small} if together else {"model": me.model}
-        fit = me.fit_models(models, loss, after=lambda: self.adapt(alpha))
+        mixture = Mixture(me.model, alpha)
+        if (
+            me.guard is not None
+        ):  # a row's gradient of ω and α is one vector: both have noise before they move
+            fit = me.fit(_mixed_loss, small, together, model=mixture, adjust=lambda: self.adapt(alpha))
+        else:
+            models = {"model": me.model, "shared": small} if together else {"model": me.model}
+            fit = me.fit_models(
+                models,
+                lambda x, y: _mixed_loss(mixture, x, y, small, together),
+                after=lambda: self.adapt(alpha),
+            )
         me.private["alpha"] = alpha.detach().clone()
         me.note("alpha", float(alpha.detach().mean()))
         return fit
@@ -132,6 +144,22 @@ class PFedAFM(Method[Tensors, SharedWeights, SharedWeights]):
         if self.predict_with == "small":  # α = 0
             return SmallExtractor({"large": me.model, "small": small})
         return Mixed({"large": me.model, "small": small}, {"alpha": self._alpha(me)})
+
+
+class Mixture(nn.Module):
+    """What the first phase trains: the large model, and the weights that mix it with the small one."""
+
+    def __init__(self, large: ClientModel, alpha: nn.Parameter) -> None:
+        super().__init__()
+        self.large, self.alpha = large, alpha
+
+
+def _mixed_loss(mixture: Mixture, x: Tensor, y: Tensor, small: ClientModel, together: bool) -> Tensor:
+    """Eqs. 2-4; the small extractor learns from it only where all is trained together."""
+    with torch.set_grad_enabled(together):
+        small_features = small.features(x)
+    large = mixture.large
+    return cross_entropy(large.head(mix(mixture.alpha, small_features, large.features(x))), y)
 
 
 class Mixed(Composed):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from torch import nn
 
+from potluck.core import Need
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method, payload_types
 from potluck.experiment import Experiment
 from potluck.federation.federation import Federation
 from potluck.loop import attack
 from potluck.loop.attack.answers import fields_of
+from potluck.methods import METHODS, method_class
 
 
 def check_schedule(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
@@ -123,16 +125,29 @@ def check_records(experiment: Experiment, method: Method[Any, Any, Any], federat
     if not experiment.privacy.of_records:
         return
     if not method.guarded():
+        known = [name for name in METHODS if method_class(name).guards_rows]
+        remedy = f"set {method.guarded_with}, or use" if method.guarded_with else "use"
         raise PotluckError(
             f"privacy.unit = 'record' is not there for {type(method).__name__} with these settings: clients look at "
-            "rows outside of plain training and class means; use fedavg, fedprox, lg-fedavg, fedgh, fedproto or fedtgp."
+            f"rows outside of plain training and class means; {remedy} one of {', '.join(known)}."
         )
-    for name, architecture in federation.task.architectures.items():
-        if architecture.build is not None and (unfit := _unfit_layers(architecture.build())):
+    for name, build in _networks(method, federation):
+        if unfit := _unfit_layers(build()):
             raise PotluckError(
                 f"privacy.unit = 'record' needs every row's own gradient, which {', '.join(unfit)} of {name!r} cannot "
                 "give; choose models without, such as small-mlp, small-cnn and small-wide."
             )
+
+
+def _networks(
+    method: Method[Any, Any, Any], federation: Federation
+) -> Iterator[tuple[str, Callable[[], nn.Module]]]:
+    """What clients train: their own networks, and the shared small one where the method has one."""
+    for name, architecture in federation.task.architectures.items():
+        if architecture.build is not None:
+            yield name, architecture.build
+    if Need.SHARED_MODEL in method.requires():
+        yield "the shared small model", federation.task.shared_model
 
 
 def _unfit_layers(model: nn.Module) -> list[str]:

@@ -47,15 +47,17 @@ Mechanisms = list[tuple[float, float, int]]
 
 
 def record_mechanisms(
-    noise_multiplier: float, rows: int, training: Training, jobs: int, *, vectors: bool
+    noise_multiplier: float, rows: int, training: Training, jobs: int, *, vectors: bool, fits: int = 1
 ) -> Mechanisms:
     """What a client does to each of its rows in so many jobs: steps of DP-SGD, and class sums with counts.
 
+    A job of several trainings (`fits`) takes the steps of each, whether or not what they trained leaves the client:
+    the next one starts from it.
     Neighbours differ by one row more or less. A row moves its class's sum by no more than `vector_clip` and the count
     by one; each in units of its own noise, both together are √2 of what the accountant calls one.
     """
     steps, chance = steps_per_job(rows, training.batch_size, training.epochs)
-    found: Mechanisms = [(noise_multiplier, chance, steps * jobs)]
+    found: Mechanisms = [(noise_multiplier, chance, steps * fits * jobs)]
     if vectors:
         found.append((noise_multiplier / math.sqrt(2), 1.0, jobs))
     return [one for one in found if one[2]]
@@ -143,4 +145,5 @@ class PrivacyLedger(Callback):
         vectors, noise = tells_classes(payload_types(loop.method)[1]), self.settings.noise_multiplier
         for client, jobs in loop.progress.numbers.items():
             rows = loop.task.clients[client].samples
-            yield record_mechanisms(noise, rows, loop.task.training, jobs, vectors=vectors)
+            fits = loop.method.guarded_fits
+            yield record_mechanisms(noise, rows, loop.task.training, jobs, vectors=vectors, fits=fits)

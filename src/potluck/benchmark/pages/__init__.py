@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from potluck.benchmark.pages import asynchrony, attacks, gain, tasks, usual
+from potluck.benchmark.pages import asynchrony, attacks, gain, privacy, tasks, usual
 from potluck.benchmark.store import Results
 from potluck.benchmark.suite import Suite
 from potluck.core.errors import unknown
@@ -16,6 +16,7 @@ PAGES: dict[str, Page] = {
     "tasks": (tasks.page, tasks.draw, "docs/benchmark.md"),
     "gain": (gain.page, gain.draw, "docs/when-it-helps.md"),
     "attacks": (attacks.page, attacks.draw, "docs/attacks.md"),
+    "privacy": (privacy.page, privacy.draw, "docs/privacy-accuracy.md"),
     "usual": (usual.page, usual.draw, "docs/usual.md"),
     "asynchrony": (asynchrony.page, asynchrony.draw, "docs/asynchrony.md"),
 }
