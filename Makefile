@@ -67,7 +67,7 @@ MINUTES ?= 30
 soak: ## a federation whose programs are killed and stopped at random; MINUTES=4 for a short one
 	test -x .venv-flower/bin/python || $(PYTHON) -m venv .venv-flower || python3 -m venv .venv-flower
 	.venv-flower/bin/pip install -q -c constraints.txt -e ".[dev,flower]"
-	PYTHONPATH=tests OMP_NUM_THREADS=1 .venv-flower/bin/python tests/soak.py --minutes $(MINUTES)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 .venv-flower/bin/python tests/soak.py --minutes $(MINUTES) $(if $(RECORD),--record $(RECORD))
 
 lock: $(VENV)/.installed-dev ## write requirements.lock anew: versions and digests of all that is installed
 	$(BIN)/python .ci/lock.py
