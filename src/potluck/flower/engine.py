@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,20 +96,26 @@ class FlowerEngine:
         self.roll.call()
         failures = [_kept(job) for job in ready if job.kind in ("fetch", "restore")]
         ready = [job for job in ready if job.kind not in ("fetch", "restore")]
-        ids = self._grid.push_messages([self._message(job) for job in ready])
-        now = self._now()
-        for number, job in zip(ids, ready, strict=True):
+        numbers, now = self._push(ready), self._now()
+        for number, job in zip(numbers, ready, strict=True):
             if number:
                 self._sent[number] = Sent(job, now + self.deadline, now + self.lost_after)
             else:
                 failures.append(self._lost(job, "the node is not connected"))
         return failures
 
-    def _message(self, job: Job) -> Message:
+    def _push(self, jobs: Sequence[Job]) -> list[str]:
+        """Send jobs; gives the numbers of the messages, empty for a client whose node is not there."""
+        nodes = [self.roll.node(job.client) for job in jobs]
+        there = [self._message(job, node) for job, node in zip(jobs, nodes, strict=True) if node is not None]
+        numbers = iter(self._grid.push_messages(there) if there else ())
+        return ["" if node is None else next(numbers) or "" for node in nodes]
+
+    def _message(self, job: Job, node: int) -> Message:
         content = record.to_record(self.roll.assignment.on(letter.pack_job(job)))
         kind = "train" if job.kind == "train" else "evaluate"
         ttl = self.deadline if math.isfinite(self.deadline) else None
-        return Message(content, self.roll.node(job.client), kind, ttl=ttl, group_id=str(job.round))
+        return Message(content, node, kind, ttl=ttl, group_id=str(job.round))
 
     # -- receiving ------------------------------------------------------------------------------------
 
@@ -147,7 +153,7 @@ class FlowerEngine:
                 failures.append(self._lost(sent.job, f"asked {ASKS} times, no answer in {waited:g} seconds"))
                 continue
             self.roll.call()
-            (new,) = self._grid.push_messages([self._message(sent.job)])
+            (new,) = self._push([sent.job])
             self._sent[number] = replace(sent, again=math.inf)
             if new:
                 again = now + self.lost_after * 2**sent.asks

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
@@ -69,6 +70,17 @@ def pulled(grid: Grid | PatientGrid, numbers: Iterable[str]) -> Iterator[tuple[s
             yield number, None
             continue
         yield from ((number, reply) for reply in replies)
+
+
+GONE = frozenset(
+    {
+        ErrorCode.MESSAGE_UNAVAILABLE,
+        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+        ErrorCode.NODE_UNAVAILABLE,
+        ErrorCode.CLIENT_APP_CRASHED,
+    }
+)
+"""What Flower answers for a node that is gone, or that lost the process at work: it is not the node's own word."""
 
 
 def reason(error: Error) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -18,7 +21,29 @@ from potluck.flower.patient import PatientGrid
 from potluck.loop.letter import Letter, text
 
 SILENT = 60.0
-"""Seconds after which a node that said nothing of itself is asked once more."""
+"""Seconds after which a node that said nothing of itself, or nothing of use, is asked once more, each time later."""
+
+BACK = 5.0
+"""Seconds after which a node is asked again that was gone when it was asked, and is there."""
+
+Check = Callable[[Registration], None]
+"""Raises the sentence for a node that contradicts the experiment."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Why a node does not take part: it cannot be understood, it does not fit, or it does not want to."""
+
+    why: str
+    kind: Literal["garbled", "misfit", "unwilling"]
+
+
+class Unwilling(PotluckError):
+    """What a node says that does not take part of its own will."""
+
+
+class Gone(PotluckError):
+    """What Flower says in the place of a node that was there a moment ago."""
 
 
 class Roll:
@@ -35,52 +60,49 @@ class Roll:
     ) -> None:
         self.grid, self.assignment, self.limit = grid, assignment, limit
         self.registrations: list[Registration] = []
+        self.left_out: dict[int, LeftOut] = {}
+        self.asked: dict[int, list[str]] = {}
+        """The messages under way to nodes that have not said yet who they are."""
+        self.check: Check = lambda one: None
         self._poll, self._sleep = poll, sleep
         self._ids: dict[str, int] = {}
-        self._asked: dict[int, list[str]] = {}
+        self._connected: dict[int, str] = {}
+        self._asks: Counter[int] = Counter()
         self._again: dict[int, float] = {}
         self._missing: set[str] = set()
-        self._refused: dict[int, str] = {}
-        self._garbled: dict[int, str] = {}
 
-    def gather(self, count: int, wait: float) -> list[Registration]:
-        """Wait until `count` nodes have introduced themselves; they become the clients, in the order of names.
+    def pause(self) -> None:
+        """Let some time pass before the nodes are looked at again."""
+        self._sleep(self._poll)
 
-        A node that cannot take part is left out, whatever it says. Where so many have spoken that the run waits for
-        just those, it ends with what they said; otherwise others may still come.
-        """
-        found: dict[str, Registration] = {}
-        ends = time.monotonic() + wait
-        while len(found) < count:
-            for node, registration in self._introduced():
-                if registration.name in found and self._ids[registration.name] != node:
-                    self._leave_out(
-                        node,
-                        f"Two nodes are called {registration.name!r}; give each its own name.",
-                        self._refused,
-                    )
-                else:
-                    found[registration.name], self._ids[registration.name] = registration, node
-            if len(found) < count:
-                spoken = len(found) + len(self._refused)
-                if self._refused and spoken >= count and not self._asked:
-                    raise PotluckError(next(iter(self._refused.values())))
-                if time.monotonic() > ends:
-                    raise PotluckError(self._too_few(len(found), count, wait))
-                self._sleep(self._poll)
-        self.registrations = [found[name] for name in sorted(found, key=natural)]
-        return self.registrations
+    # -- who takes part -------------------------------------------------------------------------------
 
-    def _too_few(self, found: int, count: int, wait: float) -> str:
-        first = next(iter((self._refused | self._garbled).values()), "")
-        return (
-            f"{found} of {count} nodes answered within engine.wait = {wait:g} seconds; start the "
-            f"others (potluck node start) or raise engine.wait.{' One was left out: ' if first else ''}{first}"
-        )
+    def admit(self, found: dict[str, Registration]) -> None:
+        """Add the nodes that have introduced themselves since; of two with one name, the first that is still there."""
+        for node, one in self._introduced():
+            if one.name in found and self._ids[one.name] in self._connected:
+                why = f"Two nodes are called {one.name!r}; give each its own name."
+                self.leave_out(node, LeftOut(why, "misfit"))
+            else:
+                found[one.name], self._ids[one.name] = one, node
+                self.left_out.pop(node, None)
 
-    def node(self, client: int) -> int:
-        """The present node id of a client."""
-        return self._ids[self.registrations[client].name]
+    def part_with(self, name: str, why: str) -> None:
+        """Leave out a node that had been let in."""
+        self.leave_out(self._ids.pop(name), LeftOut(why, "misfit"))
+
+    def begin(self, people: Sequence[Registration], *, missing: bool = False) -> None:
+        """These are the clients, in this order; `missing` are those whose nodes have to be found yet."""
+        self.registrations = list(people)
+        self._missing = {one.name for one in people} if missing else set()
+
+    def missing(self) -> list[str]:
+        """The clients whose nodes are not there."""
+        return sorted(self._missing, key=natural)
+
+    def node(self, client: int) -> int | None:
+        """The present node id of a client, if it was ever seen."""
+        return self._ids.get(self.registrations[client].name)
 
     def miss(self, client: int) -> None:
         """A client's node did not answer: look out for one that comes back under its name."""
@@ -88,45 +110,63 @@ class Roll:
 
     def call(self) -> None:
         """Find missing clients among nodes that are new; does not wait for anybody."""
-        if self._missing:
-            for node, registration in self._introduced():
-                if registration.name in self._missing:
-                    self._ids[registration.name] = node
-                    self._missing.discard(registration.name)
+        if not self._missing:
+            return
+        before = {one.name: one for one in self.registrations}
+        for node, one in self._introduced():
+            if one.name not in self._missing:
+                continue
+            if why := _changed(before[one.name], one):
+                self.leave_out(node, LeftOut(why, "misfit"))
+                continue
+            self._ids[one.name] = node
+            self._missing.discard(one.name)
+            self.left_out.pop(node, None)
 
     def first_weights(self, client: int, wait: float) -> Tensors:
         """The weights that this client's kind of model starts from, drawn from the run's seed."""
-        ask, name = Letter({"ask": "first weights"}), self.registrations[client].name
-        (number,) = self.grid.push_messages([self._query(ask, self.node(client))])
-        ends = time.monotonic() + wait
+        name, ends = self.registrations[client].name, time.monotonic() + wait
+        numbers: list[str] = []
         while time.monotonic() < ends:
-            for _, reply in record.pulled(self.grid, [number]):
+            if not numbers and (node := self.node(client)) is not None:
+                asked = [self._query(Letter({"ask": "first weights"}), node)]
+                numbers = [number for number in self.grid.push_messages(asked) if number]
+            for _, reply in record.pulled(self.grid, numbers):
                 try:
                     return dict(_held(self._read(reply)).tensors)
+                except Gone:
+                    numbers = []
                 except PotluckError as error:
                     raise PotluckError(f"Node {name!r} sent no first weights: {error}") from None
-            self._sleep(self._poll)
+            self.pause()
         raise PotluckError(f"Node {name!r} sent no first weights within engine.wait = {wait:g} seconds.")
+
+    # -- questions and answers ------------------------------------------------------------------------
 
     def _introduced(self) -> Iterable[tuple[int, Registration]]:
         """Ask nodes that were not asked yet, and give those that have answered since and may take part."""
-        known = {*self._asked, *self._ids.values(), *self._garbled}
-        if not self.registrations:
-            known |= set(self._refused)  # later on, who comes back may have been mended
-        names = {info.node_id: info.name for info in self.grid.get_nodes()}
-        self._ask([node for node in names if node not in known or self._silent(node)])
-        nodes = {number: node for node, numbers in self._asked.items() for number in numbers}
+        names = self._connected = {info.node_id: info.name for info in self.grid.get_nodes()}
+        known, now = set(self._ids.values()), time.monotonic()
+        self._ask([node for node in names if node not in known and now >= self._again.get(node, now)])
+        nodes = {number: node for node, numbers in self.asked.items() for number in numbers}
         for number, reply in record.pulled(self.grid, list(nodes)):
             node = nodes[number]
-            if self._asked.pop(node, None) is None:
+            if self.asked.pop(node, None) is None:
                 continue  # it had been asked twice
             try:
                 registration = Registration.read(self._read(reply), self.limit)
                 _check_name(names.get(node, ""), registration.name)
-            except PayloadError as error:  # nobody waits for what makes no sense
-                self._leave_out(node, f"A node's registration could not be read: {error}", self._garbled)
+                self.check(registration)
+            except Gone:  # it says nothing of the node, which is asked again when it is back
+                self._again[node] = time.monotonic() + BACK
+            except PayloadError as error:
+                why = f"A node's registration could not be read: {error}"
+                self.leave_out(node, LeftOut(why, "garbled"))
             except PotluckError as error:
-                self._leave_out(node, str(error), self._refused)
+                kind: Literal["unwilling", "misfit"] = (
+                    "unwilling" if isinstance(error, Unwilling) else "misfit"
+                )
+                self.leave_out(node, LeftOut(str(error), kind))
             else:
                 yield node, registration
 
@@ -136,26 +176,30 @@ class Roll:
         numbers = self.grid.push_messages([self._query(ask, node) for node in nodes]) if nodes else []
         for node, number in zip(nodes, numbers, strict=True):
             if number:
-                self._asked.setdefault(node, []).append(number)
-                self._again[node] = time.monotonic() + SILENT * 2 ** (len(self._asked[node]) - 1)
+                self.asked.setdefault(node, []).append(number)
+                self._again[node] = time.monotonic() + SILENT * 2 ** self._asks[node]
+                self._asks[node] += 1
 
-    def _silent(self, node: int) -> bool:
-        return node in self._asked and time.monotonic() > self._again[node]
-
-    def _leave_out(self, node: int, why: str, among: dict[int, str]) -> None:
-        """A node's trouble is not the run's, but whoever looks after the run may want to know."""
-        before, among[node] = among.get(node), plain(why)
-        if before != among[node]:
-            print(f"Node {node} is left out: {among[node]}", flush=True)
+    def leave_out(self, node: int, told: LeftOut) -> None:
+        """A node's trouble is not the run's, but whoever looks after either may want to know."""
+        told = replace(told, why=plain(told.why))
+        before, self.left_out[node] = self.left_out.get(node), told
+        if before == told:
+            return
+        print(f"Node {node} is left out: {told.why}", flush=True)
+        if told.kind != "unwilling":
+            self.grid.push_messages([self._query(Letter({"ask": "leave", "why": told.why}), node)])
 
     def _read(self, reply: Message | None) -> Letter:
         if reply is None:
             raise PayloadError("The message could not be read.")
+        if reply.has_error() and reply.error.code in record.GONE:
+            raise Gone(record.reason(reply.error))
         if reply.has_error():
-            raise PotluckError(f"A node could not take part: {record.reason(reply.error)}")
+            raise Unwilling(f"A node could not take part: {record.reason(reply.error)}")
         letter = record.read(reply, self.limit)
         if "refusal" in letter.facts:
-            raise PotluckError(text(letter.facts["refusal"], "a refusal"))
+            raise Unwilling(text(letter.facts["refusal"], "a refusal"))
         return letter
 
     def _query(self, letter: Letter, node: int) -> Message:
@@ -169,6 +213,19 @@ def _check_name(bound: str, said: str) -> None:
             f"The node whose key is registered as {bound!r} calls itself {said!r}; put its registered name into its "
             "node.toml."
         )
+
+
+def _changed(before: Registration, now: Registration) -> str | None:
+    """The sentence for a node that is not what it was when the run began."""
+    for field in fields(Registration):
+        was, is_now = getattr(before, field.name), getattr(now, field.name)
+        if was != is_now:
+            told = f" ({is_now}, not {was})" if isinstance(was, int | str) else ""
+            return (
+                f"Node {now.name!r} has another {field.name} than when this run began{told}; a run goes on with "
+                "the same data and models."
+            )
+    return None
 
 
 def _held(letter: Letter) -> Flat:

@@ -17,15 +17,12 @@ from potluck.core.errors import PotluckError
 from potluck.core.files import write_atomic
 from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.flower.engine import FlowerEngine
-from potluck.flower.node.assignment import Assignment
-from potluck.flower.node.federation import server_federation
-from potluck.flower.node.node import MEGABYTE
 from potluck.flower.patient import LOST, TROUBLE, ConnectionLost, PatientGrid
 from potluck.flower.roll import Roll
+from potluck.flower.start import start
 from potluck.loop.callbacks import Callback
 from potluck.loop.loop import Loop
 from potluck.runs import folder
-from potluck.runs.resolve import resolve, resolve_around
 from potluck.runs.run import Run
 from potluck.runs.train import run_resolved
 
@@ -51,35 +48,24 @@ def serve(grid: Grid | PatientGrid, config: Mapping[str, Any], **timing: Any) ->
     """Gather the nodes, then do what `potluck run` does anywhere else."""
     experiment = configured(str(config["experiment"]))
     out = Path(str(config.get("out") or folder.new_folder(Path("runs"), f"{experiment.method.name}-flower")))
-    method, settings = experiment.build_method(), experiment.engine
-    assignment = Assignment(
-        json.dumps(experiment.model_dump(mode="json", exclude_none=True)), "", str(out / "nodes")
-    )
-    roll = Roll(grid, assignment, int(experiment.schedule.max_payload_mb * MEGABYTE), **timing)
-    roll.gather(settings.nodes or experiment.partition.clients, settings.wait)
-    if settings.nodes:
-        federation = server_federation(
-            experiment, method, roll.registrations, lambda client: roll.first_weights(client, settings.wait)
-        )
-        resolved = resolve_around(experiment, method, federation)
-    else:
-        resolved = resolve(experiment)
-    schedule = resolved.experiment.schedule
+    method, resume = experiment.build_method(), bool(config.get("resume", False))
+    found = start(grid, experiment, method, out, resume=resume, **timing)
+    schedule = found.resolved.experiment.schedule
     engine = FlowerEngine(
-        roll,
+        found.roll,
         method,
         realtime=schedule.mode == "async" or schedule.over_select > 1,
         deadline=schedule.patience,
-        lost_after=settings.lost_after or math.inf,
+        lost_after=experiment.engine.lost_after or math.inf,
         **timing,
     )
     return run_resolved(
-        resolved,
+        found.resolved,
         engine=engine,
         out=out,
-        resume=bool(config.get("resume", False)),
+        resume=resume,
         command=str(config.get("command", "")),
-        callbacks=[RunId(out / "run-id", roll)],
+        callbacks=[found, RunId(out / "run-id", found.roll)],
     )
 
 

@@ -78,37 +78,45 @@ def server_federation(
     first_weights: Callable[[int], Tensors],
 ) -> Federation:
     """The federation as the server sees it: registrations. First weights are asked for only where they are used."""
+    task = server_task(experiment, people, public_data(experiment, method))
+    check_needs(method, task)
+    if uses_first_weights(method, task, experiment.schedule.rounds):
+        task = replace(
+            task,
+            architectures={
+                name: replace(one, initial=_first_weights(task, one, first_weights))
+                for name, one in task.architectures.items()
+            },
+        )
+    return Federation(task, _elsewhere(task), label="own nodes")
+
+
+def server_task(experiment: Experiment, people: Sequence[Registration], public: Samples | None) -> Task:
+    """What the server knows of these nodes together; first weights are not among it."""
     shapes = {tuple(one.input_shape): one.name for one in reversed(people)}
     if len(shapes) > 1:
         told = ", ".join(f"{shape} of {name!r}" for shape, name in sorted(shapes.items()))
         raise PotluckError(f"The nodes' rows have different shapes ({told}); agree on one.")
     names = _architecture_names(people)
-    first = {name: names.index(name) for name in names}
-    task = Task(
+    return Task(
         agreed_classes(experiment),
         tuple(people[0].input_shape),
         tuple(
             ClientInfo(index, one.name, one.samples, names[index], one.device, one.validation)
             for index, one in enumerate(people)
         ),
-        {name: _architecture(people[index], name) for name, index in first.items()},
+        {name: _architecture(people[names.index(name)], name) for name in dict.fromkeys(names)},
         experiment.seed,
         _shared(experiment, tuple(people[0].input_shape)),
-        _public(experiment, experiment.data.root) if Need.PUBLIC_DATA in method.requires() else None,
+        public,
         getattr(torch, experiment.models.precision),
         training=experiment.training,
     )
-    check_needs(method, task)
-    if _uses_first_weights(method, task, experiment.schedule.rounds):
-        found = {name: first_weights(index) for name, index in first.items()}
-        task = replace(
-            task,
-            architectures={
-                name: replace(one, initial=_checked(found[name], one))
-                for name, one in task.architectures.items()
-            },
-        )
-    return Federation(task, _elsewhere(task), label="own nodes")
+
+
+def public_data(experiment: Experiment, method: Method[Any, Any, Any]) -> Samples | None:
+    """The public data of the server, where the method needs some."""
+    return _public(experiment, experiment.data.root) if Need.PUBLIC_DATA in method.requires() else None
 
 
 def agreed_classes(experiment: Experiment) -> int:
@@ -152,14 +160,14 @@ def _public(experiment: Experiment, root: str | None) -> Samples | None:
 
 
 def _architecture_names(people: Sequence[Registration]) -> list[str]:
-    """The nodes' own names for their models; a number is added where one name stands for several shapes."""
-    seen: dict[str, list[dict[str, list[Any]]]] = {}
+    """The nodes' own names for their models; a number is added where one name stands for several models."""
+    seen: dict[str, list[tuple[Any, ...]]] = {}
     names = []
     for one in people:
         variants = seen.setdefault(one.architecture, [])
-        if one.tensors not in variants:
-            variants.append(one.tensors)
-        position = variants.index(one.tensors)
+        if one.model() not in variants:
+            variants.append(one.model())
+        position = variants.index(one.model())
         names.append(one.architecture if position == 0 else f"{one.architecture}-{position + 1}")
     return names
 
@@ -186,11 +194,23 @@ def _architecture(one: Registration, name: str) -> Architecture:
     )
 
 
-def _uses_first_weights(method: Method[Any, Any, Any], task: Task, rounds: int) -> bool:
+def uses_first_weights(method: Method[Any, Any, Any], task: Task, rounds: int) -> bool:
     """Whether the server's first state is made from clients' first weights: then it holds what is not known."""
     with seeded(task.seed, "torch", "init_server"):
         state = method.init_server(Context(task, 1, rounds, task.seed))
     return any(bool(torch.isnan(tensor).any()) for tensor in tree.flatten(state).tensors.values())
+
+
+def _first_weights(task: Task, one: Architecture, ask: Callable[[int], Tensors]) -> Tensors:
+    """What the first node of this kind of model sends that is not wrong; any of them has the same."""
+    kin = [info.index for info in task.clients if info.architecture == one.name]
+    for index in kin:
+        try:
+            return _checked(ask(index), one)
+        except PotluckError:
+            if index == kin[-1]:
+                raise
+    raise AssertionError("every architecture is somebody's")
 
 
 def _checked(weights: Tensors, architecture: Architecture) -> Tensors:

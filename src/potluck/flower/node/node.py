@@ -31,7 +31,7 @@ from potluck.flower.node.usage import Usage, limited
 from potluck.loop import attack, newcomers
 from potluck.loop.attack import Attackers
 from potluck.loop.jobs import Failure, Job
-from potluck.loop.letter import Letter, from_bytes, pack_result, to_bytes, unpack_job
+from potluck.loop.letter import Letter, from_bytes, pack_result, text, to_bytes, unpack_job
 from potluck.loop.privacy import Privacy
 from potluck.loop.worker import Worker
 from potluck.runs.resolve import decide_models
@@ -131,15 +131,24 @@ def answer(message: Letter, node_config: Mapping[str, Any]) -> Letter:
     try:
         node = open_node(message, node_config)
         asked = message.facts.get("ask")
-        if asked not in ("registration", "first weights"):
+        if asked not in ("registration", "first weights", "leave"):
             return node.work(message)
-        reply = node.register() if asked == "registration" else node.first_weights()
+        if asked == "leave":
+            reply = left_out(message)
+        else:
+            reply = node.register() if asked == "registration" else node.first_weights()
         if node.guard is not None:
             node.guard.note(str(asked), reply)
         return reply
     except PotluckError as error:
         print(error, flush=True)
         return Letter({"refusal": str(error)})
+
+
+def left_out(message: Letter) -> Letter:
+    """The server says why this node does not take part; whoever looks after the node finds it in the node's log."""
+    print(f"The server leaves this node out: {text(message.facts.get('why'), 'why')}", flush=True)
+    return Letter({"left": True})
 
 
 def limit_of(node_config: Mapping[str, Any]) -> int:

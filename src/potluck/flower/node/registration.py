@@ -89,6 +89,17 @@ class Registration:
             whole(told["validation"], "validation", MAX_ROWS),
         )
 
+    def model(self) -> tuple[Any, ...]:
+        """All that is said of the model: two nodes have one kind of model where this is the same."""
+        return (
+            self.tensors,
+            self.parameters,
+            self.feature_dim,
+            self.head,
+            self.stage_shapes,
+            self.width_rate,
+        )
+
     def letter(self) -> Letter:
         """The registration as it travels."""
         return Letter({"registration": asdict(self)})
