@@ -25,8 +25,8 @@ def gather(
     """Wait until `count` nodes have introduced themselves; they become the clients, in the order of names.
 
     A node that cannot take part is left out. Others may still come in its place; when `wait` is over, the run begins
-    without it, if `least` nodes are there. Where all are needed, the first that does not fit ends the start, and with
-    `stop` so does one that does not want to take part.
+    without it, if `least` nodes are there. Where all are needed, one with a wrong name ends the start, and, there or
+    with `stop`, one that does not want to take part.
     """
     found: dict[str, Registration] = {}
     ends, least = time.monotonic() + wait, least or count
@@ -51,7 +51,7 @@ def gather(
 
 def _give_up(roll: Roll, found: int, count: int, *, all_needed: bool, stop: bool) -> None:
     """End the start where just those have spoken that it waits for, and one of them will not do."""
-    ending = {"misfit", "unwilling"} if all_needed else {"unwilling"} if stop else set()
+    ending = {"name", "unwilling"} if all_needed else {"unwilling"} if stop else set()
     spoiled = [one.why for one in roll.left_out.values() if one.kind in ending]
     if spoiled and found + len(spoiled) >= count and not roll.asked:
         raise PotluckError(spoiled[0])

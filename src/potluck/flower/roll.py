@@ -32,14 +32,18 @@ Check = Callable[[Registration], None]
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Why a node does not take part: it cannot be understood, it does not fit, or it does not want to."""
+    """Why a node does not take part: what it says does not fit, its name is not its own, or it does not want to."""
 
     why: str
-    kind: Literal["garbled", "misfit", "unwilling"]
+    kind: Literal["misfit", "name", "unwilling"]
 
 
 class Unwilling(PotluckError):
     """What a node says that does not take part of its own will."""
+
+
+class WrongName(PotluckError):
+    """A node goes by a name that its key is not registered with."""
 
 
 class Gone(PotluckError):
@@ -82,7 +86,7 @@ class Roll:
         for node, one in self._introduced():
             if one.name in found and self._ids[one.name] in self._connected:
                 why = f"Two nodes are called {one.name!r}; give each its own name."
-                self.leave_out(node, LeftOut(why, "misfit"))
+                self.leave_out(node, LeftOut(why, "name"))
             else:
                 found[one.name], self._ids[one.name] = one, node
                 self.left_out.pop(node, None)
@@ -145,9 +149,11 @@ class Roll:
 
     def _introduced(self) -> Iterable[tuple[int, Registration]]:
         """Ask nodes that were not asked yet, and give those that have answered since and may take part."""
-        names = self._connected = {info.node_id: info.name for info in self.grid.get_nodes()}
+        self._connected = {info.node_id: info.name for info in self.grid.get_nodes()}
         known, now = set(self._ids.values()), time.monotonic()
-        self._ask([node for node in names if node not in known and now >= self._again.get(node, now)])
+        self._ask(
+            [node for node in self._connected if node not in known and now >= self._again.get(node, now)]
+        )
         nodes = {number: node for node, numbers in self.asked.items() for number in numbers}
         for number, reply in record.pulled(self.grid, list(nodes)):
             node = nodes[number]
@@ -155,18 +161,19 @@ class Roll:
                 continue  # it had been asked twice
             try:
                 registration = Registration.read(self._read(reply), self.limit)
-                _check_name(names.get(node, ""), registration.name)
+                self._check_name(node, registration.name)
                 self.check(registration)
             except Gone:  # it says nothing of the node, which is asked again when it is back
                 self._again[node] = time.monotonic() + BACK
             except PayloadError as error:
                 why = f"A node's registration could not be read: {error}"
-                self.leave_out(node, LeftOut(why, "garbled"))
+                self.leave_out(node, LeftOut(why, "misfit"))
+            except Unwilling as error:
+                self.leave_out(node, LeftOut(str(error), "unwilling"))
+            except WrongName as error:
+                self.leave_out(node, LeftOut(str(error), "name"))
             except PotluckError as error:
-                kind: Literal["unwilling", "misfit"] = (
-                    "unwilling" if isinstance(error, Unwilling) else "misfit"
-                )
-                self.leave_out(node, LeftOut(str(error), kind))
+                self.leave_out(node, LeftOut(str(error), "misfit"))
             else:
                 yield node, registration
 
@@ -202,17 +209,17 @@ class Roll:
             raise Unwilling(text(letter.facts["refusal"], "a refusal"))
         return letter
 
+    def _check_name(self, node: int, said: str) -> None:
+        """A key that was registered under a name takes part under no other."""
+        bound = self._connected.get(node, "")
+        if bound and bound != said:
+            raise WrongName(
+                f"The node whose key is registered as {bound!r} calls itself {said!r}; put its registered name into "
+                "its node.toml."
+            )
+
     def _query(self, letter: Letter, node: int) -> Message:
         return Message(record.to_record(self.assignment.on(letter)), node, "query")
-
-
-def _check_name(bound: str, said: str) -> None:
-    """A key that was registered under a name takes part under no other."""
-    if bound and bound != said:
-        raise PotluckError(
-            f"The node whose key is registered as {bound!r} calls itself {said!r}; put its registered name into its "
-            "node.toml."
-        )
 
 
 def _changed(before: Registration, now: Registration) -> str | None:
