@@ -105,6 +105,31 @@ def test_whatever_flowers_command_says_of_an_absent_server_is_no_crash(
     assert listed(Processes(tmp_path), "1") is None
 
 
+def test_a_run_that_somebody_stopped_on_the_server_is_not_begun_again(tmp_path: Path) -> None:
+    with pytest.raises(
+        PotluckError, match="Somebody stopped the run on the server; .* potluck resume"
+    ) as told:
+        lost_run(tmp_path, {"status": "finished:stopped", "status-details": ""}).follow("1")
+    assert not isinstance(told.value, RunEnded)
+
+
+def test_a_run_that_ended_on_another_machine_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    completed = {"status": "finished:completed"}
+    follower = lost_run(tmp_path, {"status": "running"}, completed, completed)
+    with pytest.raises(PotluckError, match="holds no summary here; look for it on the server's own machine"):
+        follower.follow("1")
+
+
+def test_what_an_earlier_submission_had_to_say_is_past(tmp_path: Path) -> None:
+    follower = lost_run(tmp_path, {"status": "running"})
+    follower.submitted = 1
+    follower.trouble.write_text("--out 'run' is in use by another process")
+    follower.submitted = 2
+    threading.Timer(1.0, (follower.out / folder.SUMMARY).write_text, ["{}"]).start()
+    follower.look = 600.0
+    follower.follow("2")
+
+
 def test_a_lost_run_is_submitted_again_until_it_makes_no_progress(tmp_path: Path) -> None:
     follower = lost_run(tmp_path, *[FAILED] * 20)
     asked: list[bool] = []
@@ -143,3 +168,25 @@ def test_a_lost_process_that_still_holds_the_folder_is_waited_for(tmp_path: Path
     time.sleep(0.2)
     run_to_the_end(follower, submit, pause=0.1)
     assert held == [False]
+
+
+def test_a_run_whose_submission_nobody_heard_of_is_left_to_its_work(tmp_path: Path) -> None:
+    """It has the folder, adds a round after the follower would have given up, and comes to its end."""
+    follower = lost_run(tmp_path, FAILED, away=1.0)
+
+    def work() -> None:
+        with locked(follower.out):
+            for rounds in (1, 2, 3):
+                (follower.out / folder.ROUNDS).write_text("{}\n" * rounds)
+                time.sleep(0.6)
+            (follower.out / folder.SUMMARY).write_text("{}")
+
+    def submit(again: bool) -> str:
+        assert not again, "there would be two"
+        working.start()
+        time.sleep(0.2)
+        return "1"
+
+    working = threading.Thread(target=work)
+    run_to_the_end(follower, submit, pause=0.1)
+    assert follower.seen == 3

@@ -20,6 +20,7 @@ from potluck.flower import roll
 from potluck.flower.client_app import app
 from potluck.flower.patient import LOST, ConnectionLost, PatientGrid
 from potluck.flower.server_app import main, serve
+from potluck.runs.folder import locked
 from potluck.runs.run import Run
 
 
@@ -184,4 +185,13 @@ def test_a_run_that_the_server_takes_for_over_leaves_no_word_of_its_own(
     config = {"experiment": "fedgh", "out": str(tmp_path / "run"), "trouble": str(tmp_path / "trouble")}
     with pytest.raises(ConnectionLost, match=LOST):
         main(Over({}, {}), Context(1, 1, {}, RecordDict(), config))
+    assert not (tmp_path / "trouble").exists()
+
+
+def test_a_folder_that_the_process_before_still_has_is_no_fault_of_the_run(tmp_path: Path) -> None:
+    values = {"data": {"limit": 90}, "partition": {"clients": 3}, "engine": {"name": "flower"}}
+    text = parse_experiment(values).model_dump_json(exclude_none=True)
+    config = {"experiment": text, "out": str(tmp_path / "run"), "trouble": str(tmp_path / "trouble")}
+    with locked(tmp_path / "run"), pytest.raises(ConnectionLost, match=f"{LOST}: the process before"):
+        main(LoopGrid(dealt_nodes(3), {}), Context(1, 1, {}, RecordDict(), config))
     assert not (tmp_path / "trouble").exists()

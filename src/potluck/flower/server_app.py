@@ -23,6 +23,7 @@ from potluck.flower.start import start
 from potluck.loop.callbacks import Callback
 from potluck.loop.loop import Loop
 from potluck.runs import folder
+from potluck.runs.folder import InUse
 from potluck.runs.run import Run
 from potluck.runs.train import run_resolved
 
@@ -32,10 +33,10 @@ def main(grid: Grid, context: Context) -> None:
     trouble = str(context.run_config.get("trouble", ""))
     try:
         serve(PatientGrid(grid), context.run_config)
-    except (
-        ConnectionLost,
-        *TROUBLE,
-    ) as error:  # nothing is wrong with the run: whoever follows it sends it again
+    # Nothing is wrong with the run here: whoever follows it sends it again.
+    except InUse as error:
+        raise ConnectionLost(f"{LOST}: the process before this one still has the run's folder.") from error
+    except (ConnectionLost, *TROUBLE) as error:
         raise ConnectionLost(f"{LOST}: {type(error).__name__}.") from error
     except Exception as error:
         if trouble:

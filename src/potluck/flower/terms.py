@@ -10,7 +10,6 @@ from typing import Any
 
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method
-from potluck.core.needs import check_needs
 from potluck.core.samples import Samples
 from potluck.core.task import Task
 from potluck.experiment import Experiment

@@ -167,6 +167,10 @@ LOCK = ".lock"
 _held: set[int] = set()
 
 
+class InUse(PotluckError):
+    """Another process is at work in the folder."""
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the folder of a run, made if it is not there; whoever else wants it meanwhile is refused.
@@ -215,7 +219,7 @@ def _take(file: int, path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(file, 32, 0).decode(errors="replace").strip() or "unknown"
-        raise PotluckError(
+        raise InUse(
             f"--out {str(path)!r} is in use by another process (id {holder}); wait for it to end, "
             "or choose another folder."
         ) from None

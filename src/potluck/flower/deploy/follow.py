@@ -43,16 +43,29 @@ class Follower:
         default=lambda processes, run: listed(processes, run)
     )
     seen: int = 0
+    submitted: int = 0
+    _completed: int = 0
 
     @property
     def trouble(self) -> Path:
-        """Where the server's app leaves the sentence of what went wrong."""
-        return self.processes.home / "trouble"
+        """Where the server's app leaves the sentence of what went wrong; what an earlier one says is past."""
+        return self.processes.home / f"trouble-{self.submitted}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return (self.out / folder.SUMMARY).exists()
+
+    def news(self) -> bool:
+        """Tell the callbacks of rounds that are new; says whether there were any."""
+        before = self.seen
+        self._tell()
+        return self.seen > before
 
     def follow(self, run: str) -> None:
         """Until the run has ended; `RunEnded` if it has not come to its end."""
         looked = heard = time.monotonic()
-        while not (self.out / folder.SUMMARY).exists():
+        while not self.finished:
             self._raise_trouble()
             self._tell()
             self._check_processes()
@@ -86,12 +99,24 @@ class Follower:
     def _check_status(self, found: dict[str, Any]) -> None:
         """A run that the server calls finished, and that left no summary: with its own words, if it has any."""
         status = str(found.get("status", ""))
-        if not status.startswith("finished") or "completed" in status:
+        if not status.startswith("finished"):
             return
         time.sleep(1.0)  # the app may be about to write down what was wrong
-        if (self.out / folder.SUMMARY).exists():
+        if self.finished:
             return
         self._raise_trouble()
+        if "completed" in status:
+            self._completed += 1
+            if self._completed > 1:  # it was there when the server was asked before
+                raise PotluckError(
+                    f"The run has come to its end on the server, but {str(self.out)!r} holds no summary here; look for "
+                    "it on the server's own machine, and hand runs in there."
+                )
+            return
+        if "stopped" in status:
+            raise PotluckError(
+                f"Somebody stopped the run on the server; go on with: potluck resume {self.out}"
+            )
         said = str(found.get("status-details", "")).partition("ServerApp failed with exception: ")[2]
         if said and not said.startswith("The connection to the server was lost"):
             raise PotluckError(said)

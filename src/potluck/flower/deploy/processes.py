@@ -150,7 +150,11 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
         os.killpg(process.pid, number)
 
 
-def wait_until_up(processes: Processes, address: str, ca: str = "", patience: float = 120.0) -> None:
+PATIENCE = 900.0
+"""Seconds that a server may take to start: one that ends is seen at once, so a loaded machine is given time."""
+
+
+def wait_until_up(processes: Processes, address: str, ca: str = "", patience: float = PATIENCE) -> None:
     """Wait until the server's health page answers."""
     import ssl
 

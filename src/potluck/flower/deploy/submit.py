@@ -47,6 +47,9 @@ def run_on_flower(
         )
     if (out / folder.SUMMARY).exists():
         raise PotluckError(f"--out {str(out)!r} already holds a finished run; choose another folder.")
+    if out.exists():
+        with locked(out):
+            pass  # nobody else is at work there
     with tempfile.TemporaryDirectory(prefix="potluck-flower-") as home, Processes(Path(home)) as processes:
         address = settings.server or _start_all(processes, experiment)
         connect(processes, address, settings.ca)
@@ -79,17 +82,27 @@ def run_to_the_end(
                     f"{ended}, {lost} times without a new round; look at the server's log, then go on with --resume."
                 ) from None
             print(f"{ended}; going on from its last checkpoint.", file=sys.stderr)
-            run = _once_more(follower, submit, pause)
+            again = _once_more(follower, submit, pause)
+            if again is None:
+                return follower.follow(run)
+            run = again
 
 
-def _once_more(follower: Follower, submit: Callable[[bool], str], pause: float) -> str:
-    """Submit again when the server is back, and the lost process, if it still lives, has let go of the folder."""
+def _once_more(follower: Follower, submit: Callable[[bool], str], pause: float) -> str | None:
+    """Submit again when the server is back, and the lost process, if it still lives, has let go of the folder.
+
+    That process may be well: a server that was away can have taken a run whose submission nobody heard of. It is left
+    to its work as long as there are new rounds; None where it has brought the run to its end.
+    """
     ends = time.monotonic() + follower.away
     while True:
         time.sleep(pause)
+        if follower.news():
+            ends = time.monotonic() + follower.away
         try:
             with locked(follower.out):
-                pass
+                if follower.finished:
+                    return None
             return submit(True)
         except PotluckError:
             if time.monotonic() > ends:
@@ -128,7 +141,7 @@ def _submit(follower: Follower, experiment: Experiment, resume: bool, command: s
     import potluck.flower
 
     processes = follower.processes
-    follower.trouble.unlink(missing_ok=True)
+    follower.submitted += 1
     config = {
         "experiment": json.dumps(experiment.model_dump(mode="json", exclude_none=True)),
         "out": str(follower.out),
