@@ -18,7 +18,7 @@ from own_nodes import write_node
 from potluck.core.errors import PotluckError
 from potluck.flower.deploy.door import allowed, door
 from potluck.flower.deploy.keys import make_node_key, name_of
-from potluck.flower.deploy.own_app import answered, in_a_fork
+from potluck.flower.deploy.own_app import answered, ended, in_a_fork
 from potluck.flower.deploy.serve import is_loopback, make_secret, node_commands, server_commands
 from potluck.flower.deploy.supernode import Watch, watched
 
@@ -99,6 +99,63 @@ def test_a_server_that_is_away_gives_an_error_that_nodes_wait_for() -> None:
     assert asyncio.run(once()).status_code == 502  # Flower's node tries again at 502, 503 and 504
 
 
+def test_somebody_who_never_ends_a_request_does_not_hold_a_connection_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("potluck.flower.deploy.door.PATIENCE", 0.2)
+    said: list[Any] = []
+    pieces = [{"type": "http.request", "body": b"x", "more_body": True}]
+
+    async def receive() -> Any:
+        return pieces.pop() if pieces else await asyncio.sleep(3600)
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    async def once() -> None:
+        scope = {
+            "type": "http", "method": "POST", "path": "/v1/fleet/x", "raw_path": b"/v1/fleet/x", "query_string": b"",
+            "headers": [],
+        }  # fmt: skip
+        await asyncio.wait_for(
+            door("127.0.0.1:1", None, httpx.ASGITransport(app=echo()))(scope, receive, send), 60
+        )
+
+    asyncio.run(once())
+    assert said[0]["status"] == 408
+
+
+def test_the_servers_connection_is_given_back_when_a_node_goes_in_the_middle_of_an_answer() -> None:
+    closed: list[bool] = []
+
+    class Stream(httpx.AsyncByteStream):
+        async def __aiter__(self) -> Any:
+            yield b"half"
+            yield b"an answer"
+
+        async def aclose(self) -> None:
+            closed.append(True)
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            raise OSError("the node is gone")
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def once() -> None:
+        behind = httpx.MockTransport(lambda request: httpx.Response(200, stream=Stream()))
+        scope = {
+            "type": "http", "method": "POST", "path": "/v1/fleet/x", "raw_path": b"/v1/fleet/x", "query_string": b"",
+            "headers": [],
+        }  # fmt: skip
+        with pytest.raises(OSError, match="the node is gone"):
+            await door("127.0.0.1:1", None, behind)(scope, receive, send)
+
+    asyncio.run(once())
+    assert closed == [True]
+
+
 def value(command: list[str], flag: str) -> str:
     return command[command.index(flag) + 1]
 
@@ -135,6 +192,9 @@ def test_a_node_runs_no_app_of_the_servers(tmp_path: Path) -> None:
     assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700
     assert make_secret(secret).read_bytes() == secret.read_bytes()
     assert len(secret.read_bytes()) == 32
+    secret.write_bytes(b"")  # a process that was killed while it wrote
+    assert len(make_secret(secret).read_bytes()) == 32
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
 def test_a_connection_is_lost_when_the_server_was_not_heard_for_too_long() -> None:
@@ -180,6 +240,21 @@ def test_a_fork_ends_whatever_happens(capfd: pytest.CaptureFixture[str]) -> None
     codes = [os.waitstatus_to_exitcode(os.waitpid(in_a_fork(work), 0)[1]) for work in (lambda: None, fail)]
     assert codes == [0, 1]
     assert "ValueError: of a job" in capfd.readouterr().err
+
+
+def test_forks_that_have_ended_make_room_for_others() -> None:
+    readable, writable = os.pipe()
+    waits = in_a_fork(lambda: (os.close(writable), os.read(readable, 1)))  # until the pipe is closed
+    quick = in_a_fork(lambda: None)
+    found: set[int] = set()
+    while quick not in found:
+        found |= ended({waits, quick} - found)
+    assert found == {quick}
+    os.close(writable)
+    while waits not in found:
+        found |= ended({waits})
+    with pytest.raises(ChildProcessError):  # no zombie is left
+        os.waitpid(waits, os.WNOHANG)
 
 
 def test_what_a_failing_app_knows_stays_in_the_nodes_log(capfd: pytest.CaptureFixture[str]) -> None:

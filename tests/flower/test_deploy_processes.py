@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from potluck.flower.deploy import family
 from potluck.flower.deploy.processes import Processes
 
@@ -64,3 +66,19 @@ def test_last_words_are_the_complaint_of_this_start(tmp_path: Path) -> None:
             "ERROR : Exit Code: 305 no connection INFO: bye a"
         )
         assert say("all is well", "bye") == "all is well bye"
+
+
+def test_a_log_without_end_is_not_read_whole_and_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.flower.deploy.processes.LAST_WORDS", 100)
+    monkeypatch.setattr("potluck.flower.deploy.processes.LONG_LOG", 1000)
+    with Processes(tmp_path) as processes:
+        for number in range(2):
+            processes.start("one", [sys.executable, "-c", f"print('x' * 3000 + ' start {number}')"])
+            processes.running["one"].wait(60)
+            said = processes.last_words("one")
+            assert len(said) <= 100
+            assert said.endswith(f"start {number}")
+    assert "start 0" in (tmp_path / "one.old.log").read_text()
+    assert "start 0" not in (tmp_path / "one.log").read_text()

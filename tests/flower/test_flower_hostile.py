@@ -195,6 +195,18 @@ def test_what_a_node_cannot_honestly_claim_is_refused(tmp_path: Path, field: str
         Registration.read(Letter({"registration": {**told(tmp_path), field: value}}), 1 << 30)
 
 
+def test_a_registration_of_a_hundred_megabytes_is_refused_unread(tmp_path: Path) -> None:
+    """Nothing in it is wrong but that it is there."""
+
+    def large(message: Message) -> Message:
+        facts = {"registration": {"name": "x" * (100 << 20)}}
+        return Message(record.to_record(Letter(facts)), reply_to=message)
+
+    grid = Crowd(dealt_nodes(2), {2: large})
+    with pytest.raises(PotluckError, match="The message holds 104.* bytes, the limit is 16777216"):
+        on_flower(small(engine={"wait": 0.05}), tmp_path / "run", grid)
+
+
 class Crowd(LoopGrid):
     """A grid with strangers: nodes that answer any question in their own way."""
 

@@ -221,6 +221,29 @@ def test_privacy_is_summed_over_all_runs_and_stops_at_the_nodes_own_limit(tmp_pa
     assert "in all: 5 answers" in text
 
 
+def test_two_runs_at_the_same_time_do_not_spend_the_same_privacy_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the job of one run is computed, that of another is asked for and answered: there was enough for either."""
+    path = node_with(tmp_path / "n", f"epsilon = {epsilon(2.0, 1, 1e-5) + 0.01}")
+    run, others = node_side.Worker.run, list[Letter]()
+
+    def slow(worker: Any, job: Job) -> Any:
+        if not others:
+            others.append(Letter({}))
+            others[0] = means(path, noisy(), 0, "b2")
+        return run(worker, job)
+
+    monkeypatch.setattr(node_side.Worker, "run", slow)
+    said = means(path, noisy(), 0, "a1")
+
+    assert "answer" in others[0].facts
+    assert "above its policy.epsilon" in said.facts["refusal"]
+    assert said.payload is None
+    assert len(list(AuditLog(read_node(path).audit_log()).lines())) == 1
+    assert not list((tmp_path / "n").rglob("a1/answer-*"))  # nor is it given to who asks again
+
+
 def test_answers_without_noise_are_said_to_be_so(tmp_path: Path) -> None:
     path, one = node_with(tmp_path / "n"), experiment("standalone")
     ask(path, one, training())
@@ -326,6 +349,25 @@ def test_an_unfinished_line_is_taken_off_and_a_changed_end_stops_the_node(tmp_pa
     assert [line["number"] for line in AuditLog(log).lines()] == [1, 2]
     log.write_text(log.read_text().replace('"registration"', '"nothing"'))
     assert "was changed at its end" in refused(path, one, training())
+
+
+def test_an_answer_whose_line_did_not_fit_on_the_disk_does_not_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, one, write = node_with(tmp_path / "n"), experiment("standalone"), os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:10]))
+    assert "has no room for another line" in refused(path, one, training())
+    monkeypatch.setattr(os, "write", write)
+    ask(path, one)
+    assert [line["number"] for line in AuditLog(read_node(path).audit_log()).lines()] == [1]
+
+
+def test_an_end_without_a_line_does_not_begin_the_sum_anew(tmp_path: Path) -> None:
+    path, one = node_with(tmp_path / "n"), experiment("standalone")
+    ask(path, one)
+    with read_node(path).audit_log().open("a") as file:
+        file.write("x" * (1 << 20))
+    assert "was changed at its end" in refused(path, one)
 
 
 def stat_mode(path: Path) -> int:

@@ -16,7 +16,7 @@ from potluck.core.payload import PayloadError, Tensors
 from potluck.core.tree import Flat
 from potluck.flower import record
 from potluck.flower.node.assignment import Assignment
-from potluck.flower.node.registration import Registration
+from potluck.flower.node.registration import MAX_REGISTRATION, Registration
 from potluck.flower.patient import PatientGrid
 from potluck.loop.letter import Letter, text
 
@@ -137,7 +137,7 @@ class Roll:
                 numbers = [number for number in self.grid.push_messages(asked) if number]
             for _, reply in record.pulled(self.grid, numbers):
                 try:
-                    return dict(_held(self._read(reply)).tensors)
+                    return dict(_held(self._read(reply, self.limit)).tensors)
                 except Gone:
                     numbers = []
                 except PotluckError as error:
@@ -160,7 +160,7 @@ class Roll:
             if self.asked.pop(node, None) is None:
                 continue  # it had been asked twice
             try:
-                registration = Registration.read(self._read(reply), self.limit)
+                registration = Registration.read(self._read(reply, MAX_REGISTRATION), self.limit)
                 self._check_name(node, registration.name)
                 self.check(registration)
             except Gone:  # it says nothing of the node, which is asked again when it is back
@@ -197,14 +197,14 @@ class Roll:
         if told.kind != "unwilling":
             self.grid.push_messages([self._query(Letter({"ask": "leave", "why": told.why}), node)])
 
-    def _read(self, reply: Message | None) -> Letter:
+    def _read(self, reply: Message | None, limit: int) -> Letter:
         if reply is None:
             raise PayloadError("The message could not be read.")
         if reply.has_error() and reply.error.code in record.GONE:
             raise Gone(record.reason(reply.error))
         if reply.has_error():
             raise Unwilling(f"A node could not take part: {record.reason(reply.error)}")
-        letter = record.read(reply, self.limit)
+        letter = record.read(reply, limit)
         if "refusal" in letter.facts:
             raise Unwilling(text(letter.facts["refusal"], "a refusal"))
         return letter

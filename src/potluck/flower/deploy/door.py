@@ -8,6 +8,7 @@ answered 403. `python -m potluck.flower.deploy.door` starts it.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
@@ -16,7 +17,7 @@ FLEET = "/v1/fleet/"
 OWN = {b"host", b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer"}
 """Headers that belong to one connection and are not passed on."""
 PATIENCE = 60.0
-"""Seconds that the server may take to answer."""
+"""Seconds that the server may take to answer, and a node to send the next piece of what it says."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -34,6 +35,7 @@ def door(
         base_url=f"{'https' if ca else 'http'}://{server}",
         verify=verify,
         timeout=PATIENCE,
+        limits=httpx.Limits(max_connections=None),  # whoever is slow must not take the others' places
         transport=transport,
     )
 
@@ -48,14 +50,19 @@ def door(
         asked = client.build_request(scope["method"], url, headers=headers, content=_body(receive))
         try:
             said = await client.send(asked, stream=True)
+        except TimeoutError:
+            await _say(send, 408, b"the request did not come to its end")
+            return
         except httpx.TransportError as error:
             await _say(send, 502, f"the server does not answer ({type(error).__name__})".encode())
             return
         theirs = [(name, value) for name, value in said.headers.raw if name.lower() not in OWN]
         await send({"type": "http.response.start", "status": said.status_code, "headers": theirs})
-        async for piece in said.aiter_raw():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await said.aclose()
+        try:
+            async for piece in said.aiter_raw():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        finally:
+            await said.aclose()
         await send({"type": "http.response.body", "body": b""})
 
     return answer
@@ -69,7 +76,7 @@ def allowed(path: str, raw: bytes) -> bool:
 async def _body(receive: Receive) -> AsyncIterator[bytes]:
     more = True
     while more:
-        piece = await receive()
+        piece = await asyncio.wait_for(receive(), PATIENCE)
         if piece["type"] == "http.disconnect":
             return
         yield piece.get("body", b"")

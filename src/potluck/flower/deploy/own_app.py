@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+FORKS = 16
+"""Messages that are done at a time; further ones wait, however many a server sends."""
 PAUSE = 0.5
 """Seconds between two looks for a message."""
 
@@ -39,16 +41,25 @@ def main() -> None:
     known = SuperExecAuthHttpInterceptor(master_secret=given.secret.read_bytes(), protected_methods={ACQUIRE})
     node = _runtime(given.runtime, "SuperExec", known)
     wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP, TaskType.AGENT_APP])
-    supervisor = os.getppid()
+    supervisor, at_work = os.getppid(), set[int]()
     while os.getppid() == supervisor:  # who is left alone has nothing to do
         with suppress(httpx.TransportError):  # the SuperNode is being started again
-            found = node.AcquireTask(wanted)
-            if found.HasField("task") and found.token:
-                in_a_fork(lambda token=found.token: do_message(given.runtime, token, app))  # type: ignore[misc]
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            found = node.AcquireTask(wanted) if len(at_work) < FORKS else None
+            if found is not None and found.HasField("task") and found.token:
+                at_work.add(in_a_fork(lambda token=found.token: do_message(given.runtime, token, app)))  # type: ignore[misc]
+        at_work -= ended(at_work)
         time.sleep(PAUSE)
+
+
+def ended(children: set[int]) -> set[int]:
+    """Those of our forks that have ended; none of them stays as a zombie."""
+    found = set()
+    for child in children:
+        try:
+            found |= {child} if os.waitpid(child, os.WNOHANG)[0] else set()
+        except ChildProcessError:  # somebody else has seen to it
+            found.add(child)
+    return found
 
 
 def in_a_fork(work: Callable[[], None]) -> int:

@@ -30,6 +30,8 @@ QUIET = {
     "OMP_NUM_THREADS": "1",
 }
 
+LONG_LOG, LAST_WORDS = 64 << 20, 64 << 10
+"""Bytes of a log above which a new one is begun when its program is started, and of its end that is looked at."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -85,6 +87,7 @@ class Processes:
         """Start a program; what it prints goes to `NAME.log` in the home, or is shown."""
         output: IO[bytes] | None = None
         if not show:
+            _make_room(self.home / f"{name}.log")
             output = open(self.home / f"{name}.log", "ab")  # noqa: SIM115 - open as long as the program runs
             self._logs.append(output)
             self._began[name] = output.tell()
@@ -102,8 +105,7 @@ class Processes:
 
     def last_words(self, name: str) -> str:
         """What a program complained of since it was started, or else the end of its log."""
-        path = self.home / f"{name}.log"
-        data = path.read_bytes()[self._began.get(name, 0) :] if path.exists() else b""
+        data = _tail(self.home / f"{name}.log", self._began.get(name, 0))
         text = COLOUR.sub("", data.decode(errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         errors = [index for index, line in enumerate(lines) if line.startswith("ERROR")]
@@ -139,6 +141,22 @@ class Processes:
             log.close()
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
+
+
+def _make_room(path: Path) -> None:
+    """A log that has become long is put aside, in the place of the one that was put aside before."""
+    if path.exists() and path.stat().st_size > LONG_LOG:
+        path.replace(path.with_suffix(".old.log"))
+
+
+def _tail(path: Path, since: int) -> bytes:
+    """The end of what was written to a log since then, as much as anybody looks at."""
+    if not path.exists():
+        return b""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(since, size - LAST_WORDS))
+        return file.read(LAST_WORDS)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

@@ -23,7 +23,7 @@ REFUSED = (
     " Is the server up, and does it know this node's key (potluck server keys NODE.key.pub)? A node that was "
     "killed is let in again after about a minute."
 )
-SECRET = "runner.secret"
+SECRET, SECRET_BYTES = "runner.secret", 32
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,12 @@ def _check_present(folder: Path) -> None:
 
 def make_secret(path: Path) -> Path:
     """What two programs of one machine know each other by: other users' programs get no job from Flower's port."""
-    if not path.exists():
+    if not path.exists() or path.stat().st_size != SECRET_BYTES:  # one that was cut short is no secret
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(32))
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(SECRET_BYTES))
+        fresh.replace(path)
     return path
 
 

@@ -11,9 +11,10 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from potluck.loop.letter import Letter, to_bytes
 START = "0" * 64
 LONGEST = 1 << 20
 """Bytes of a line; ours have some hundred."""
+MOST = 2000
+"""Tensors that a line names; of a model with more, the digest has the rest."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,17 @@ class AuditLog:
         with self.locked() as file:
             return self._last(file)
 
-    def append(self, entry: Entry, letter: Letter) -> None:
-        """Write down an answer before it leaves."""
+    def append(
+        self, entry: Entry, letter: Letter, check: Callable[[dict[str, Any]], None] = lambda totals: None
+    ) -> None:
+        """Write down an answer before it leaves; `check` may refuse it, with the totals that are before it.
+
+        What was allowed before it was computed may be too much by now: runs side by side spend from one budget.
+        """
         data = to_bytes(letter)
         with self.locked() as file:
             before = self._last(file)
+            check(before)
             line = {
                 "number": before["number"] + 1,
                 "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -81,8 +90,15 @@ class AuditLog:
                 "before": before["chain"],
             }
             text = json.dumps({**line, "chain": chained(line)}, ensure_ascii=False)
-            os.write(file, text.encode() + b"\n")
-            os.fsync(file)
+            self._write(file, text.encode() + b"\n")
+
+    def _write(self, file: int, line: bytes) -> None:
+        """The whole line: an answer of which half a line is on the disk must not leave."""
+        if os.write(file, line) != len(line):
+            raise PotluckError(
+                f"This node's audit log {str(self.path)!r} has no room for another line; make some."
+            )
+        os.fsync(file)
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Every line, checked; the first that does not fit raises a sentence."""
@@ -104,16 +120,21 @@ class AuditLog:
         size = os.fstat(file).st_size
         tail = os.pread(file, LONGEST, max(0, size - LONGEST))
         whole, _, torn = tail.rpartition(b"\n")
+        if not whole and size > len(tail):
+            raise self._changed()
         if torn:
             os.ftruncate(file, size - len(torn))
         if not whole:
             return {"number": 0, "spent": 0.0, "bare": 0, "chain": START}
         line = _read(whole.rpartition(b"\n")[2])
         if line is None:
-            raise PotluckError(
-                f"This node's audit log {str(self.path)!r} was changed at its end; look at it and move it away."
-            )
+            raise self._changed()
         return line
+
+    def _changed(self) -> PotluckError:
+        return PotluckError(
+            f"This node's audit log {str(self.path)!r} was changed at its end; look at it and move it away."
+        )
 
 
 def fields_of(letter: Letter) -> dict[str, Any]:
@@ -123,8 +144,10 @@ def fields_of(letter: Letter) -> dict[str, Any]:
         if flat is not None:
             found[part] = {
                 name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape]
-                for name, tensor in flat.tensors.items()
+                for name, tensor in islice(flat.tensors.items(), MOST)
             }
+            if len(flat.tensors) > MOST:
+                found[part]["and more"] = ["tensors", len(flat.tensors) - MOST]
     answer = letter.facts.get("answer")
     if isinstance(answer, dict):
         found["facts"] = sorted(name for name, value in answer.items() if value not in (None, 0, 0.0, {}, []))

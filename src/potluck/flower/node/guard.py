@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from potluck.flower.node.audit import AuditLog, Entry
 from potluck.flower.node.ledger import check_budget, cost
@@ -31,7 +32,15 @@ class Guard:
             check_budget(self.policy, self.log.last(), self.privacy)
 
     def note(self, kind: str, letter: Letter, *, job: int = 0, again: bool = False) -> None:
-        """Write down what is about to leave."""
+        """Write down what is about to leave, if the budget still allows it."""
         spent = cost(self.privacy) if kind == "train" else 0.0
         bare = kind == "train" and not spent
-        self.log.append(Entry(self.run, kind, self.method, job, spent, bare, again), letter)
+        entry = Entry(self.run, kind, self.method, job, spent, bare, again)
+        self.log.append(entry, letter, self._within_budget if kind == "train" and not again else _anything)
+
+    def _within_budget(self, totals: dict[str, Any]) -> None:
+        check_budget(self.policy, totals, self.privacy)
+
+
+def _anything(totals: dict[str, Any]) -> None:
+    """Nothing is spent."""

@@ -15,6 +15,8 @@ DTYPES |= {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 """Numbers that models are made of, and their bytes."""
 MAX_MODEL = 1 << 30
 """Bytes that a model may claim wherever messages are smaller: it need not travel."""
+MAX_REGISTRATION = 16 << 20
+"""Bytes of a registration: it names tensors and holds none."""
 MAX_NAME, MAX_TENSORS, MAX_SIDES, MAX_FEATURES = 200, 100_000, 8, 1 << 20
 """Far beyond any honest node; what it claims is looked up, and allocated, on the server."""
 
