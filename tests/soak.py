@@ -30,7 +30,7 @@ from potluck.flower.deploy.processes import free_ports
 from potluck.flower.node.audit import AuditLog
 from potluck.flower.node.file import read_node
 from potluck.runs import folder
-from potluck.runs.provenance import provenance
+from potluck.runs.writer import provenance
 from real_processes import Commands, commands_in, rows, started_with, wait_for
 
 EXPERIMENT = """

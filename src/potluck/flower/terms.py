@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from potluck.core.errors import PotluckError
-from potluck.core.method import Method
+from potluck.core.method import Method, check_needs
 from potluck.core.samples import Samples
 from potluck.core.task import Task
 from potluck.experiment import Experiment
