@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from generate import claims, methods, papers, which
+from generate import claims, methods, papers, soak, which
 from generate.picture import picture
 from potluck.methods import METHODS
 
@@ -19,7 +19,11 @@ def main() -> None:
         (folder / f"{name}.svg").write_text(picture(name), encoding="utf-8")
         path = DOCS / "methods" / f"{name}.md"
         path.write_text(methods.renewed(name, path.read_text(encoding="utf-8")), encoding="utf-8")
-    for name, renewed in (("which-method", which.renewed), ("reproduce", papers.renewed)):
+    for name, renewed in (
+        ("which-method", which.renewed),
+        ("reproduce", papers.renewed),
+        ("three-machines", soak.renewed),
+    ):
         path = DOCS / f"{name}.md"
         path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")
     (DOCS / "claims.md").write_text(claims.page(), encoding="utf-8")

@@ -1,5 +1,6 @@
 """The site's parts: every page has a place, every public name a word, and nothing is loaded from elsewhere."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pytest
 from mkdocs.config import load_config
 from mkdocs.exceptions import PluginError
 
-from generate import hook, notebooks, reference, which
+from generate import hook, notebooks, reference, soak, which
 from generate.text import block
 from potluck.methods import METHODS
 
@@ -116,6 +117,15 @@ def test_which_method_agrees_with_what_methods_declare(monkeypatch: pytest.Monke
     declared = [line.rsplit(" | ", 2)[0] for line in which.methods().splitlines()]
     shown = [line.rsplit(" | ", 2)[0] for line in (block(page, "methods") or "").strip().splitlines()]
     assert shown[2:] == declared[2:], "run make pages, or PYTHONPATH=src:docs python -m generate"
+
+
+def test_the_soaks_figures_are_those_that_are_stored():
+    page = (ROOT / "docs" / "three-machines.md").read_text()
+    stored = json.loads(soak.RESULTS.read_text())
+    assert (block(page, "soak") or "").strip() == soak.body(stored).strip(), "run make pages"
+    assert stored["rounds"] == stored["rounds asked"]
+    assert stored["answers"] + sum(stored["losses on record"].values()) == 3 * stored["rounds"]
+    assert sum(stored["faults"].values()) == stored["strikes"]
 
 
 def test_which_methods_numbers_are_counted():
