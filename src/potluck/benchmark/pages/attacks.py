@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from potluck.benchmark.figures import new_figure, save
+from potluck.benchmark.pages import shares
 from potluck.benchmark.pages.words import made_from, wrapped
 from potluck.benchmark.store import Results, Row
 from potluck.benchmark.suite import Suite, Task
@@ -16,6 +17,8 @@ from potluck.benchmark.suite import Suite, Task
 NOBODY = "nobody"
 Grid = dict[tuple[str, str], Task]
 """Tasks by attack and rule."""
+Seeds = dict[int, tuple[float, float]]
+"""Honest accuracy and the attack's success, by seed."""
 
 
 def page(suite: Suite, results: Results) -> str:
@@ -35,7 +38,22 @@ def page(suite: Suite, results: Results) -> str:
             if NOBODY in _axis(grid, 0):
                 parts += filter(None, [_advice(results, grid, found)])
                 parts.append(f"![Honest accuracy by attack and rule](figures/{_file(title)})")
+    parts += shares.sections(_found(suite, results))
     return "\n\n".join(parts) + "\n"
+
+
+def _found(suite: Suite, results: Results) -> list[shares.Found]:
+    """Every number of the page with what it was measured on."""
+    found = []
+    for grid in _titles(suite).values():
+        for (attack, rule), task in grid.items():
+            share = float(task.experiment.get("attack", {}).get("share", 0.0))
+            kind = task.experiment.get("attack", {}).get("kind", attack)
+            for method in task.methods:
+                for seed, (honest, _) in _honest(results, grid, method, attack, rule).items():
+                    data = task.title.partition(",")[0]
+                    found.append(shares.Found(data, method, rule, kind, share, seed, honest))
+    return found
 
 
 def _seeds(results: Results, grid: Grid) -> str:
@@ -43,7 +61,10 @@ def _seeds(results: Results, grid: Grid) -> str:
     names = {task.name for task in grid.values()}
     seeds = sorted({row.seed for row in results.rows if row.task in names})
     if len(seeds) > 1:
-        return f"Means over the seeds {', '.join(map(str, seeds))}."
+        return (
+            f"With ±: means over the seeds {', '.join(map(str, seeds))} and their standard deviation. Without: one run "
+            f"(seed {seeds[0]}), where a few points are chance."
+        )
     return f"One run for each number (seed {seeds[0]}): differences of a few points are chance, those of tens are not."
 
 
@@ -84,22 +105,22 @@ def _attackers(results: Results, grid: Grid, method: str) -> dict[int, set[int]]
     return found
 
 
-def _honest(results: Results, grid: Grid, method: str, attack: str, rule: str) -> list[tuple[float, float]]:
-    """Honest accuracy and the attack's success for each seed."""
-    values, liars = list[tuple[float, float]](), _attackers(results, grid, method)
+def _honest(results: Results, grid: Grid, method: str, attack: str, rule: str) -> Seeds:
+    """Honest accuracy and the attack's success, by seed."""
+    values, liars = Seeds(), _attackers(results, grid, method)
     for row in _rows(results, grid.get((attack, rule)), method):
         details = results.details.get(row.experiment, {})
         found = details.get("attack")
         if found:
-            values.append((found["honest_accuracy"], found["success"]))
+            values[row.seed] = found["honest_accuracy"], found["success"]
         elif details.get("clients"):
             honest = [one for index, one in enumerate(details["clients"]) if index not in liars[row.seed]]
-            values.append((float(np.mean(honest)), float("nan")))
+            values[row.seed] = float(np.mean(honest)), float("nan")
     return values
 
 
-def _mean(values: Sequence[tuple[float, float]], place: int = 0) -> float:
-    return 100 * float(np.mean([value[place] for value in values])) if values else float("nan")
+def _mean(values: Seeds, place: int = 0) -> float:
+    return 100 * float(np.mean([value[place] for value in values.values()])) if values else float("nan")
 
 
 def _table(results: Results, grid: Grid, method: str) -> str:
@@ -114,30 +135,38 @@ def _table(results: Results, grid: Grid, method: str) -> str:
     return "\n".join(lines)
 
 
-def _cell(values: list[tuple[float, float]], attack: str) -> str:
+def _cell(values: Seeds, attack: str) -> str:
     if not values:
         return ""
-    return f"{_mean(values):.1f} / {_mean(values, 1):.1f}" if attack == "backdoor" else f"{_mean(values):.1f}"
+    shown = shares.with_spread([honest for honest, _ in values.values()])
+    return f"{shown} / {_mean(values, 1):.1f}" if attack == "backdoor" else shown
 
 
 def _advice(results: Results, grid: Grid, methods: Sequence[str]) -> str:
-    """Per method the rule with the best mean over all columns, what it costs in peace and what it saves at worst."""
+    """Per method the rule with the best mean over all columns, what it costs in peace and what it saves at worst.
+
+    Of the seeds that every rule was run with, so that rules compare.
+    """
     lines = [
         "| method | rule with the best mean over the columns | that mean | under `mean` | cost when nobody attacks "
         "| worst column | under `mean` |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for method in methods:
-        found = {
-            rule: {attack: _mean(_honest(results, grid, method, attack, rule)) for attack in _axis(grid, 0)}
+        cells = {
+            rule: {attack: _honest(results, grid, method, attack, rule) for attack in _axis(grid, 0)}
             for rule in _axis(grid, 1)
         }
-        known = {rule: {a: v for a, v in row.items() if not np.isnan(v)} for rule, row in found.items()}
-        whole = {rule: row for rule, row in known.items() if row and row.keys() == known["mean"].keys()}
-        if NOBODY not in known["mean"] or len(whole) < 2:
+        known = {rule: {a: v for a, v in row.items() if v} for rule, row in cells.items()}
+        full = {rule: row for rule, row in known.items() if row and row.keys() == known["mean"].keys()}
+        if NOBODY not in known["mean"] or len(full) < 2:
             continue
+        seeds = set.intersection(*(set(one) for row in full.values() for one in row.values()))
+        whole = {
+            rule: {a: _mean({s: v[s] for s in seeds}) for a, v in row.items()} for rule, row in full.items()
+        }
         best = max(whole, key=lambda rule: float(np.mean(list(whole[rule].values()))))
-        mine, plain = whole[best], known["mean"]
+        mine, plain = whole[best], whole["mean"]
         lines.append(
             f"| {method} | `{best}` | {np.mean(list(mine.values())):.1f} | {np.mean(list(plain.values())):.1f} | "
             f"{plain[NOBODY] - mine[NOBODY]:.1f} | {min(mine.values()):.1f} | {min(plain.values()):.1f} |"
