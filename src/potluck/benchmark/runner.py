@@ -18,9 +18,6 @@ from potluck.experiment import Experiment
 
 Say = Callable[[str], None]
 
-_RUNS_PER_PROCESS = 10
-"""Libraries keep some memory of every network they have seen: after a hundred runs a process had 6 GB."""
-
 
 @dataclass(frozen=True)
 class Work:
@@ -105,9 +102,7 @@ class Runner:
         waiting = list(self.units())
         failures: list[str] = []
         under_way: dict[Future[dict[str, Any]], Work] = {}
-        with ProcessPoolExecutor(
-            jobs, get_context("forkserver"), max_tasks_per_child=_RUNS_PER_PROCESS
-        ) as pool:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver")) as pool:
             while waiting or under_way:
                 while waiting and len(under_way) < jobs:
                     for work in self.next_work(*waiting.pop(0)):
