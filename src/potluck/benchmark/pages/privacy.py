@@ -63,8 +63,8 @@ def page(suite: Suite, results: Results) -> str:
         "Accuracy is the mean over the clients on their own test samples after the last round, in per cent, ± the "
         "standard deviation over seeds. ε holds at δ = 10⁻⁵ for one training row of one client, against anybody "
         'who sees every answer (`privacy.unit = "record"`, [privacy](privacy.md)); *noise* is the multiplier that '
-        f"it took. *No promise* is plain training, in batches and at a rate of its own (the best of "
-        "eleven on another seed). *{REFERENCE}* sends nothing, so it needs no noise: what is "
+        "it took. *No promise* is plain training, in batches and at a rate of its own (the best of "
+        f"eleven on another seed). *{REFERENCE}* sends nothing, so it needs no noise: what is "
         "not above it has bought nothing by federating."
     )
     parts = [
