@@ -205,28 +205,29 @@ def clients(run: Path) -> list[Registration]:
     return [Registration(**one) for one in json.loads((run / "nodes.json").read_text())["clients"]]
 
 
-def test_a_node_that_is_away_at_the_moment_is_asked_again_when_a_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Away(Lying):
+    """Flower says of a node, when it is first asked, that it has missed its heartbeats."""
+
+    def _reply(self, node: int, message: Message) -> Message | None:
+        gone = message is self.pushed[1]
+        return (
+            Message(Error(5, "Node Unavailable"), reply_to=message) if gone else super()._reply(node, message)
+        )
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_node_that_is_away_at_the_moment_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
 ) -> None:
     monkeypatch.setattr(roll, "BACK", 0.0)
-    paths, values = begun(tmp_path)
-
-    class Away(Lying):
-        """What Flower says of a node that missed its heartbeats."""
-
-        def _reply(self, node: int, message: Message) -> Message | None:
-            gone = message is self.pushed[1]
-            return (
-                Message(Error(5, "Node Unavailable"), reply_to=message)
-                if gone
-                else super()._reply(node, message)
-            )
-
+    paths, values = begun(tmp_path) if resume else (three_nodes(tmp_path), own(schedule={"rounds": 4}))
     values["engine"]["wait"] = 250
-    run = on_flower(values, tmp_path / "run", Away(paths, {}), resume=True)
+
+    run = on_flower(values, tmp_path / "run", Away(paths, {}), resume=resume)
     plain = on_flower(values, tmp_path / "plain", Lying(three_nodes(tmp_path / "again"), {}))
 
     assert same(run.rounds, plain.rounds)
+    assert json.loads((tmp_path / "run" / "nodes.json").read_text())["left_out"] == []
 
 
 def test_a_run_goes_on_without_a_node_that_is_gone_for_good(tmp_path: Path) -> None:
