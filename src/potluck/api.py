@@ -15,6 +15,7 @@ from potluck.experiment.objects import chosen, fill
 from potluck.federation.federation import Federation
 from potluck.federation.population import ModelSource
 from potluck.loop.callbacks import Callback
+from potluck.loop.worker import give_back_memory
 from potluck.runs import folder
 from potluck.runs.read import read_run
 from potluck.runs.resolve import Parts, resolve
@@ -85,12 +86,15 @@ def execute(
     """Check everything, then train here, or have it done on a Flower server."""
     if experiment.engine.name == "flower" or experiment.engine.simulation:
         return _on_flower(experiment, parts, out, resume, callbacks, track, command)
-    from potluck.engines.memory import give_back_memory
-
     resolved = resolve(experiment, parts)
+    trackers: Sequence[Any] = ()
+    if track:
+        from potluck.trackers import find_trackers
+
+        trackers = find_trackers(track)
     try:
         return run_resolved(
-            resolved, out=out, resume=resume, callbacks=callbacks, track=track, command=command
+            resolved, out=out, resume=resume, callbacks=callbacks, trackers=trackers, command=command
         )
     finally:
         del resolved  # clients, models and data: what is to be given back

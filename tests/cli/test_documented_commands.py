@@ -80,8 +80,8 @@ def read_flags(words: list[str]) -> None:
     """Refuse a flag or a setting that there is not, without doing anything."""
     import typer.main
 
-    from potluck.cli import app, options
-    from potluck.experiment import parse_experiment
+    from potluck.cli import app
+    from potluck.experiment import asked_values, base_values, flag_values, parse_experiment
 
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands"):
@@ -91,7 +91,7 @@ def read_flags(words: list[str]) -> None:
     for target in [
         one for one in targets if isinstance(one, str) and not one.endswith(".toml") and one != "all"
     ]:
-        values = options.collect(options.base_values(target), options.fields(params), params.get("settings"))
+        values = asked_values(base_values(target), flag_values(params), params.get("settings"))
         parse_experiment(values).build_method()
 
 

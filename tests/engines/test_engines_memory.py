@@ -44,7 +44,7 @@ def test_a_spill_folder_is_made_when_needed_and_removed_whole(tmp_path: Path) ->
 
 FAULTS = """
 import resource, sys, torch
-from potluck.engines.memory import keep_freed_memory
+from potluck.loop.worker import keep_freed_memory
 torch.set_num_threads(1)
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
@@ -62,7 +62,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 IDLE = """
 import torch
-from potluck.engines.memory import give_back_memory, keep_freed_memory
+from potluck.loop.worker import give_back_memory, keep_freed_memory
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 assert keep_freed_memory()

@@ -103,6 +103,18 @@ def test_faults_that_exclude_each_other_cannot_be_likelier_than_certain():
     parse_experiment({"faults": {"dropout": 0.7, "crash": 0.2, "corrupt": 0.1, "slow": 0.9}})
 
 
+def test_a_section_is_used_where_anything_in_it_is_unusual():
+    assert [name for name in Experiment.model_fields if Experiment().uses(name)] == []
+    for section, values in (
+        ("attack", {"kind": "sign-flip"}),
+        ("faults", {"crash": 0.1}),
+        ("privacy", {"scores": False}),
+    ):
+        experiment = parse_experiment({section: values})
+        assert [name for name in Experiment.model_fields if experiment.uses(name)] == [section]
+        assert not parse_experiment({section: {}}).uses(section)
+
+
 def test_a_value_in_the_place_of_a_section_is_one_sentence(tmp_path: Path):
     with pytest.raises(PotluckError, match=r"data = 'digits' is a value .* \[data\] with name"):
         potluck.run({"data": "digits"}, data="digits")

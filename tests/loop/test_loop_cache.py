@@ -97,6 +97,22 @@ def test_a_copy_that_was_overtaken_elsewhere_is_not_used() -> None:
     assert 0 in there  # the true version stays in memory
 
 
+def test_a_budget_may_be_found_out_when_room_is_first_made() -> None:
+    asked: list[int] = []
+
+    def found() -> int:
+        asked.append(1)
+        return 2 * ONE
+
+    residents, _ = limited(None)
+    residents.limit(Shelf(), found)
+    assert not asked
+    for index in (0, 1, 2):
+        visit(residents, index)
+    assert asked == [1]
+    assert [index in residents for index in range(3)] == [False, True, True]
+
+
 def test_gradients_are_freed_with_the_job() -> None:
     client = FED.client(0)
     client.fit()

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from potluck.core.errors import PotluckError
+from potluck.core.model import only_shapes
 from potluck.core.random import seeded
 from potluck.models import assign, build_model, groups, model_names, model_summary, resolve_models, smallest
-from potluck.models.family import only_shapes
 
 
 def test_every_name_has_a_one_line_summary() -> None:

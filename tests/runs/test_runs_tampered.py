@@ -98,6 +98,26 @@ def test_an_interrupted_run_does_not_go_on_with_another_learning_rate(stopped: P
         whole(stopped)
 
 
+class Meddler(potluck.Callback):
+    """Changes the experiment's file in the first round, before there is any checkpoint."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_step(self, step: potluck.Step) -> None:
+        if step.record.round == 1:
+            another_rate(self.path / "experiment.toml")
+
+
+def test_a_change_before_the_first_checkpoint_is_noticed_too(tmp_path: Path):
+    meddler = Meddler(tmp_path / "run")
+    potluck.run(
+        "fedproto", federation=tiny(2), rounds=2, engine="serial", out=meddler.path, callbacks=[meddler]
+    )
+    with pytest.raises(PotluckError, match=r"experiment.toml' was changed after the run began: restore it"):
+        whole(meddler.path)
+
+
 @pytest.mark.parametrize("name", ["rounds.jsonl", "clients.jsonl"])
 def test_an_interrupted_run_does_not_go_on_with_other_metrics(name: str, stopped: Path):
     another_digit(stopped / name)  # in the first line, which both checkpoints know

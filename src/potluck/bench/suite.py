@@ -10,7 +10,7 @@ from potluck.bench import data, growth, layout, local, measures, methods, pool, 
 from potluck.bench.rows import Row, machine, markdown, to_json
 from potluck.core.errors import unknown
 from potluck.core.random import one_thread
-from potluck.engines.memory import keep_freed_memory
+from potluck.loop.worker import keep_freed_memory
 
 
 class Part(Protocol):

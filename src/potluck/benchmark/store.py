@@ -16,7 +16,8 @@ import torch
 
 import potluck
 from potluck.core.errors import PotluckError
-from potluck.core.files import parse_json, read_text, write_atomic
+from potluck.core.files import parse_json, read_text
+from potluck.runs.folder import write_atomic
 
 LIMIT = 256 << 20
 POINTS = 25

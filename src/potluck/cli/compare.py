@@ -63,7 +63,7 @@ def compare(
     quiet: options.Quiet = False,
 ) -> None:
     """Compare methods on the same data and clients, or runs that are finished already."""
-    flags = options.fields(locals())
+    told = locals()
     from potluck.cli.display import show_runs
 
     shown = column_list(columns, target)
@@ -74,7 +74,7 @@ def compare(
 
         find_trackers(track or ())
         with chosen_folder(out, "compare") as out:
-            plan = _plan(what, flags, settings, seed_list(seeds), out, reference=reference, resume=resume)
+            plan = _plan(what, told, settings, seed_list(seeds), out, reference=reference, resume=resume)
             if not quiet:
                 print(*plan.sentences(), sep="\n", file=sys.stderr, flush=True)
             runs = _run_all(plan, out, resume=resume, track=track, quiet=quiet)
@@ -122,7 +122,7 @@ def seed_list(text: str) -> list[int]:
 
 def _plan(
     what: list[str],
-    flags: dict[str, Any],
+    told: dict[str, Any],
     settings: list[str] | None,
     seeds: list[int],
     out: Path,
@@ -132,14 +132,16 @@ def _plan(
 ) -> Plan:
     """Every run of the comparison, checked before the first one starts."""
     from potluck.cli.plan import check_plan
+    from potluck.experiment import asked_values, base_values, flag_values
     from potluck.experiment.comparable import comparable
 
+    flags = flag_values(told)
     wanted = [(name, seed) for seed in seeds for name in _names(what)]
-    bases = {name: options.base_values(name) for name in _names(what)}
+    bases = {name: base_values(name) for name in _names(what)}
     theirs = _settings_by_method(bases, settings or [])
     experiments = comparable(
         [
-            options.collect(copy.deepcopy(bases[name]), {**flags, "seed": seed}, theirs[name])
+            asked_values(copy.deepcopy(bases[name]), {**flags, "seed": seed}, theirs[name])
             for name, seed in wanted
         ]
     )

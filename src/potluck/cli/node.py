@@ -47,8 +47,7 @@ def check(
     ] = "fedgh",
 ) -> None:
     """Load the data, build the model, check the method's needs and this node's policy, train one step."""
-    from potluck.cli.options import base_values
-    from potluck.experiment import parse_experiment
+    from potluck.experiment import base_values, parse_experiment
     from potluck.flower.node.check import check_node
 
     for line in check_node(path, parse_experiment(base_values(experiment))):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -73,35 +71,6 @@ Track = Annotated[
     typer.Option("--track", help="csv | tensorboard | mlflow | wandb (repeat for more)"),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, only the result")]
-
-
-def fields(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the experiment's settings, from a command's arguments by name; others are left out."""
-    from potluck.experiment import SHORT_FORMS
-
-    return {SHORT_FORMS[name]: value for name, value in flags.items() if name in SHORT_FORMS}
-
-
-def collect(base: dict[str, Any], flags: dict[str, Any], settings: list[str] | None) -> dict[str, Any]:
-    """Experiment values from a file's content, then flags (`section.key`: value), then `--set`."""
-    from potluck.experiment import apply_setting, put
-
-    values = base
-    for key, value in flags.items():
-        if value is not None:
-            put(values, key.split("."), value)
-    for text in settings or ():
-        apply_setting(values, text)
-    return values
-
-
-def base_values(target: str) -> dict[str, Any]:
-    """The start of an experiment: a file's content, or just a method's name."""
-    if target.endswith(".toml"):
-        from potluck.experiment import read_experiment
-
-        return read_experiment(Path(target))
-    return {"method": {"name": target}}
 
 
 def silent(_: str) -> None:

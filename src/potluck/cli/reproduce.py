@@ -59,14 +59,17 @@ def reproduce(
     quiet: options.Quiet = False,
 ) -> None:
     """Run a paper's table again and show its numbers beside the measured ones."""
-    flags = options.fields(locals())
+    told = locals()
+    from potluck.experiment import asked_values, flag_values
     from potluck.recipes.recipe import find_recipe
     from potluck.recipes.reproduce import check_data, plan
     from potluck.recipes.scale import check_scale
     from potluck.runs.folder import chosen_folder
 
+    flags = flag_values(told)
+
     def change(values: dict[str, Any]) -> dict[str, Any]:
-        return options.collect(values, flags, settings)
+        return asked_values(values, flags, settings)
 
     table = plan(
         find_recipe(name),

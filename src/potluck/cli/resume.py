@@ -25,18 +25,18 @@ def resume(
 
     With more --rounds than it had, a finished run is extended.
     """
-    flags = options.fields(locals())
+    told = locals()
     from potluck.api import execute
     from potluck.cli.display import show_runs
     from potluck.cli.progress import progress
     from potluck.core.errors import PotluckError
-    from potluck.experiment import parse_experiment, read_experiment
+    from potluck.experiment import asked_values, flag_values, parse_experiment, read_experiment
     from potluck.runs.folder import EXPERIMENT
 
     file = folder / EXPERIMENT
     if not file.exists():
         raise PotluckError(f"{str(folder)!r} is no run folder (it has no {EXPERIMENT}); check the path.")
-    experiment = parse_experiment(options.collect(read_experiment(file), flags, None))
+    experiment = parse_experiment(asked_values(read_experiment(file), flag_values(told), None))
     with progress(experiment.method.name, quiet=quiet) as callbacks:
         finished = execute(
             experiment,

@@ -43,13 +43,13 @@ def run(
     quiet: options.Quiet = False,
 ) -> None:
     """Run a method or an experiment file; ends with a table, a run folder and a report."""
-    flags = options.fields(locals())
+    told = locals()
     from potluck.api import execute
     from potluck.cli.display import show_runs
     from potluck.cli.progress import progress
-    from potluck.experiment import parse_experiment
+    from potluck.experiment import asked_values, base_values, flag_values, parse_experiment
 
-    experiment = parse_experiment(options.collect(options.base_values(target), flags, settings))
+    experiment = parse_experiment(asked_values(base_values(target), flag_values(told), settings))
     with progress(experiment.method.name, quiet=quiet) as callbacks:
         finished = execute(
             experiment,

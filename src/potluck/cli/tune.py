@@ -38,13 +38,14 @@ def tune(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no line per trial")] = False,
 ) -> None:
     """Try settings, score them on validation samples, give up hopeless ones; ends with the best experiment file."""
-    values = options.collect(options.base_values(target), options.fields(locals()), settings)
+    told = locals()
     from potluck.cli.progress import counted
+    from potluck.experiment import asked_values, base_values, flag_values
     from potluck.tuning.outcome import write_outcome
     from potluck.tuning.prepare import chosen_space, prepared
     from potluck.tuning.study import Study, words_of
 
-    values, name = prepared(values)
+    values, name = prepared(asked_values(base_values(target), flag_values(told), settings))
     what = chosen_space(name, space, grid or ())
     what.check(values)
     folder = _folder(out, name, resume)

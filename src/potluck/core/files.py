@@ -1,9 +1,8 @@
-"""Small text files: read with bounds, so that one without end does no harm, and written whole or not at all."""
+"""Small text files, read with bounds, so that one without end does no harm."""
 
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -51,17 +50,3 @@ def csv_cell(value: Any) -> Any:
     except ValueError:
         return f"'{value}"
     return value
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """The whole file or the old one, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -20,9 +20,9 @@ from potluck.data.partitions import (
     pathological,
     skew,
 )
+from potluck.data.partitions.rules import parse_split, split_client, split_in_three
 from potluck.data.public import public_samples
 from potluck.data.show import bubble_plot, counts, sizes_table
-from potluck.data.split import parse_split, split_client, split_in_three
 
 __all__ = [
     "Data",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from potluck.core.errors import unknown
-from potluck.core.model import are_channels_last
 from potluck.core.random import seeded
 from potluck.engines.trial import TRIALS, time_training
 from potluck.federation.federation import BUILT, Federation
@@ -20,27 +19,22 @@ def chosen(words: Sequence[str], federation: Federation) -> tuple[str, ...]:
 
     `auto` measures networks that the zoo does not know; of its own it knows the answer.
     """
-    known = list(federation.task.architectures)
+    known, built = list(federation.task.architectures), federation.built_channels_last()
     if tuple(words) == ("all",):
         return tuple(known)
     if tuple(words) == BUILT:
-        return tuple(name for name in known if _is_so(name, federation))
+        return built
     if tuple(words) == ("auto",):
         with seeded("channels last"):
             return tuple(
                 name
                 for name in known
-                if (_is_so(name, federation) if parse_name(name) else _is_faster(name, federation))
+                if (name in built if parse_name(name) else _is_faster(name, federation))
             )
     for word in words:
         if word not in known:
             raise unknown("architecture in engine.channels_last", word, [*known, "built", "all", "auto"])
     return tuple(words)
-
-
-def _is_so(architecture: str, federation: Federation) -> bool:
-    """Whether the network was built with its channels last."""
-    return are_channels_last(federation.task.architectures[architecture].initial.values())
 
 
 def _is_faster(architecture: str, federation: Federation) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import os
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -39,59 +38,29 @@ def _group_allowance(root: Path = Path("/sys/fs/cgroup")) -> int:
 
 def default_budget(device: torch.device = CPU) -> int:
     """Half of what is free, where clients of this device live."""
-    free = free_memory(device)
+    free = None if device.type == "cpu" else free_memory(device)
     return (available_memory() if free is None else free) // 2
 
 
-def keep_freed_memory() -> bool:
-    """Have the C library keep memory that tensors gave back, for the next ones; False where it knows no such wish.
-
-    Otherwise large temporaries (a difference of all weights, say) are given to the system and asked for again in every
-    step, each time page by page. At most `_KEPT` bytes lie idle for it.
-    """
-    try:
-        set_option = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    return bool(set_option(_MMAP_THRESHOLD, _LARGE) and set_option(_TRIM_THRESHOLD, _KEPT))
-
-
-def give_back_memory() -> bool:
-    """Have the C library return what lies idle to the system, where a run is over; False where it cannot.
-
-    What is kept for the next temporaries lies between whatever outlives them: without this, a process that does a
-    hundred runs one after another (a benchmark, a notebook) grows by tens of megabytes with each.
-    """
-    gc.collect()  # models and their clients know each other, so they are gone only now
-    try:
-        return bool(ctypes.CDLL(None).malloc_trim(0))
-    except (OSError, AttributeError):
-        return False
-
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the numbers that malloc.h gives them
-_LARGE, _KEPT = 32 << 20, 256 << 20
-
-
+@dataclass
 class SpillFolder:
     """A `StateStore` on disk: one safetensors file per client and version, in a folder of its own.
 
     The folder is made on first need; only `remove` ends it.
     """
 
-    def __init__(self, parent: Path | str | None = None) -> None:
-        self._parent = parent
-        self._path: Path | None = None
+    parent: Path | str | None = None
+    _path: Path | None = None
 
     def make(self) -> Path:
         """Make the folder, unless it is there."""
         if self._path is None:
             try:
-                if self._parent is not None:
-                    Path(self._parent).mkdir(parents=True, exist_ok=True)
-                self._path = Path(tempfile.mkdtemp(prefix="potluck-", dir=self._parent))
+                if self.parent is not None:
+                    Path(self.parent).mkdir(parents=True, exist_ok=True)
+                self._path = Path(tempfile.mkdtemp(prefix="potluck-", dir=self.parent))
             except OSError as error:
-                raise _unwritable(Path(self._parent or tempfile.gettempdir()), error) from None
+                raise _unwritable(Path(self.parent or tempfile.gettempdir()), error) from None
         return self._path
 
     def save(self, client: int, version: int, state: Flat) -> None:

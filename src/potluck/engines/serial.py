@@ -8,7 +8,7 @@ from pathlib import Path
 
 from potluck.engines.memory import SpillFolder, default_budget
 from potluck.loop.jobs import Answer, Failure, Job
-from potluck.loop.worker import Worker
+from potluck.loop.worker import Budget, Worker
 
 
 class SerialEngine:
@@ -22,13 +22,11 @@ class SerialEngine:
     realtime = False
     remote = False
 
-    def __init__(
-        self, worker: Worker, memory: int | None = None, spill_dir: Path | str | None = None
-    ) -> None:
+    def __init__(self, worker: Worker, memory: Budget = None, spill_dir: Path | str | None = None) -> None:
         self.worker = worker
         self._jobs: deque[Job] = deque()
         self._spill = SpillFolder(spill_dir)
-        worker.cache.limit(self._spill, default_budget() if memory is None else memory)
+        worker.cache.limit(self._spill, default_budget if memory is None else memory)
 
     def submit(self, job: Job) -> None:
         """Queue a job."""

@@ -56,6 +56,10 @@ class Experiment(BaseModel):
         """The method with its settings checked."""
         return make_method(method_class(self.method.name), self.method.model_extra or {})
 
+    def uses(self, section: str) -> bool:
+        """Whether anything of a section is other than usual. What is off is asked here, and then not entered."""
+        return bool(getattr(self, section) != type(self).model_fields[section].default)
+
     def resolved(self) -> Experiment:
         """The same experiment with every setting of its method spelled out."""
         return self.with_method(self.build_method(), self.method.name)
@@ -75,13 +79,11 @@ class Experiment(BaseModel):
 
     def to_toml(self) -> str:
         """The file that gives this experiment again; what is unset, or could not act, is left out."""
-        from potluck.experiment.objects import cannot_act
+        values = without_none(self.model_dump())
+        if self.objects:
+            from potluck.experiment.objects import leave_out_inert
 
-        values, usual = (without_none(one.model_dump()) for one in (self, Experiment()))
-        for name in cannot_act(self.objects or ()):
-            section, _, key = name.partition(".")
-            if values[section].get(key) == usual[section].get(key):  # else it is a fact of an object
-                values[section].pop(key, None)
+            leave_out_inert(values, self.objects)
         try:
             return tomli_w.dumps({name: part for name, part in values.items() if part != {}})
         except TypeError:
@@ -165,6 +167,28 @@ SHORT_FORMS = {
     "seed": "seed",
 }
 """Settings that have a flag of their own, or an argument of `potluck.run`: its name, and the setting."""
+
+
+def flag_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted names out of a command's arguments; those that are no settings are left out."""
+    return {SHORT_FORMS[name]: value for name, value in arguments.items() if name in SHORT_FORMS}
+
+
+def asked_values(
+    base: dict[str, Any], flags: Mapping[str, Any], settings: Sequence[str] | None
+) -> dict[str, Any]:
+    """Nested values: those of a file, then flags that were given (by dotted names), then `--set`."""
+    for name, value in flags.items():
+        if value is not None:
+            put(base, name.split("."), value)
+    for text in settings or ():
+        apply_setting(base, text)
+    return base
+
+
+def base_values(target: str) -> dict[str, Any]:
+    """The start of an experiment: a file's content, or just a method's name."""
+    return read_experiment(Path(target)) if target.endswith(".toml") else {"method": {"name": target}}
 
 
 def read_experiment(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.experiment.experiment import Experiment, dotted
+from potluck.experiment.experiment import Experiment, dotted, without_none
 
 
 def _settings_of(*sections: str) -> set[str]:
@@ -35,6 +35,15 @@ _CANNOT_ACT = {
 def cannot_act(objects: Iterable[str]) -> set[str]:
     """Settings that have nothing to act on where these parts are objects."""
     return set().union(*(_CANNOT_ACT.get(name, set()) for name in objects))
+
+
+def leave_out_inert(values: dict[str, Any], objects: Iterable[str]) -> None:
+    """Take settings out of nested values that have nothing to act on where these parts are objects."""
+    usual = without_none(Experiment().model_dump())
+    for name in cannot_act(objects):
+        section, _, key = name.partition(".")
+        if values[section].get(key) == usual[section].get(key):  # else it is a fact of an object
+            values[section].pop(key, None)
 
 
 def fill(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
-from potluck.core.model import ClientModel, norms_at_rest, put_channels_last
+from potluck.core.model import ClientModel, are_channels_last, norms_at_rest, put_channels_last
 from potluck.core.random import seeded
 from potluck.core.samples import Samples
 from potluck.core.task import CPU, Architecture, ClientInfo, Task
@@ -130,6 +130,11 @@ class Federation:
     def laid_out(self, words: Sequence[str]) -> Federation:
         """The same with the architectures named channels last and all others first; `built`: each as it was built."""
         return replace(self, channels_last=None if tuple(words) == BUILT else frozenset(words))
+
+    def built_channels_last(self) -> tuple[str, ...]:
+        """The architectures whose networks were built with the channels last."""
+        kinds = self.task.architectures.items()
+        return tuple(name for name, kind in kinds if are_channels_last(kind.initial.values()))
 
     def class_counts(self) -> list[list[int]]:
         """Training samples per client and class."""

@@ -14,7 +14,7 @@ from torch import nn
 
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method, Need
-from potluck.core.model import ClientModel
+from potluck.core.model import ClientModel, only_shapes
 from potluck.core.random import derive_seed, seeded
 from potluck.core.samples import Samples
 from potluck.core.task import CPU
@@ -25,7 +25,6 @@ from potluck.experiment import Experiment
 from potluck.federation.devices import Device, assign_by_memory, fleet
 from potluck.federation.federation import Builder, Federation, Member, as_client_model, assemble
 from potluck.models import assign, build_model, count_parameters, resolve_models, smallest
-from potluck.models.family import only_shapes
 
 ModelSource = str | nn.Module | Callable[[], nn.Module]
 

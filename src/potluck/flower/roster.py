@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from potluck.core.errors import PotluckError
-from potluck.core.files import parse_json, read_text, write_atomic
+from potluck.core.files import parse_json, read_text
 from potluck.core.payload import PayloadError, Tensors
 from potluck.core.tree import Flat
 from potluck.flower.node.registration import Registration
 from potluck.loop.letter import Letter, load_state, save_state
+from potluck.runs.folder import write_atomic
 
 NODES = "nodes.json"
 WEIGHTS = "first-weights"

@@ -14,7 +14,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from potluck.core.errors import PotluckError
-from potluck.core.files import write_atomic
 from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.flower.engine import FlowerEngine
 from potluck.flower.patient import LOST, TROUBLE, ConnectionLost, PatientGrid
@@ -23,7 +22,7 @@ from potluck.flower.start import start
 from potluck.loop.callbacks import Callback
 from potluck.loop.loop import Loop
 from potluck.runs import folder
-from potluck.runs.folder import InUse
+from potluck.runs.folder import InUse, write_atomic
 from potluck.runs.run import Run
 from potluck.runs.train import run_resolved
 

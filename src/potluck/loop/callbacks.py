@@ -77,8 +77,3 @@ class Callback:
 
     def on_end(self, end: End) -> None:
         """All rounds are done and every client was evaluated once more."""
-
-
-def watching(callbacks: Sequence[Callback], hook: str) -> list[Callback]:
-    """The callbacks that look at something: copies are made for them alone."""
-    return [one for one in callbacks if getattr(type(one), hook) is not getattr(Callback, hook)]

@@ -11,11 +11,11 @@ from potluck.core import tree
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method, Update
 from potluck.core.samples import Samples
-from potluck.core.task import Context, Task
+from potluck.core.task import ClientInfo, Context, Task
 from potluck.loop import newcomers
 from potluck.loop.attack import Attackers
 from potluck.loop.attack.measure import outcome
-from potluck.loop.callbacks import Arrival, Callback, End, Step, watching
+from potluck.loop.callbacks import Arrival, Callback, End, Step
 from potluck.loop.dispatch import Dispatcher
 from potluck.loop.jobs import Answer, Engine, Failure, Job
 from potluck.loop.progress import Progress
@@ -46,9 +46,11 @@ class Loop:
         shared_test: Samples | None = None,
         attackers: Attackers | None = None,
     ) -> None:
-        self.attackers = attackers or Attackers()
-        self.newcomers = newcomers.draw(evaluation, task)
-        task = newcomers.without(task, self.newcomers)
+        self.attackers = attackers
+        self.newcomers: dict[int, ClientInfo] = {}
+        if evaluation.newcomers:
+            self.newcomers = newcomers.draw(evaluation, task)
+            task = newcomers.without(task, self.newcomers)
         self.method, self.task, self.schedule = method, task, schedule
         self.evaluation, self.callbacks = evaluation, callbacks
         self.server = Server(method, task, schedule, progress)
@@ -63,12 +65,14 @@ class Loop:
         """Run to the end and return where it stands then."""
         for callback in self.callbacks:
             callback.on_start(self)
-        if watching(self.callbacks, "on_arrival"):
+        if _watching(self.callbacks, "on_arrival"):
             self.dispatcher.listeners.append(self._tell_arrival)
         while self.progress.ended < self.schedule.rounds * self.cohort:
             self.step()
         scores, state = self.tester.at_end(), self.progress.state
-        joined = newcomers.welcome(self.newcomers, self.server, self.dispatcher, self.evaluation)
+        joined = list[newcomers.Newcomer]()
+        if self.newcomers:
+            joined = newcomers.welcome(self.newcomers, self.server, self.dispatcher, self.evaluation)
         for callback in self.callbacks:
             callback.on_end(End(state, scores.test, self.fetch, scores.validation, joined, scores.attacked))
         return self.progress
@@ -98,13 +102,18 @@ class Loop:
             scores=scores,
             seconds=time.perf_counter() - started,
             virtual_seconds=now.clock,
-            notes={**context.notes, **outcome(self.attackers, scores, self.evaluation.protocol)},
+            notes=self._notes(context, scores),
         )
         counted = count_exchanges(self.method, arrived, updates)
         for callback in self.callbacks:  # 5. tell those who watch
             callback.on_step(
                 Step(record, now.state, failures, scores.test, self.fetch, counted, scores.validation)
             )
+
+    def _notes(self, context: Context, scores: Scores) -> dict[str, float]:
+        if self.attackers is None:
+            return context.notes
+        return {**context.notes, **outcome(self.attackers, scores, self.evaluation.protocol)}
 
     def _send(self, context: Context) -> None:
         left = self.schedule.rounds * self.cohort - self.progress.ended
@@ -114,18 +123,18 @@ class Loop:
         for index in self.dispatcher.choose(self.server.able, left):
             info = self.task.clients[index]
             message = self.server.message(info, context)
-            for callback in watching(self.callbacks, "on_send"):
+            for callback in _watching(self.callbacks, "on_send"):
                 callback.on_send(info, message.copy(), context.round)
             self.dispatcher.train(index, message, context, tests)
 
     def _tell_arrival(self, job: Job, result: Answer | Failure) -> None:
         samples, failure = (0, result) if isinstance(result, Failure) else (result.trained_samples, None)
         told = Arrival(job.kind, job.client, job.round, samples, failure)
-        for callback in watching(self.callbacks, "on_arrival"):
+        for callback in _watching(self.callbacks, "on_arrival"):
             callback.on_arrival(told)
 
     def _tell_updates(self, updates: Sequence[Update[Any]], context: Context) -> None:
-        for callback in watching(self.callbacks, "on_update"):
+        for callback in _watching(self.callbacks, "on_update"):
             for update in updates:
                 callback.on_update(replace(update, payload=update.payload.copy()), context.round)
 
@@ -150,3 +159,8 @@ class Loop:
         """A client's whole state as plain nested tensors: model, private, modules, optimizers."""
         state: dict[str, Any] = tree.unflatten(self.dispatcher.fetch(client, self.server.context()))
         return state
+
+
+def _watching(callbacks: Sequence[Callback], hook: str) -> list[Callback]:
+    """The callbacks that look at something: copies are made for them alone."""
+    return [one for one in callbacks if getattr(type(one), hook) is not getattr(Callback, hook)]

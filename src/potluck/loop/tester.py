@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from potluck.core.samples import Samples, outputs
 from potluck.core.task import Context
@@ -19,21 +19,16 @@ Found = Iterable[tuple[int, Mapping[Test, Score]]]
 """Clients with the outcome of each of their tests."""
 
 
+@dataclass(frozen=True)
 class Tester:
     """Asks clients, or the server's own model, for scores."""
 
-    def __init__(
-        self,
-        server: Server,
-        dispatcher: Dispatcher,
-        evaluation: Evaluation,
-        shared_test: Samples | None = None,
-        newcomers: Collection[int] = (),
-        attackers: Attackers | None = None,
-    ) -> None:
-        self.server, self.dispatcher, self.newcomers = server, dispatcher, newcomers
-        self.attackers = attackers or Attackers()
-        self.evaluation, self.shared_test = evaluation, shared_test
+    server: Server
+    dispatcher: Dispatcher
+    evaluation: Evaluation
+    shared_test: Samples | None = None
+    newcomers: Collection[int] = ()
+    attackers: Attackers | None = None
 
     def after_round(self, context: Context) -> Scores:
         """Every score of a round: the local ones that came with answers, then those of the other protocols."""
@@ -65,7 +60,8 @@ class Tester:
         predictor, task = self.server.predictor(context), self.server.task
         if predictor is None:
             return Scores()
-        sets = {"test": self.shared_test, "attacked": self.attackers.wished(self.shared_test, task)}
+        wished = None if self.attackers is None else self.attackers.wished(self.shared_test, task)
+        sets = {"test": self.shared_test, "attacked": wished}
         found = {
             name: [
                 ClientScore(context.round, None, "global", score_outputs(outputs(predictor, samples, task)))

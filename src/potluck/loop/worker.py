@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -33,7 +34,10 @@ CHANGING: frozenset[Kind] = frozenset({"train", "restore"})
 
 
 class Worker:
-    """Holds the clients that live here and runs jobs on them; engines may limit how many are in memory."""
+    """Holds the clients that live here and runs jobs on them; engines may limit how many are in memory.
+
+    Without `privacy` everything leaves a client as it is; without `attackers` everybody is honest.
+    """
 
     def __init__(
         self,
@@ -43,14 +47,13 @@ class Worker:
         privacy: Privacy | None = None,
         attackers: Attackers | None = None,
     ) -> None:
-        self.method = method
-        self.privacy = Privacy() if privacy is None else privacy
-        self.attackers = attackers or Attackers()
+        self.method, self.privacy, self.attackers = method, privacy, attackers
         self._clients = clients
         self.cache = ClientCache(self._make, saved)
 
     def _make(self, index: int) -> Client:
-        return self.attackers.enlisted(self._clients(index))
+        me = self._clients(index)
+        return me if self.attackers is None else self.attackers.enlisted(me)
 
     def client(self, index: int) -> Client:
         """The client of this index, made or brought back if it is not in memory."""
@@ -97,17 +100,19 @@ class Worker:
         if job.kind == "evaluate":
             return Answer(job.id, job.client, scores=self._test(me, job, message))
         if job.kind == "join":
-            tells = self.privacy.scores  # only scores would leave the client
-            found = join(self.method, me, message, job, _own_test) if tells else {}
+            # Only scores would leave the client.
+            found = join(self.method, me, message, job, _own_test) if self._tells_scores() else {}
             return Answer(job.id, job.client, scores=found)
         assert job.message is not None
-        with self._guarded(me):
+        if self.privacy is None:
             payload = self.method.client(me, message).copy()
-        if self.privacy and not self.privacy.of_records:
-            payload = self.privacy.conceal(me, job.message, payload)
-        payload = self.attackers.corrupted(me, job.message, payload)
-        loss, samples = me.train_loss, me.trained_samples
-        notes = {} if self.privacy or not self.privacy.scores else me.notes  # they are made from private rows
+        else:
+            payload = self._private(me, self.privacy, job.message, message)
+        if self.attackers is not None:
+            payload = self.attackers.corrupted(me, job.message, payload)
+        tells, samples = self._tells_scores(), me.trained_samples
+        loss = me.train_loss if tells else None
+        notes = {} if self.privacy or not tells else me.notes  # they are made from private rows
         # "local" scores are those of the client as training left it, without a new download.
         me.begin("evaluate", job.number, job.round, job.rounds)
         return Answer(
@@ -115,26 +120,33 @@ class Worker:
             job.client,
             payload.to(CPU),
             scores=self._test(me, job, None),
-            train_loss=loss if self.privacy.scores else None,
+            train_loss=loss,
             trained_samples=samples,
             bytes_down=encoded_size(job.message),
             bytes_up=encoded_size(payload),
             notes=notes,
         )
 
-    @contextmanager
-    def _guarded(self, me: Client) -> Iterator[None]:
-        """A job in which single rows are protected, if that is asked for; attackers do as they like."""
-        if not self.privacy.of_records or me.info.index in self.attackers:
-            yield
-            return
+    def _tells_scores(self) -> bool:
+        return self.privacy is None or self.privacy.scores
+
+    def _attacks(self, me: Client) -> bool:
+        return self.attackers is not None and me.info.index in self.attackers
+
+    def _private(self, me: Client, privacy: Privacy, sent: Payload, message: Payload | None) -> Payload:
+        """The answer of a client whose rows, or whose whole data, are protected; attackers do as they like."""
+        payload: Payload
+        if not privacy.of_records or self._attacks(me):
+            payload = self.method.client(me, message).copy()
+            return privacy.conceal(me, sent, payload) if privacy and not privacy.of_records else payload
         sums = int(tells_classes(payload_types(self.method)[1]))
-        guard = RecordPrivacy(self.privacy, me, self.method.guarded_fits, sums)
+        guard = RecordPrivacy(privacy, me, self.method.guarded_fits, sums)
         me.trainer, me.guard = guard.train, guard.class_means
         try:
-            yield
+            payload = self.method.client(me, message).copy()
         finally:
             me.trainer = me.guard = None
+        return payload
 
     def _test(self, me: Client, job: Job, message: Payload | None) -> dict[Test, Score]:
         sets: dict[Test, Samples | None] = {
@@ -143,11 +155,11 @@ class Worker:
             "validation": me.validation,
         }
         aimed: Test | None = "shared" if "shared" in job.tests else "own" if "own" in job.tests else None
-        if aimed is not None and me.info.index not in self.attackers:
+        if self.attackers is not None and aimed is not None and not self._attacks(me):
             sets["attacked"] = self.attackers.wished(sets[aimed], me.task)
         asked = (*job.tests, "attacked") if "attacked" in sets else job.tests
         wanted = {test: found for test in asked if (found := sets.get(test)) is not None and len(found)}
-        if not wanted or not self.privacy.scores:
+        if not wanted or not self._tells_scores():
             return {}
         me.model.eval()
         scores: dict[Test, Score] = {}
@@ -187,6 +199,10 @@ Saved = Callable[[int], tree.Flat | None]
 """The state in which a client begins; None for one that begins as it was made."""
 
 
+Budget = int | Callable[[], int] | None
+"""Bytes that clients may take in memory."""
+
+
 class StateStore(Protocol):
     """Keeps clients' states outside of memory, each under the client's index and a version."""
 
@@ -206,7 +222,7 @@ class Held:
 
     client: Client
     version: int
-    size: int
+    size: int = 0
 
 
 class ClientCache:
@@ -219,16 +235,19 @@ class ClientCache:
     def __init__(self, make: Callable[[int], Client], saved: Saved | None = None) -> None:
         self._make, self._saved = make, saved
         self._here: OrderedDict[int, Held] = OrderedDict()
+        self._unmeasured: set[int] = set()
         self._stored: dict[int, int] = {}
         self._size = 0
         self._store: StateStore | None = None
-        self._budget: int | None = None
+        self._budget: Budget = None
         self._at_once = False
         self.loading = 0.0
         """Seconds spent so far on making clients and bringing them back."""
 
-    def limit(self, store: StateStore, budget: int | None, *, at_once: bool = False) -> None:
-        """Hold at most `budget` bytes of clients; `at_once` stores every change when it happens.
+    def limit(self, store: StateStore, budget: Budget, *, at_once: bool = False) -> None:
+        """Hold at most `budget` bytes of clients, or what it says when first asked; None: all of them.
+
+        `at_once` stores every change when it happens.
 
         Who stores at once also drops: earlier versions then stay until their keeper knows of the newer one.
         """
@@ -246,8 +265,8 @@ class ClientCache:
                 client.restore(self._store.load(index, version))
             elif self._saved is not None and (state := self._saved(index)) is not None:
                 client.restore(state)
-            self._here[index] = Held(client, version, 0)
-            self._measure(index)
+            self._here[index] = Held(client, version)
+            self._unmeasured.add(index)
             self.loading += time.perf_counter() - started
         self._here.move_to_end(index)
         return self._here[index].client
@@ -264,18 +283,23 @@ class ClientCache:
 
     def forget(self, index: int) -> None:
         """Drop a client from memory, whatever it holds."""
+        self._unmeasured.discard(index)
         held = self._here.pop(index, None)
         self._size -= held.size if held else 0
 
     def changed(self, index: int, version: int) -> None:
         """A job changed this client."""
         self._here[index].version = version
-        self._measure(index)
+        self._unmeasured.add(index)
         if self._at_once:
             self._save(index)
 
     def trim(self) -> None:
         """Make room: the least recently used leave until the rest fits; the last one used always stays."""
+        if callable(self._budget):
+            self._budget = self._budget()
+        while self._unmeasured:
+            self._measure(self._unmeasured.pop())
         while self._budget is not None and self._size > self._budget and len(self._here) > 1:
             index = next(iter(self._here))
             self._save(index)
@@ -295,3 +319,36 @@ class ClientCache:
         self._stored[index] = held.version
         if before and not self._at_once:
             self._store.drop(index, before)
+
+
+# -- memory that tensors gave back ---------------------------------------------------------------------------
+
+
+def keep_freed_memory() -> bool:
+    """Have the C library keep memory that tensors gave back, for the next ones; False where it knows no such wish.
+
+    Otherwise large temporaries (a difference of all weights, say) are given to the system and asked for again in every
+    step, each time page by page. At most `_KEPT` bytes lie idle for it.
+    """
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(set_option(_MMAP_THRESHOLD, _LARGE) and set_option(_TRIM_THRESHOLD, _KEPT))
+
+
+def give_back_memory() -> bool:
+    """Have the C library return what lies idle to the system, where a run is over; False where it cannot.
+
+    What is kept for the next temporaries lies between whatever outlives them: without this, a process that does a
+    hundred runs one after another (a benchmark, a notebook) grows by tens of megabytes with each.
+    """
+    gc.collect()  # models and their clients know each other, so they are gone only now
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (OSError, AttributeError):
+        return False
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the numbers that malloc.h gives them
+_LARGE, _KEPT = 32 << 20, 256 << 20

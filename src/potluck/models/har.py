@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from potluck.core.model import ClientModel
-from potluck.models.family import Entry, Request, he_normal
+from potluck.core.model import ClientModel, he_normal
+from potluck.models.family import Entry, Request
 
 FEATURES = 64
 

@@ -8,9 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from potluck.core.model import ClientModel
+from potluck.core.model import ClientModel, he_normal
 from potluck.models.dense import Dense
-from potluck.models.family import Entry, Request, he_normal
+from potluck.models.family import Entry, Request
 
 
 class MLP(ClientModel):

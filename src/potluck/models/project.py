@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.core.model import ClientModel
+from potluck.core.model import ClientModel, he_normal
 from potluck.models.dense import Dense
-from potluck.models.family import he_normal
 
 Projection = Literal["linear", "mlp", "pool"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.core.model import ClientModel, put_channels_last
+from potluck.core.model import ClientModel, only_shapes, put_channels_last
 from potluck.models import (
     cnn,
     fedavgcnn,
@@ -27,7 +27,7 @@ from potluck.models import (
     text,
     vit,
 )
-from potluck.models.family import EXAMPLE_SHAPES, Entry, Request, only_shapes
+from potluck.models.family import EXAMPLE_SHAPES, Entry, Kind, Request
 from potluck.models.project import Projected, projection_layer
 
 ENTRIES: dict[str, Entry] = {}
@@ -121,7 +121,7 @@ def build_model(
     if num_classes < 1:
         raise PotluckError(f"num_classes is {num_classes}; model {name!r} needs at least one class.")
     request = Request(tuple(input_shape), num_classes, vocabulary or 0)
-    parsed.entry.check(name, request)
+    _check_input(name, parsed.entry, request)
     try:
         return _build(parsed, request, feature_dim, projection)
     except (RuntimeError, TypeError, MemoryError) as error:
@@ -131,6 +131,42 @@ def build_model(
             f"Model {name!r} with {num_classes} classes, inputs of shape {tuple(input_shape)} and these features does "
             "not fit into memory; choose smaller sizes."
         ) from None
+
+
+_FORMS: dict[Kind, tuple[str, ...]] = {
+    "image": ("channels", "height", "width"),
+    "series": ("channels", "steps"),
+    "text": ("length",),
+}
+
+
+def _check_input(name: str, entry: Entry, request: Request) -> None:
+    """Refuse an input the network cannot take, naming model, shape and remedy."""
+    shape = request.shape
+    form = _FORMS.get(entry.kind, shape)
+    if len(shape) != len(form) or min(shape, default=0) < 1:
+        raise PotluckError(
+            f"Model {name!r} takes {entry.kind} input of shape ({', '.join(map(str, form))}), not {shape}; "
+            f"choose a model for this data or reshape it."
+        )
+    sides = shape[1:] if entry.kind in ("image", "series") else shape
+    if sides and min(sides) < entry.min_side:
+        need = "×".join([str(entry.min_side)] * len(sides))
+        smaller = "a model of the group 'small5'" if entry.kind == "image" else "another model"
+        raise PotluckError(
+            f"Model {name!r} needs inputs of at least {need}, but input_shape is {shape}; "
+            f"choose {smaller} or larger inputs."
+        )
+    if any(side % entry.multiple for side in sides):
+        raise PotluckError(
+            f"Model {name!r} cuts its input into patches of {entry.multiple}×{entry.multiple}, which do "
+            f"not fit input_shape {shape}; choose another model or resize the inputs."
+        )
+    if entry.kind == "text" and request.vocabulary < 2:
+        raise PotluckError(
+            f"Model {name!r} reads word numbers and needs vocabulary=N, the number of different words "
+            f"including 0 for padding."
+        )
 
 
 _TOO_LARGE = ("allocate memory", "calculation overflowed", "Overflow when unpacking")

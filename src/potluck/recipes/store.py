@@ -12,10 +12,11 @@ from typing import Any
 
 from potluck.benchmark.digests import experiment_digest
 from potluck.core.errors import PotluckError
-from potluck.core.files import read_text, write_atomic
+from potluck.core.files import read_text
 from potluck.recipes.recipe import NO_CELL, Recipe
 from potluck.recipes.reproduce import Key, Reproduction, plan
 from potluck.recipes.scale import Scale
+from potluck.runs.folder import write_atomic
 from potluck.runs.run import Run
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,8 +24,8 @@ from potluck.loop.jobs import Keeping
 from potluck.loop.loop import Loop
 from potluck.loop.progress import Progress
 from potluck.runs import folder
-from potluck.runs.checkpoint import last_checkpoint
-from potluck.runs.digests import Growing, of_experiment
+from potluck.runs.checkpoint import Checkpoint, last_checkpoint
+from potluck.runs.digests import Growing, of_question
 from potluck.runs.fingerprint import fingerprint
 from potluck.runs.generations import Entry, Generations, Manifest, sync
 from potluck.runs.snapshot import numbers_of, tensors_of
@@ -54,11 +55,12 @@ class Checkpointer(Callback):
         self.run, self.every, self._whole_rounds = writer.path, every, whole_rounds
         self.seconds = 0.0
         """How long training waited for checkpoints so far."""
-        self.saved = last_checkpoint(self.run) if (self.run / folder.CHECKPOINT).exists() else None
+        self._generations, self._number = Generations(self.run / folder.CHECKPOINT), 0
+        self.saved: Checkpoint | None = None
+        if self._generations.path.exists():
+            self.saved, self._number = last_checkpoint(self.run), max(self._generations.numbers(), default=0)
         self._writer, self._federation = writer, federation
-        self._made: dict[str, type] = {}
-        self._generations = Generations(self.run / folder.CHECKPOINT)
-        self._number = max(self._generations.numbers(), default=0)
+        self._made: dict[str, type] | None = None
         self._good: list[Manifest] = []
         self._clients: dict[str, Entry] = {}
         self._round, self._due = 0, every
@@ -69,7 +71,7 @@ class Checkpointer(Callback):
         self._loop: Loop | None = None
         self._take_up()
         self._metrics = {name: Growing(self.run / name) for name in folder.METRICS}
-        self._asked = {folder.EXPERIMENT: of_experiment(self.run)}
+        self._experiment = _text(self.run / folder.EXPERIMENT)
 
     def _take_up(self) -> None:
         """Make the run's files those of the last checkpoint; without one, those of a new run."""
@@ -87,6 +89,11 @@ class Checkpointer(Callback):
     @functools.cached_property
     def _population(self) -> dict[str, str]:
         return fingerprint(self._federation)
+
+    @functools.cached_property
+    def _asked(self) -> dict[str, str]:
+        """The digest of what was asked when the run began, whatever its file says since."""
+        return {folder.EXPERIMENT: of_question(self._experiment) if self._experiment else ""}
 
     def client_state(self, index: int) -> tree.Flat | None:
         """The state in which a client begins: that of the last checkpoint, if it is in there."""
@@ -113,14 +120,10 @@ class Checkpointer(Callback):
             error.add_note(f"Go on with: potluck resume {self.run}")
 
     def on_start(self, loop: Loop) -> None:
-        """Look where the run stands, and what a fresh state is made of."""
+        """Look where the run stands."""
         self._loop = loop
         self._round = loop.progress.ended // loop.cohort
         self._due = self._next_due()
-        if self.every:
-            begun = loop.progress.step > 0
-            fresh = loop.server.initial_state() if begun else loop.progress.state
-            self._made = dict(tree.made_parts(fresh))
 
     def on_step(self, step: Step) -> None:
         """Save at the end of a round, if it is time."""
@@ -145,6 +148,8 @@ class Checkpointer(Callback):
         self.seconds += time.perf_counter() - started
 
     def _check_state(self, loop: Loop) -> None:
+        if self._made is None:
+            self._made = dict(tree.made_parts(loop.server.initial_state()))
         for path, kind in tree.made_parts(loop.progress.state):
             if self._made.get(path) is not kind:
                 raise PotluckError(
@@ -275,3 +280,8 @@ def _server_state(loop: Loop, now: Progress) -> tree.Flat:
             f"The server of {type(loop.method).__name__} cannot be saved: {error}; keep tensors, modules and "
             "numbers in its state, or pass --checkpoint-every 0."
         ) from None
+
+
+def _text(path: Path) -> str:
+    """What a file says; a loop that was put together by hand has none."""
+    return path.read_text(encoding="utf-8") if path.exists() else ""

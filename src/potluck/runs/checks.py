@@ -92,7 +92,7 @@ _ACTS_ON = {
 def check_attack(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
     """Refuse an attack on what the method's clients do not send."""
     kind = experiment.attack.kind
-    if experiment.attack and not fields_of(kind, payload_types(method)[1]):
+    if not fields_of(kind, payload_types(method)[1]):
         wanted = _ACTS_ON.get(kind, "real numbers")
         raise PotluckError(
             f"attack.kind = {kind!r} cannot act: clients of {type(method).__name__} do not send {wanted}; choose "
@@ -100,16 +100,16 @@ def check_attack(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
         )
 
 
-def check_attackers(experiment: Experiment, federation: Federation, absent: Collection[int]) -> None:
-    """Refuse an attack that nobody can be made to do, or that needs pictures where there are none."""
-    if not experiment.attack:
-        return
+def drawn_attackers(
+    experiment: Experiment, federation: Federation, absent: Collection[int]
+) -> attack.Attackers:
+    """Who attacks. An attack that nobody can be made to do, or that needs pictures where there are none, is refused."""
     if "nodes" in (experiment.objects or ()):
         raise PotluckError(
             f"attack.kind = {experiment.attack.kind!r} cannot act: a server cannot make nodes with data of their own "
             "malicious; use dealt data (engine.nodes = 0)."
         )
-    attack.draw(experiment.attack, federation.task, absent)
+    attackers = attack.draw(experiment.attack, federation.task, absent)
     shape = federation.task.input_shape
     if experiment.attack.kind == "backdoor" and (
         len(shape) != 3 or not federation.example().is_floating_point()
@@ -118,6 +118,7 @@ def check_attackers(experiment: Experiment, federation: Federation, absent: Coll
             "attack.kind = 'backdoor' puts a trigger on pictures, and samples here have the shape "
             f"{' × '.join(map(str, shape))}; choose another kind, such as label-flip."
         )
+    return attackers
 
 
 def check_records(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> None:
@@ -161,3 +162,38 @@ def _unfit_layers(model: nn.Module) -> list[str]:
             for name, layer in model.named_modules()
             if not list(layer.children()) and ModuleValidator.validate(layer, strict=False)
         ]
+
+
+def inert_harms(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Settings against curious servers, and those of malicious clients."""
+    privacy = experiment.privacy
+    if not privacy.clip:
+        yield "privacy.noise_multiplier", "it is in units of privacy.clip; set that, for instance to 1.0"
+        yield "privacy.delta", "privacy.clip is 0, so nothing is accounted for; leave it out"
+        yield "privacy.reproducible", "privacy.clip is 0, so there is no noise; leave it out"
+        yield "privacy.unit", "privacy.clip is 0, so nothing is protected; set it, for instance to 1.0"
+    if not privacy.of_records:
+        yield "privacy.vector_clip", "privacy.unit is not 'record'; answers are clipped by privacy.clip"
+    else:
+        yield (
+            "privacy.hide_classes",
+            "with privacy.unit = 'record' answers tell only classes of a large noisy count",
+        )
+        yield "engine.vectorize", "privacy.unit = 'record' trains each client by itself; leave it out"
+        yield "training.amp", "privacy.unit = 'record' computes gradients in full precision; leave it out"
+    if not privacy.clip or not privacy.noise_multiplier:
+        yield (
+            "privacy.hide_classes",
+            "without noise the rows of absent classes are zeros; set privacy.clip and privacy.noise_multiplier",
+        )
+    if not privacy.scores:
+        yield (
+            "evaluate.newcomers",
+            "privacy.scores is false, so nobody tells how good a newcomer is; leave it out",
+        )
+    if experiment.attack.kind == "none":
+        for key in ("share", "strength"):
+            yield (
+                f"attack.{key}",
+                "attack.kind is 'none', so nobody attacks; set it, for instance to sign-flip",
+            )

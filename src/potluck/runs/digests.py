@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, parse_toml, read_text
@@ -16,12 +18,13 @@ from potluck.experiment.differences import question
 from potluck.runs.folder import DIGESTS, EXPERIMENT, METRICS, SUMMARY
 
 
+@dataclass
 class Growing:
     """The digest of a file that is only ever added to: each byte is read once."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.size = path, 0
-        self._digest = hashlib.sha256()
+    path: Path
+    size: int = 0
+    _digest: Any = field(default_factory=hashlib.sha256, repr=False)
 
     def now(self) -> tuple[int, str]:
         """How many bytes it has, and their digest."""
@@ -30,7 +33,7 @@ class Growing:
             while piece := file.read(1 << 20):
                 self._digest.update(piece)
                 self.size += len(piece)
-        return self.size, self._digest.hexdigest()
+        return self.size, str(self._digest.hexdigest())
 
 
 def of_file(path: Path, size: int | None = None) -> str:
@@ -49,9 +52,12 @@ def of_experiment(run: Path) -> str:
     A run may be made longer; that it did not become shorter is checked when it is asked for again. A folder without an
     experiment, of a loop that was put together by hand, has nothing that could be changed.
     """
-    if not (run / EXPERIMENT).exists():
-        return ""
-    asked = question(parse_toml(read_text(run / EXPERIMENT)))
+    return of_question(read_text(run / EXPERIMENT)) if (run / EXPERIMENT).exists() else ""
+
+
+def of_question(text: str) -> str:
+    """The digest of what the text of an experiment asks."""
+    asked = question(parse_toml(text))
     asked.pop("schedule.rounds", None)
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
 

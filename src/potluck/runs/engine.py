@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from potluck.core.errors import PotluckError
 from potluck.core.method import Method
 from potluck.core.random import one_thread
 from potluck.engines.channels_last import chosen as chosen_layouts
-from potluck.engines.memory import default_budget, keep_freed_memory
+from potluck.engines.memory import default_budget
 from potluck.engines.pool import PoolEngine
 from potluck.engines.pool.anew import Blueprint, hindrance, preferred
 from potluck.engines.pool.crowd import best_crowd
@@ -24,10 +25,9 @@ from potluck.experiment import Experiment, read_experiment
 from potluck.experiment.sections import EngineSettings
 from potluck.federation.federation import BUILT, Federation
 from potluck.federation.population import build_federation, device_names
-from potluck.loop import attack
+from potluck.loop.attack import Attackers
 from potluck.loop.jobs import Engine
-from potluck.loop.newcomers import draw
-from potluck.loop.worker import Saved, Worker
+from potluck.loop.worker import Saved, Worker, keep_freed_memory
 from potluck.runs.resolve import Parts, Resolved
 
 _log = logging.getLogger("potluck")
@@ -119,7 +119,7 @@ def _layout(
     words = settings.channels_last
     if settings.nodes and words == BUILT:
         return words
-    built = chosen_layouts(BUILT, federation)
+    built = federation.built_channels_last()
     if together or settings.name == "flower":
         usual = () if together else built
         if words in (BUILT, ("auto",), usual):
@@ -128,6 +128,8 @@ def _layout(
         raise PotluckError(f"engine.channels_last does not go with {other}; leave one of them out.")
     if known is not None and words in (BUILT, ("auto",)):
         return tuple(known)
+    if words == BUILT:
+        return built
     with one_thread():
         return chosen_layouts(words, federation)
 
@@ -156,7 +158,7 @@ def make_engine(
     device = federation.task.device
     if settings.vectorize == "on" or settings.name == "serial":
         kind = VectorizedEngine if settings.vectorize == "on" else SerialEngine
-        return kind(worker, default_budget(device) if memory is None else memory, work_folder)
+        return kind(worker, partial(default_budget, device) if memory is None else memory, work_folder)
     workers, cost = settings.workers or None, federation.cost
     if device.type == "cpu" and not preferred(blueprint):
         return PoolEngine(lambda: worker, workers, memory, work_folder, cost=cost)
@@ -177,6 +179,7 @@ class RunBlueprint:
     method: Method[Any, Any, Any]
     parts: Parts
     saved: Saved | None = None
+    attackers: Attackers | None = None
 
     def worker(self, device: str) -> Worker:
         """A worker whose clients live on this device; data are read and dealt again, with the same result."""
@@ -185,10 +188,8 @@ class RunBlueprint:
             experiment, self.method, data=parts.data, models=parts.models, partition=parts.partition
         )
         federation = federation.laid_out(experiment.engine.channels_last)
-        attackers = attack.draw(
-            experiment.attack, federation.task, draw(experiment.evaluate, federation.task)
-        )
-        return Worker(self.method, federation.client, self.saved, experiment.privacy, attackers)
+        privacy = experiment.privacy if experiment.uses("privacy") else None
+        return Worker(self.method, federation.client, self.saved, privacy, self.attackers)
 
 
 def blueprint(resolved: Resolved, saved: Saved | None = None) -> RunBlueprint | None:
@@ -199,4 +200,4 @@ def blueprint(resolved: Resolved, saved: Saved | None = None) -> RunBlueprint | 
     if resolved.experiment.objects and {"federation", "nodes"} & set(resolved.experiment.objects):
         return None
     parts = replace(resolved.parts, method=None, state=None)
-    return RunBlueprint(resolved.experiment, resolved.method, parts, saved)
+    return RunBlueprint(resolved.experiment, resolved.method, parts, saved, resolved.attackers)

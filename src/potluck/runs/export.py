@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from potluck import __version__
 from potluck.core.errors import PotluckError
-from potluck.core.files import parse_json, read_text, write_atomic
+from potluck.core.files import parse_json, read_text
 from potluck.core.method import Method, Predictor
 from potluck.core.model import static_norms, with_statistics
 from potluck.experiment import Experiment, read_experiment
@@ -26,7 +26,7 @@ from potluck.federation.population import shared_choice
 from potluck.kit import Composed
 from potluck.models import build_model
 from potluck.runs.ended import Ended, bring_back
-from potluck.runs.folder import EXPERIMENT
+from potluck.runs.folder import EXPERIMENT, write_atomic
 from potluck.runs.inputs import FromRaw, describe_input, read_input
 from potluck.runs.resolve import Parts
 from potluck.runs.run import Run

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
-from potluck.core.files import parse_json, parse_toml, read_text, write_atomic
+from potluck.core.files import parse_json, parse_toml, read_text
 from potluck.experiment.differences import first_difference, only_more_rounds
 
 RUNS = Path("runs")
@@ -27,6 +27,20 @@ CHECKPOINT = "checkpoint"
 ANSWERS = "answers"
 WORK = ".work"
 METRICS = (ROUNDS, CLIENTS)
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """The whole file or the old one, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_files(out: Path, files: Mapping[str, str]) -> None:

@@ -56,11 +56,11 @@ class Manifest:
         return [self.server, *self.clients.values()]
 
 
+@dataclass(frozen=True)
 class Generations:
     """The checkpoints below one folder."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def numbers(self) -> list[int]:
         """The generations that have a manifest, newest first."""

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method, check_needs
 from potluck.core.optimizers import check_amp
+from potluck.core.task import ClientInfo
 from potluck.data import Data, Partition
 from potluck.experiment import Experiment
-from potluck.experiment.inert import refuse_inert
 from potluck.experiment.objects import check_present, chosen, fill
 from potluck.federation.federation import Federation
 from potluck.federation.population import ModelSource, build_federation, experiment_data, suitable_models
-from potluck.loop.newcomers import draw
+from potluck.loop import newcomers
+from potluck.loop.attack import Attackers
 from potluck.runs.checks import (
     check_attack,
-    check_attackers,
     check_averaging,
     check_order,
     check_records,
     check_schedule,
+    drawn_attackers,
+    inert_harms,
 )
 from potluck.runs.privacy_ledger import check_privacy
 
@@ -90,6 +92,9 @@ class Resolved:
     experiment: Experiment
     method: Method[Any, Any, Any]
     federation: Federation
+    absent: Mapping[int, ClientInfo] = field(default_factory=dict)
+    """Who is kept out of training, to join when it is over."""
+    attackers: Attackers | None = None
     state: Any = None
     parts: Parts = Parts()
     """What was brought as objects, for processes that have to build all of it again."""
@@ -103,7 +108,8 @@ class Resolved:
 
 def resolve(experiment: Experiment, parts: Parts = Parts()) -> Resolved:
     """Build what the experiment names, around what was brought, and check that it fits together."""
-    check_present(experiment, parts.given())
+    if experiment.objects:
+        check_present(experiment, parts.given())
     method = parts.method or experiment.build_method()
     experiment = decided(experiment, method)
     if parts.federation is not None:
@@ -125,13 +131,18 @@ def resolve_around(experiment: Experiment, method: Method[Any, Any, Any], federa
 def decided(experiment: Experiment, method: Method[Any, Any, Any]) -> Experiment:
     """The experiment with its method's settings spelled out, if its settings go together."""
     experiment = decide_mode(experiment.with_method(method, experiment.method.name), method)
-    experiment = decide_strength(experiment)
     refuse_inert(experiment)
-    check_schedule(experiment, method)
+    schedule = experiment.schedule
+    if not schedule.synchronous:
+        check_schedule(experiment, method)
     method.check_training(experiment.training)
-    check_averaging(experiment, method)
-    check_attack(experiment, method)
-    check_privacy(experiment.privacy, method)
+    if schedule.robust != "mean" or schedule.max_share < 1:
+        check_averaging(experiment, method)
+    if experiment.uses("attack"):
+        check_attack(experiment, method)
+        experiment = decide_strength(experiment)
+    if experiment.uses("privacy"):
+        check_privacy(experiment.privacy, method)
     return experiment
 
 
@@ -140,17 +151,21 @@ def with_population(
 ) -> Resolved:
     """All together, if the population has what the method needs and what the tests need."""
     check_needs(method, federation.task)
-    check_amp(experiment.training.amp, federation.task.device)
-    check_order(experiment, federation)
+    if experiment.training.amp != "off":
+        check_amp(experiment.training.amp, federation.task.device)
+    if experiment.schedule.order:
+        check_order(experiment, federation)
     wanted = {*experiment.evaluate.protocols} & {"shared", "global"}
     if wanted and federation.shared_test is None:
         raise PotluckError(
             f"evaluate.protocol = {min(wanted)!r} needs a common test set; give the federation shared_test=(x, y)."
         )
-    absent = draw(experiment.evaluate, federation.task)  # raises where nobody would be left to train
-    check_attackers(experiment, federation, absent)
-    check_records(experiment, method, federation)
-    return Resolved(decide_selection(experiment, federation), method, federation)
+    # Who is drawn stays drawn: for the loop, for workers, for the record.
+    absent = newcomers.draw(experiment.evaluate, federation.task) if experiment.evaluate.newcomers else {}
+    attackers = drawn_attackers(experiment, federation, absent) if experiment.uses("attack") else None
+    if experiment.uses("privacy"):
+        check_records(experiment, method, federation)
+    return Resolved(decide_selection(experiment, federation), method, federation, absent, attackers)
 
 
 # -- decisions: made once, then on record ---------------------------------------------------------------------
@@ -165,7 +180,7 @@ def decide_mode(experiment: Experiment, method: Method[Any, Any, Any]) -> Experi
 
 def decide_strength(experiment: Experiment) -> Experiment:
     """An attack of no given strength has the usual one of its kind."""
-    if not experiment.attack or experiment.attack.strength is not None:
+    if experiment.attack.strength is not None:
         return experiment
     return experiment.changed({"attack.strength": experiment.attack.force})
 
@@ -193,3 +208,54 @@ def decide_models(experiment: Experiment, method: Method[Any, Any, Any], data: D
     if experiment.models.names != ("auto",):
         return experiment
     return experiment.changed({"models.names": (suitable_models(method, data),)})
+
+
+# -- settings that cannot act in the company of the others: refused, so that what is recorded is what ran -------
+
+
+def refuse_inert(experiment: Experiment) -> None:
+    """Raise for the first setting that was changed from its default and has nothing to act on."""
+    usual = Experiment()
+    for name, reason in _inert(experiment):
+        section, _, key = name.partition(".")
+        value = getattr(getattr(experiment, section), key)
+        if value != getattr(getattr(usual, section), key):
+            raise PotluckError(f"{name} = {value!r} cannot act: {reason}.")
+
+
+def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    training, schedule = experiment.training, experiment.schedule
+    if training.optimizer == "sgd":
+        yield "training.betas", "training.optimizer = 'sgd' has no moments; leave it out"
+    else:
+        yield (
+            "training.momentum",
+            f"training.optimizer = {training.optimizer!r} has moments of its own; leave it out",
+        )
+    if schedule.robust not in ("mean", "norm-clip"):
+        yield "schedule.max_share", f"schedule.robust = {schedule.robust!r} goes by no samples; leave it out"
+    if schedule.robust not in ("trimmed-mean", "krum"):
+        yield "schedule.attackers", f"schedule.robust = {schedule.robust!r} counts on no share; leave it out"
+    if schedule.synchronous and schedule.mode != "auto":
+        yield "schedule.staleness_power", "in a synchronous schedule no answer is stale; leave it out"
+    if experiment.uses("privacy") or experiment.uses("attack"):
+        yield from inert_harms(experiment)
+    if not experiment.evaluate.newcomers:
+        yield (
+            "evaluate.newcomer_epochs",
+            "evaluate.newcomers is 0, so nobody joins; set it, for instance to 0.2",
+        )
+    if not experiment.faults.slow:
+        yield "faults.slow_factor", "faults.slow is 0, so no job is slow; leave it out"
+    if not experiment.models.feature_dim:
+        yield "models.projection", "models.feature_dim is not set, so nothing is projected; leave it out"
+    if experiment.models.precision == "float64":
+        yield (
+            "training.amp",
+            "models.precision = 'float64' asks for more bits, not fewer; leave one of them out",
+        )
+    if not experiment.devices.fleet:
+        yield "devices.assign", "there are no devices; set devices.fleet, such as phones"
+    if experiment.engine.name not in ("flower", "auto"):
+        for key in ("nodes", "classes", "lost_after", "server", "ca", "simulation"):
+            yield f"engine.{key}", f"engine.name is {experiment.engine.name!r}; set it to 'flower'"

@@ -11,12 +11,10 @@ from typing import Any
 from potluck.core.random import one_thread
 from potluck.federation.clock import make_clock
 from potluck.federation.flops import flops_per_round
-from potluck.loop import attack
 from potluck.loop.callbacks import Callback
 from potluck.loop.faults import FaultyEngine
 from potluck.loop.jobs import Engine
 from potluck.loop.loop import Loop
-from potluck.loop.newcomers import draw
 from potluck.loop.worker import Worker
 from potluck.runs import folder
 from potluck.runs.answers import KeepAnswers
@@ -57,12 +55,11 @@ def run_resolved(
     out: Path | None = None,
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
-    track: Sequence[str] = (),
+    trackers: Sequence[Any] = (),
     command: str = "",
     engine: Engine | None = None,
 ) -> Run:
     """Open and train; `engine` is one that is at work already."""
-    trackers = _trackers(track)
     with open_run(resolved, out, resume=resume) as opened:
         if not opened.finished:
             path = opened.path
@@ -81,27 +78,28 @@ def train(
     experiment, federation = opened.resolved.experiment, opened.resolved.federation
     method, settings = opened.resolved.method, experiment.engine
     writer = RunWriter(opened.path, facts(opened.resolved, command), federation.class_counts())
-    absent = draw(experiment.evaluate, federation.task)
-    attackers = attack.draw(experiment.attack, federation.task, absent)
+    absent, attackers = opened.resolved.absent, opened.resolved.attackers
+    privacy = experiment.privacy if experiment.uses("privacy") else None
     writer.late_facts.append(lambda: flops_per_round(method, federation, absent))
     together = settings.vectorize == "on"
     with ExitStack() as held:
         every = settings.checkpoint_every
         keeper = held.enter_context(Checkpointer(writer, federation, every=every, whole_rounds=together))
         held.enter_context(one_thread())
-        worker = Worker(method, federation.client, keeper.client_state, experiment.privacy, attackers)
+        worker = Worker(method, federation.client, keeper.client_state, privacy, attackers)
         plan = blueprint(opened.resolved, None if keeper.saved is None else keeper.saved.client)
         engine = engine or make_engine(settings, worker, federation, opened.path / folder.WORK, plan)
         held.callback(engine.close)
-        if experiment.faults:
+        if experiment.uses("faults"):
             engine = FaultyEngine(engine, experiment.faults, experiment.seed)
         for tracker in trackers:
             held.enter_context(tracker)
         ledgers: list[Callback] = [KeepAnswers(opened.path)] if settings.keep_answers else []
-        if experiment.privacy:
-            ledgers.append(PrivacyLedger(experiment.privacy, writer.facts))
-        if attackers:
+        if privacy:
+            ledgers.append(PrivacyLedger(privacy, writer.facts))
+        if attackers is not None:
             ledgers.append(AttackLedger(attackers, experiment.evaluate.protocol, writer.facts))
+        on_clock = bool(federation.devices or experiment.faults.slow)
         loop = Loop(
             method,
             federation.task,
@@ -109,7 +107,7 @@ def train(
             experiment.schedule,
             experiment.evaluate,
             [*ledgers, writer, Heartbeat(opened.path), *trackers, *callbacks, keeper],
-            clock=make_clock(experiment, method, federation),
+            clock=make_clock(experiment, method, federation) if on_clock else None,
             shared_test=federation.shared_test,
             attackers=attackers,
         )
@@ -136,11 +134,3 @@ def facts(resolved: Resolved, command: str) -> dict[str, Any]:
         "command": command,
         "made": provenance(),
     }
-
-
-def _trackers(names: Sequence[str]) -> list[Any]:
-    if not names:
-        return []
-    from potluck.trackers import find_trackers
-
-    return find_trackers(names)

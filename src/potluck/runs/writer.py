@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from potluck.core.files import parse_json, read_text, write_atomic
+from potluck.core.files import parse_json, read_text
 from potluck.core.task import Task
 from potluck.loop.callbacks import Arrival, Callback, End, Step
 from potluck.loop.loop import Loop
@@ -26,6 +26,7 @@ from potluck.loop.records import ClientScore, Scores
 from potluck.loop.score import Score
 from potluck.runs import folder
 from potluck.runs.digests import of_run
+from potluck.runs.folder import write_atomic
 from potluck.runs.summary import Accounting, newcomers_found, summarise_run
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 
-from potluck.core.files import csv_cell, write_atomic
+from potluck.core.files import csv_cell
 from potluck.loop.loop import Loop
+from potluck.runs.folder import write_atomic
 from potluck.trackers.base import Tracker
 
 NAME = "track.csv"

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from potluck.core.files import csv_cell, write_atomic
+from potluck.core.files import csv_cell
 from potluck.report.palette import look
 from potluck.report.style import for_print, new_axes, save
+from potluck.runs.folder import write_atomic
 from potluck.tuning.space import Space, with_settings
 from potluck.tuning.study import Tried
 

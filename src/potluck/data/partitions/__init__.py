@@ -12,16 +12,9 @@ from potluck.data.partitions.names import (
     pathological,
     skew,
 )
+from potluck.data.partitions.pathological import Pathological
 from potluck.data.partitions.result import Partitioning, match_shares, partition
-from potluck.data.partitions.rules import (
-    Contiguous,
-    Dirichlet,
-    Iid,
-    Natural,
-    Partition,
-    Pathological,
-    number_of_groups,
-)
+from potluck.data.partitions.rules import Contiguous, Dirichlet, Iid, Natural, Partition, number_of_groups
 from potluck.data.partitions.skew import Skew
 
 __all__ = [

@@ -7,7 +7,8 @@ from typing import cast
 
 from potluck.core.errors import PotluckError, unknown
 from potluck.data.partitions.from_file import FromFile
-from potluck.data.partitions.rules import Contiguous, Dirichlet, Iid, Natural, Partition, Pathological, Rule
+from potluck.data.partitions.pathological import Pathological, Rule
+from potluck.data.partitions.rules import Contiguous, Dirichlet, Iid, Natural, Partition
 from potluck.data.partitions.skew import Skew
 
 

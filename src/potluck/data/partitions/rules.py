@@ -1,16 +1,15 @@
-"""The rules that deal rows to clients: evenly, by who produced them, or with a skew of classes."""
+"""How rows are dealt: to clients by a rule, then each client's own into training, validation and test rows."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from potluck.core.errors import PotluckError, unknown
+from potluck.core.errors import PotluckError
 from potluck.core.random import derive_seed
 from potluck.core.samples import Samples
 
@@ -226,88 +225,81 @@ class Dirichlet(Partition):
         return f"dirichlet:{self.alpha:g}{size}{'' if self.capped else ',capped=false'}"
 
 
-Rule = Literal["yi", "pfllib"]
+# -- a client's own rows ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Pathological(Partition):
-    """Every client holds rows of `classes` classes only.
+MOST_SHARES = 20
+"""Parts with a larger sum are taken for percents, which a slip of the finger may keep from adding up."""
 
-    `rule="yi"` (FedGH, pFedAFM): each class has about `classes * clients / C` slots; a client takes one slot
-    of each of the classes with most slots left, and the owners of a class share it by u / sum(u) with
-    u ~ U(0.4, 0.6). `rule="pfllib"` (FedL2G): classes are dealt in order to the first
-    ceil(classes * clients / C) clients with room; all but the last of them get a random number of rows
-    between a tenth of the even share and the even share, the last one the rest, so that sizes are very
-    unequal. `min_size` is that rule's floor (divided by the number of classes) on a client's rows of a class.
+
+def split_client(
+    index: Rows, parts: Sequence[float] = (0.75, 0.25), *, seed: int, client: object
+) -> tuple[Rows, ...]:
+    """Cut a client's rows at random into `parts`: training first, test last, validation between.
+
+    The cut depends on the seed and the client's name alone, never on which client was built first. Every
+    client keeps at least one training row and, with two rows or more, at least one test row.
     """
+    if len(index) == 0:
+        raise PotluckError(f"Client {client!r} has no rows to split; give every client at least one.")
+    rng = np.random.default_rng(derive_seed("split", seed, client))
+    order = rng.permutation(np.sort(np.asarray(index, dtype=np.int64)))
+    ends = np.cumsum(_sizes(len(order), parts))[:-1]
+    return tuple(np.sort(part) for part in np.split(order, ends))
 
-    classes: int
-    rule: Rule = "yi"
-    min_size: int = 40
 
-    def __post_init__(self) -> None:
-        if self.classes < 1:
-            raise PotluckError(f"Pathological classes is {self.classes}; every client needs at least 1.")
-        if self.rule not in get_args(Rule):
-            raise unknown("pathological rule", self.rule, get_args(Rule))
+def split_in_three(
+    index: Rows, split: str, *, seed: int, client: object, test_apart: bool = False
+) -> tuple[Rows, Rows, Rows]:
+    """A client's training, validation and test rows by a text such as `"8:1:1"`; a part may be empty.
 
-    def deal(
-        self,
-        labels: NDArray[np.generic],
-        clients: int,
-        rng: np.random.Generator,
-        groups: NDArray[np.generic] | None,
-    ) -> list[Rows]:
-        rows_by_class = class_rows(labels, rng)
-        if self.classes > len(rows_by_class):
-            raise PotluckError(
-                f"Partition '{self}' asks for {self.classes} classes per client but the data have "
-                f"{len(rows_by_class)}; ask for {len(rows_by_class)} or fewer."
-            )
-        sizes = np.array([len(rows) for rows in rows_by_class])
-        counts = self.slots(sizes, clients, rng) if self.rule == "yi" else self.in_order(sizes, clients, rng)
-        return deal_counts(rows_by_class, counts)
+    With `test_apart` the test rows come from elsewhere, and these are cut into training and validation alone.
+    """
+    parts = parse_split(split)
+    nothing = index[:0]
+    validation = parts[1] if len(parts) == 3 else 0.0
+    if test_apart and not validation:
+        return index, nothing, nothing
+    if test_apart:
+        train, middle = split_client(index, parts[:2], seed=seed, client=client)
+        return train, middle, nothing
+    pieces = split_client(index, parts, seed=seed, client=client)
+    return pieces[0], (pieces[1] if validation else nothing), (pieces[-1] if len(pieces) > 1 else nothing)
 
-    def slots(self, sizes: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Yi's rule. A client draws its classes at once, so it can never draw the same class twice.
 
-        The published code draws them one after another and can; it also loses the slots that do not divide
-        evenly. Here they go to random classes, and taking the fullest classes first always works out.
-        """
-        left = np.full(len(sizes), self.classes * clients // len(sizes))
-        left[rng.permutation(len(sizes))[: self.classes * clients % len(sizes)]] += 1
-        owners = np.zeros((clients, len(sizes)))
-        for client in range(clients):
-            chosen = np.lexsort((rng.random(len(sizes)), -left))[: self.classes]
-            owners[client, chosen] = rng.uniform(0.4, 0.6, size=self.classes)
-            left[chosen] -= 1
-        counts = np.zeros(owners.shape, dtype=np.int64)
-        for column in np.flatnonzero(owners.any(axis=0)):
-            counts[:, column] = apportion(owners[:, column], int(sizes[column]))
-        return counts
+def _sizes(n: int, parts: Sequence[float]) -> list[int]:
+    total = sum(parts)
+    edges = np.rint(np.cumsum(parts) / total * n).astype(int)
+    sizes: list[int] = np.diff(edges, prepend=0).tolist()
+    if sizes[0] == 0:
+        sizes[int(np.argmax(sizes))] -= 1
+        sizes[0] = 1
+    if len(sizes) > 1 and n > 1 and sizes[-1] == 0:
+        spare = [sizes[0] - 1, *sizes[1:]]
+        sizes[max(range(len(sizes)), key=lambda part: (spare[part], part))] -= 1  # validation before training
+        sizes[-1] = 1
+    return sizes
 
-    def in_order(self, sizes: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """PFLlib's rule. Classes that find no client with room stay unused (none when C divides evenly)."""
-        room = np.full(clients, self.classes)
-        counts = np.zeros((clients, len(sizes)), dtype=np.int64)
-        takers = ceil(clients / len(sizes) * self.classes)
-        for column, size in enumerate(sizes):
-            chosen = np.flatnonzero(room > 0)[:takers]
-            if len(chosen) == 0:
-                break
-            even = int(size) / len(chosen)
-            low, high = int(max(even / 10, self.min_size / len(sizes))), int(even)
-            given = rng.integers(min(low, max(high - 1, 0)), max(high, 1), size=len(chosen) - 1)
-            counts[chosen[:-1], column] = given
-            counts[chosen[-1], column] = size - given.sum()
-            room[chosen] -= 1
-        return counts
 
-    def remedy(self) -> str:
-        return "use fewer clients or more classes per client."
+def parse_split(text: str) -> tuple[float, ...]:
+    """`"8:1:1"`, `"8:2"` or `"75:25"` as fractions; `"shared"` keeps all rows for training.
 
-    def __str__(self) -> str:
-        rule = "" if self.rule == "yi" else f",rule={self.rule}"
-        return (
-            f"pathological:{self.classes}{rule}{'' if self.min_size == 40 else f',min_size={self.min_size}'}"
+    With `"shared"` the test set is common to all clients: the publisher's test part.
+    """
+    if text == "shared":
+        return (1.0,)
+    try:
+        numbers = [float(part) for part in text.split(":")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (2, 3) or min(numbers) < 0 or numbers[0] <= 0 or numbers[-1] <= 0:
+        raise PotluckError(
+            f"Split {text!r} is not understood; write train:test or train:val:test, such as 8:1:1."
         )
+    total = sum(numbers)
+    if total > MOST_SHARES and abs(total - 100) > 0.5:
+        raise PotluckError(
+            f"Split {text!r} adds up to {total:g}; write percents that add up to 100, such as 75:25, or small shares, "
+            "such as 8:1:1."
+        )
+    return tuple(number / total for number in numbers)

@@ -23,10 +23,10 @@ from typing import Protocol
 import torch
 
 from potluck.core.errors import PotluckError
-from potluck.engines.memory import SpillFolder, keep_freed_memory
+from potluck.engines.memory import SpillFolder
 from potluck.engines.pool.wire import Order, Report, Wire
 from potluck.loop.jobs import Job
-from potluck.loop.worker import Worker
+from potluck.loop.worker import Worker, keep_freed_memory
 
 _PATIENCE = 0.5
 

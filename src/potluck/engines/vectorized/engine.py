@@ -14,7 +14,7 @@ from potluck.core.random import seeded, without_denormals
 from potluck.engines.memory import SpillFolder, default_budget
 from potluck.engines.vectorized.seats import Seat, run_together
 from potluck.loop.jobs import Answer, Failure, Job
-from potluck.loop.worker import Worker, failure_of
+from potluck.loop.worker import Budget, Worker, failure_of
 
 
 class VectorizedEngine:
@@ -28,14 +28,12 @@ class VectorizedEngine:
     realtime = False
     remote = False
 
-    def __init__(
-        self, worker: Worker, memory: int | None = None, spill_dir: Path | str | None = None
-    ) -> None:
+    def __init__(self, worker: Worker, memory: Budget = None, spill_dir: Path | str | None = None) -> None:
         self.worker = worker
         self._jobs: deque[Job] = deque()
         self._ready: deque[Answer | Failure] = deque()
         self._spill = SpillFolder(spill_dir)
-        worker.cache.limit(self._spill, default_budget() if memory is None else memory)
+        worker.cache.limit(self._spill, default_budget if memory is None else memory)
 
     def submit(self, job: Job) -> None:
         """Queue a job."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
-from potluck.core.files import write_atomic
 from potluck.flower.node.policy import Policy
+from potluck.runs.folder import write_atomic
 
 HOUR = 3600.0
 
