@@ -40,7 +40,6 @@ MEASURED = {
     "Every method as it comes": "usual.md",
     "Whole rounds or answers as they come": "asynchrony.md",
     "What the papers claim": "claims.md",
-    "Privacy against accuracy": "privacy-accuracy.md",
 }
 """Pages made from stored results, where there are some."""
 
