@@ -27,7 +27,7 @@ types: $(VENV)/.installed-dev ## mypy, strict on src
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed ## speed and memory as ratios measured in one run
-	OMP_NUM_THREADS=1 $(BIN)/potluck bench
+	OMP_NUM_THREADS=1 $(BIN)/potluck bench --store results/bench.csv
 
 test-slow: $(VENV)/.installed-dev ## minutes of work: many kills, large populations
 	$(RUN) -m pytest -m slow

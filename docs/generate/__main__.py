@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from generate import claims, methods, papers, soak, walk, which
+from generate import claims, methods, papers, soak, speed, walk, which
 from generate.picture import picture
 from potluck.methods import METHODS
 
@@ -24,6 +24,7 @@ def main() -> None:
         ("reproduce", papers.renewed),
         ("three-machines", soak.renewed),
         ("design", walk.renewed),
+        ("engines", speed.renewed),
     ):
         path = DOCS / f"{name}.md"
         path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -79,8 +79,8 @@ def population(
         [
             Member(
                 functools.partial(_seeded_build, builder(models[index % len(models)], shape), index),
-                images.select(_rows(index, samples)),
-                images.select(_rows(index + clients, tests)),
+                images.select(rows_of(index, samples)),
+                images.select(rows_of(index + clients, tests)),
                 f"client-{index}",
                 architecture=models[index % len(models)],
             )
@@ -92,7 +92,7 @@ def population(
         seed=0,
         builders={name: builder(name, shape) for name in models},
         shared_builder=None if shared is None else builder(shared, shape),
-        public=images.select(_rows(IMAGES // 2, public)) if public else None,
+        public=images.select(rows_of(IMAGES // 2, public)) if public else None,
         label="random images",
     )
 
@@ -102,7 +102,8 @@ def _seeded_build(build: Builder, index: int) -> ClientModel:
         return build()
 
 
-def _rows(index: int, count: int) -> Tensor:
+def rows_of(index: int, count: int) -> Tensor:
+    """Which of the images a client has."""
     return (torch.arange(count) + index * count) % IMAGES
 
 

@@ -6,8 +6,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from potluck.bench import data, growth, layout, local, measures, methods, pool, shares, vectorized
+from potluck.bench import (
+    data,
+    growth,
+    layout,
+    local,
+    measures,
+    methods,
+    pool,
+    shares,
+    small_clients,
+    vectorized,
+)
 from potluck.bench.rows import Row, machine, markdown, to_json
+from potluck.bench.store import store_rows
 from potluck.core.errors import unknown
 from potluck.core.random import one_thread
 from potluck.loop.worker import keep_freed_memory
@@ -26,6 +38,7 @@ PARTS: Mapping[str, Part] = {
     "measures": measures.measure,
     "pool": pool.measure,
     "vectorized": vectorized.measure,
+    "small-clients": small_clients.measure,
     "layout": layout.measure,
     "data": data.measure,
     "shares": shares.measure,
@@ -39,8 +52,12 @@ def run_suite(
     quick: bool = False,
     parts: Iterable[str] = tuple(PARTS),
     show: Callable[[str], None] = print,
+    store: Path | None = None,
 ) -> list[Row]:
-    """Measure, show each row as it comes, and write `bench.md` and `bench.json` into `out`."""
+    """Measure, show each row as it comes, and write `bench.md` and `bench.json` into `out`.
+
+    `store` is a table in which rows of the same parts are replaced.
+    """
     chosen = list(parts)
     for name in chosen:
         if name not in PARTS:
@@ -58,4 +75,7 @@ def run_suite(
         (out / "bench.md").write_text(f"{machine()}\n\n{markdown(rows)}", encoding="utf-8")
         (out / "bench.json").write_text(to_json(rows), encoding="utf-8")
         show(f"Written to {out / 'bench.md'} and {out / 'bench.json'}")
+    if store is not None:
+        store_rows(store, rows)
+        show(f"Stored in {store}")
     return rows

@@ -14,11 +14,18 @@ def bench(
     part: Annotated[
         list[str] | None,
         typer.Option(
-            "--part", help="local | methods | measures | pool | vectorized | layout | data | shares | growth"
+            "--part",
+            help="local | methods | measures | pool | vectorized | small-clients | layout | data | shares | growth",
+        ),
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            "--store", help="table to keep the rows in, such as results/bench.csv; same parts are replaced"
         ),
     ] = None,
 ) -> None:
     """Measure speed and memory as ratios inside one run; about a quarter of an hour on two free cores."""
     from potluck.bench import PARTS, run_suite
 
-    run_suite(out, quick=quick, parts=part or PARTS, show=typer.echo)
+    run_suite(out, quick=quick, parts=part or PARTS, show=typer.echo, store=store)
