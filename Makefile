@@ -6,7 +6,7 @@ RUN := OMP_NUM_THREADS=1 $(BIN)/python
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types lock locked audit bench test-slow test-browser test-flower soak docs docs-serve pages dist docker-lint clean
+.PHONY: help demo test check lint types lock locked audit bench bench-peers test-slow test-browser test-flower soak docs docs-serve pages dist docker-lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -28,6 +28,12 @@ types: $(VENV)/.installed-dev ## mypy, strict on src
 
 bench: $(VENV)/.installed ## speed and memory as ratios measured in one run
 	OMP_NUM_THREADS=1 $(BIN)/potluck bench --store results/bench.csv
+
+bench-peers: ## beside pfl-research, in an environment of its own
+	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers || python3 -m venv .venv-peers
+	.venv-peers/bin/pip install -q -c constraints.txt -e .
+	.venv-peers/bin/pip install -q --no-deps pfl==0.6.0 multiprocess dill prv-accountant dp-accounting h5py
+	OMP_NUM_THREADS=1 .venv-peers/bin/python benchmarks/peers.py
 
 test-slow: $(VENV)/.installed-dev ## minutes of work: many kills, large populations
 	$(RUN) -m pytest -m slow
