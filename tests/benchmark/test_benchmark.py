@@ -296,6 +296,19 @@ def test_the_page_on_engines_has_the_table_of_asynchrony():
     assert table in (ROOT / "docs" / "engines.md").read_text()
 
 
+def test_the_page_on_asynchrony_says_where_the_loss_is(tmp_path: Path):
+    """Ten clients at 90 %, of which two fall to 40 % and the others by one point: ten points and six tenths, or one."""
+    suite, found = find_suite("asynchrony"), Results(tmp_path, "asynchrony")
+    ends = {"sync": [0.9] * 10, "async, 10 at work": [0.4, 0.4] + [0.89] * 8}
+    for schedule, clients in ends.items():
+        task = f"dirichlet-{schedule}"
+        accuracy = sum(clients) / len(clients)
+        found.rows.append(made(task, "fedhe", 0, accuracy))
+        found.details[f"{task}-fedhe-0"] = {"clock": [(1.0, accuracy)], "clients": clients}
+    said = page_text(suite, found)
+    assert "not fedhe -10.8 (dirichlet; without the two clients that lose most -1.0)" in said
+
+
 def test_the_words_on_asynchrony_follow_the_numbers(tmp_path: Path):
     """Two points below whole rounds is near, more is not; time is that of the first accuracy at the target."""
     suite = find_suite("asynchrony")

@@ -15,7 +15,7 @@ from potluck.core.errors import PotluckError
 from potluck.core.method import Update
 from potluck.core.task import ClientInfo, Context
 from potluck.experiment import make_method, parse_experiment
-from potluck.kit import Weights, average
+from potluck.kit import Weights, average, average_groups, by_group
 from potluck.loop.schedule import Schedule
 from potluck.methods import METHODS, method_class
 from potluck.runs.resolve import decided
@@ -152,6 +152,50 @@ def test_latest_answers_of_others_keep_fast_clients_from_outvoting_slow_ones():
     for _ in range(10):
         state = average(ctx, state, [fast, slow], lambda sent: sent.tensors, "samples")
     assert state["w"].item() == 0.0
+
+
+def pair_of_ten(number: int, value: float, *, fresh: bool) -> Update[Any]:
+    """An answer of one of two clients with a network of their own, beside eight others; both were sent zero."""
+    zero = Weights({"w": torch.tensor(0.0)})
+    return Update(
+        ClientInfo(number, f"c{number}", 5, "rare"),
+        Weights({"w": torch.tensor(value)}),
+        sent=zero,
+        fresh=fresh,
+    )
+
+
+def ten_of_two_kinds() -> Context:
+    ctx = context(tiny(10, sizes=(5,)))
+    infos = tuple(
+        replace(info, architecture="rare" if number < 2 else "usual")
+        for number, info in enumerate(ctx.task.clients)
+    )
+    return replace(ctx, cohort=10, task=replace(ctx.task, clients=infos))
+
+
+def test_a_group_is_a_federation_of_its_own():
+    """Of a pair one answers +4, the other's latest was −2: half of a round's way along their mean, and not a tenth."""
+    groups = {"rare": {"w": torch.tensor(0.0)}, "usual": {"w": torch.tensor(7.0)}}
+    answers = [pair_of_ten(0, 4.0, fresh=True), pair_of_ten(1, -2.0, fresh=False)]
+    found = by_group(ten_of_two_kinds(), groups, answers)
+    assert found["rare"][1].share == pytest.approx(0.5)  # not a tenth
+    assert found["usual"][0] == []
+    moved = average_groups(ten_of_two_kinds(), groups, answers, lambda sent: sent.tensors, "samples")
+    assert moved["rare"]["w"].item() == pytest.approx(0.5 * (4.0 - 2.0) / 2)
+    assert moved["usual"]["w"].item() == 7.0
+
+
+def test_a_group_of_which_nobody_answered_stays_where_it_is():
+    """Others' answers are no reason to go the same old way again."""
+    groups = {"rare": {"w": torch.tensor(0.0)}, "usual": {"w": torch.tensor(7.0)}}
+    other = Update(
+        ClientInfo(5, "c5", 5, "usual"), Weights({"w": torch.tensor(8.0)}), sent=Weights(groups["usual"])
+    )
+    answers = [pair_of_ten(0, 4.0, fresh=False), other]
+    moved = average_groups(ten_of_two_kinds(), groups, answers, lambda sent: sent.tensors, "samples")
+    assert moved["rare"]["w"].item() == 0.0
+    assert moved["usual"]["w"].item() == pytest.approx(7.0 + 1.0 / 8)
 
 
 class Gathering(method_class("fedavg")):  # type: ignore[misc]

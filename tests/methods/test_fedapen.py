@@ -197,6 +197,27 @@ def test_the_exact_share_is_the_best_one():
     assert best_share(-right, right, y) == pytest.approx(0.0, abs=1e-9)
 
 
+def test_one_sample_does_not_put_a_steady_share_at_an_end():
+    """Of one sample with scores (2, 0) against (0, 0) the best λ is 1; held, 2κ(λ−½) = 2(1−σ(2λ)) at λ = 0.5457 for κ = 5."""
+    assert best_share(PRIVATE, SHARED, LABEL) == pytest.approx(1.0, abs=1e-9)
+    held = best_share(PRIVATE, SHARED, LABEL, 5.0)
+    assert 10 * (held - 0.5) == pytest.approx(
+        2 * (1 - torch.sigmoid(torch.tensor(2 * held)).item()), abs=1e-6
+    )
+    assert 0.5 < held < 0.6
+    many = [part.repeat(1000, *[1] * (part.dim() - 1)) for part in (PRIVATE, SHARED, LABEL)]
+    assert best_share(*many, 5.0) == pytest.approx(1.0, abs=1e-9)  # a thousand such samples overrule it
+
+
+def test_the_setting_reaches_the_share():
+    """Thirty samples hold out one, on which the best share is at an end; held strongly it stays near one half."""
+    ends, held = Recorder(), Recorder()
+    for method, seen in ((FedAPEN(), ends), (FedAPEN(steadiness=1e6), held)):
+        make_loop(method, tiny(2, sizes=(30,)), rounds=3, callbacks=[seen]).run()
+    assert held.steps[-1].fetch(0)["private"]["lambda"] == pytest.approx(0.5, abs=1e-3)
+    assert abs(ends.steps[-1].fetch(0)["private"]["lambda"] - 0.5) > 0.05
+
+
 def test_sgd_on_the_share_is_there_for_the_paper():
     assert FedAPEN().solve == "exact"
     exact, slow = Recorder(), Recorder()

@@ -94,11 +94,20 @@ def average_groups(
 def by_group(
     ctx: Context, groups: Groups, updates: Sequence[Update[Any]]
 ) -> dict[str, tuple[list[Update[Any]], Portion]]:
-    """The answers of each group's clients, and what they are of a round: as much as all of them together are."""
+    """The answers of each group's clients, and what they are of the group's part of a round.
+
+    A group is a federation of its own: two clients of ten answer with half of what theirs learns in a round, not
+    with a tenth. A group of which nobody is fresh stays put, or the same old changes would move it at every step.
+    """
     of, able = portion(ctx, updates), [info for info in ctx.task.clients if info.samples > 0]
     split: dict[str, tuple[list[Update[Any]], Portion]] = {}
     for key in groups:
         mine = [update for update in updates if group_of(groups, update.client) == key]
-        clients = sum(group_of(groups, info) == key for info in able)
-        split[key] = mine, replace(of, missing=of.missing * clients / max(1, len(able)))
+        if of.whole:
+            split[key] = mine, of
+            continue
+        part = sum(group_of(groups, info) == key for info in able) / max(1, len(able))
+        fresh = sum(update.fresh for update in mine)
+        share = min(1.0, fresh / max(1.0, ctx.cohort * part))
+        split[key] = (mine if fresh else []), replace(of, share=share, missing=of.missing * part)
     return split

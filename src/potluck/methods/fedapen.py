@@ -55,6 +55,9 @@ class FedAPEN(Method[Tensors, SharedWeights, SharedWeights]):
     solve: Literal["exact", "sgd"] = setting(
         "exact", "how λ is found: the best one (a convex problem), or SGD (the paper)"
     )
+    steadiness: float = setting(
+        0.0, "with exact: how strongly λ is held to one half, beside one held-out sample; 0: not at all", ge=0
+    )
     lambda_lr: float = setting(0.001, "step of λ with sgd", gt=0)
     lambda_passes: int = setting(10, "passes of sgd", ge=0)
     train_with: Literal["learned", "equal", "plain"] = setting(
@@ -114,7 +117,7 @@ class FedAPEN(Method[Tensors, SharedWeights, SharedWeights]):
         )
         size, y = me.batch_size(samples), samples.labels.to(me.task.device)
         if self.solve == "exact":
-            return best_share(private_scores, shared_scores, y)
+            return best_share(private_scores, shared_scores, y, self.steadiness)
         batches = zip(*(torch.split(part, size) for part in (private_scores, shared_scores, y)), strict=True)
         return learn_share(share, list(batches), self.lambda_lr, self.lambda_passes)
 
@@ -147,10 +150,11 @@ def ensemble(share: float | Tensor, private: Tensor, shared: Tensor) -> Tensor:
     return share * private + (1 - share) * shared
 
 
-def best_share(private: Tensor, shared: Tensor, y: Tensor) -> float:
+def best_share(private: Tensor, shared: Tensor, y: Tensor, steadiness: float = 0.0) -> float:
     """The λ in [0, 1] with the smallest cross-entropy of the ensemble, by halving on the sign of its slope.
 
-    Scores are linear in λ and cross-entropy is convex in them, so the slope rises with λ.
+    Scores are linear in λ and cross-entropy is convex in them, so the slope rises with λ. Of n samples the loss is
+    their mean plus κ/n·(λ−½)²: one or two alone would put λ at 0 or 1, many overrule it.
     """
     apart = (private - shared).double()
     wanted = apart.gather(1, y[:, None]).mean()
@@ -158,7 +162,8 @@ def best_share(private: Tensor, shared: Tensor, y: Tensor) -> float:
     for _ in range(40):
         middle = (low + high) / 2
         shares = (shared.double() + middle * apart).softmax(dim=1)
-        if (shares * apart).sum(dim=1).mean() > wanted:
+        held = 2 * steadiness / len(y) * (middle - 0.5)
+        if (shares * apart).sum(dim=1).mean() + held > wanted:
             high = middle
         else:
             low = middle
