@@ -117,7 +117,9 @@ def test_killed_nodes_are_left_out_and_take_part_again_with_their_own_state(
     assert [row["round"] for row in done] == list(range(1, 7))
     assert [0 in row["participants"] for row in done] == [True] * 6
     assert done[0]["participants"] == done[-1]["participants"] == [0, 1, 2]
-    assert {(client, kind) for _, client, kind in lost(place / "run")} == {(1, "lost"), (2, "lost")}
+    # A node whose supervisor lives may be back before it is missed; the machine that went down is missed for certain.
+    missed = {(client, kind) for _, client, kind in lost(place / "run")}
+    assert missed in ({(2, "lost")}, {(1, "lost"), (2, "lost")})
     assert "node started again" in commands.said("node-1")
     assert json.loads((place / "run" / folder.SUMMARY).read_text())["clients"] == 3
     # The same losses in one process give the same bits: nodes came back as they had been, not as new ones.
