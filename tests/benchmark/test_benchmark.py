@@ -212,6 +212,10 @@ def test_advice_keeps_to_its_constraint_and_to_methods_that_did_every_task(tmp_p
     assert "fedavg" not in little
     assert "+10.0 points" in late  # newcomers' accuracy is 0.6 with the federation, 0.5 alone
     assert "fedproto" not in choices(found, asked)
+    found.rows = [replace(row, newcomers=None) for row in found.rows]  # a suite without newcomers
+    assert (
+        choices(found, asked).splitlines()[-1].endswith(": no method of this kind was measured on all tasks.")
+    )
     alone = choices(results(tmp_path, {"fedgh": -0.02}), asked)
     assert "No public samples: train alone; the best of the others is **fedgh** (-2.0" in alone
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +12,7 @@ from potluck.bench.rows import Row, machine
 from potluck.bench.trials import Spread
 from potluck.core.errors import PotluckError
 from potluck.core.files import read_text
+from potluck.runs.folder import write_atomic
 
 COLUMNS = ("part", "what", "median", "low", "high", "unit", "goal", "at_least", "machine")
 
@@ -26,10 +28,11 @@ def store_rows(path: Path, rows: Sequence[Row]) -> None:
             kept.append(line)
         elif new:
             kept, new = [*kept, *new], []
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows([*kept, *new])
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([*kept, *new])
+    write_atomic(path, out.getvalue())
 
 
 def stored_rows(path: Path) -> list[Row]:

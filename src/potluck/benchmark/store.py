@@ -7,7 +7,7 @@ import io
 import json
 import platform
 import subprocess
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import potluck
+from potluck.benchmark.lines import from_line, to_csv
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, read_text
 from potluck.runs.folder import write_atomic
@@ -79,8 +80,8 @@ class Results:
     def read(cls, folder: Path, name: str) -> Results:
         """What lies in the folder; nothing where nothing was measured."""
         found = cls(folder, name)
-        found.rows = [_typed(Row, entry) for entry in _table(found.table)]
-        found.trials = [_typed(Trial, entry) for entry in _table(found.trial_table)]
+        found.rows = [from_line(Row, entry) for entry in _table(found.table)]
+        found.trials = [from_line(Trial, entry) for entry in _table(found.trial_table)]
         if found.curves.exists():
             found.details = parse_json(read_text(found.curves, LIMIT))
         return found
@@ -138,8 +139,8 @@ class Results:
         """Everything, each file whole or not at all."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(self.table, _csv(Row, self.rows))
-            write_atomic(self.trial_table, _csv(Trial, self.trials))
+            write_atomic(self.table, to_csv(Row, self.rows))
+            write_atomic(self.trial_table, to_csv(Trial, self.trials))
             lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in self.details.items()]
             write_atomic(self.curves, "{\n" + ",\n".join(lines) + "\n}\n")
         except OSError as error:
@@ -182,30 +183,3 @@ def thinned(values: list[float | None]) -> list[tuple[int, float]]:
 
 def _table(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(read_text(path, LIMIT)))) if path.exists() else []
-
-
-def _csv(kind: type[Any], rows: list[Any]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [entry.name for entry in fields(kind)], lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _text(value) for name, value in asdict(row).items()})
-    return out.getvalue()
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _typed(kind: type[Any], entry: dict[str, str]) -> Any:
-    """A row as it was before it became text."""
-    values: dict[str, Any] = {}
-    for one in fields(kind):
-        text = entry.get(one.name) or ""
-        number = "float" in str(one.type)
-        values[one.name] = (
-            (float(text) if text else None) if number else int(text) if one.type == "int" else text
-        )
-    return kind(**values)

@@ -6,11 +6,11 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from potluck.benchmark.digests import experiment_digest
+from potluck.benchmark.lines import from_line, to_csv
 from potluck.core.errors import PotluckError
 from potluck.core.files import read_text
 from potluck.recipes.recipe import NO_CELL, Recipe
@@ -56,13 +56,7 @@ def read_cells(file: Path) -> list[StoredCell]:
         raise PotluckError(
             f"{str(file)!r} does not hold measured cells: its columns are not {', '.join(names)}; choose another file."
         )
-    return [_typed(line) for line in lines]
-
-
-def _typed(line: dict[str, str]) -> StoredCell:
-    numbers = {name: float(line[name]) if line[name] else None for name in ("here", "core_seconds")}
-    values: dict[str, Any] = {**line, **numbers, "seed": int(line["seed"])}
-    return StoredCell(**values)
+    return [from_line(StoredCell, line) for line in lines]
 
 
 def add_cells(file: Path, cells: list[StoredCell]) -> None:
@@ -71,26 +65,15 @@ def add_cells(file: Path, cells: list[StoredCell]) -> None:
     for cell in cells:
         before = known.get(cell.place)
         if cell.core_seconds is None and before is not None and before.experiment == cell.experiment:
-            cell = StoredCell(**{**asdict(cell), "core_seconds": before.core_seconds})
+            cell = replace(cell, core_seconds=before.core_seconds)
         known[cell.place] = cell
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [one.name for one in fields(StoredCell)], lineterminator="\n")
-    writer.writeheader()
-    for place in sorted(known):
-        writer.writerow({name: _text(value) for name, value in asdict(known[place]).items()})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, out.getvalue())
+        write_atomic(file, to_csv(StoredCell, [known[place] for place in sorted(known)]))
     except OSError as error:
         raise PotluckError(
             f"--store {str(file)!r} cannot be written ({error.strerror}); choose another file."
         ) from None
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def stored_table(recipe: Recipe, scale: Scale, cells: Sequence[StoredCell]) -> Reproduction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,8 +32,9 @@ class Candidate:
 
     @property
     def newcomers(self) -> float:
-        """Mean gain of clients that join at the end."""
-        return float(np.mean([line.newcomers for line in self.found if line.newcomers is not None]))
+        """Mean gain of clients that join at the end; not a number where no task has any."""
+        known = [line.newcomers for line in self.found if line.newcomers is not None]
+        return float(np.mean(known)) if known else math.nan
 
     @property
     def floats(self) -> float:
@@ -91,9 +93,10 @@ def candidates(results: Results, tasks: Sequence[Task]) -> list[Candidate]:
 def _best(
     known: Sequence[Candidate], keeps: Callable[[Candidate], bool], worth: Callable[[Candidate], float]
 ) -> str:
-    order = sorted((one for one in known if keeps(one)), key=worth, reverse=True)
+    fit = [one for one in known if keeps(one) and not math.isnan(worth(one))]
+    order = sorted(fit, key=worth, reverse=True)
     if not order:
-        return "no method of this kind did all tasks."
+        return "no method of this kind was measured on all tasks."
     best, *others = order
     if worth(best) <= 0:
         return f"train alone; the best of the others is {best.told(worth(best))}."
