@@ -52,7 +52,7 @@ def test_scales_are_what_they_say(name: str):
         assert quick.partition.clients <= 4
         assert quick.data.limit <= 500
         assert little.data.name == as_printed.data.name
-        assert 1000 <= little.data.limit <= 2000
+        assert 2000 <= little.data.limit <= 4000
         assert little.schedule.rounds <= 80
         assert little.partition.clients <= min(40, as_printed.partition.clients)
         warm_up = (little.method.model_extra or {}).get("warm_up")
@@ -65,7 +65,7 @@ def test_the_small_scale_keeps_populations_apart_and_trains_their_clients_alike(
     assert [one.partition.clients for one in (ten, fifty, hundred)] == [10, 15, 20]
     for one in (ten, fifty, hundred):
         assert one.schedule.rounds * one.schedule.participation == pytest.approx(10, abs=0.5)
-        assert one.data.split == "1:1"
+        assert one.data.split == "3:1"
         assert one.data.augment == ()
 
 

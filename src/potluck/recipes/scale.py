@@ -17,7 +17,7 @@ ABOUT: dict[Scale, str] = {
     "small": "a small version of the experiment: compare the order of the rows, over several seeds, not the numbers",
     "smoke": "two rounds on embedded digits: this shows that every cell runs, and its numbers mean nothing",
 }
-SMALL = {"turns": 10, "rows": 2000, "cohort": 5, "epochs": 1, "batch_size": 8}
+SMALL = {"turns": 10, "rows": 4000, "cohort": 5, "epochs": 1, "batch_size": 8}
 """`turns` is how often a client takes part on average: all populations train for as long."""
 SMOKE = {"rounds": 2, "rows": 300, "clients": 4, "batch_size": 16}
 
@@ -40,12 +40,12 @@ def scaled(values: Values, scale: Scale, own: Values) -> Values:
 
 
 def _small(paper: Experiment) -> Values:
-    """A few rows, half of them to test on; each client takes part about ten times, for an epoch of small batches."""
+    """A few rows, a quarter of them to test on; each client takes part about ten times, for an epoch of small batches."""
     clients = _fewer(paper.partition.clients)
     participation = max(paper.schedule.participation, min(SMALL["cohort"] / clients, 1.0))
     rounds = min(paper.schedule.rounds, round(SMALL["turns"] / participation))
     return {
-        "data": {"limit": SMALL["rows"], "augment": [], **_halved(paper)},
+        "data": {"limit": SMALL["rows"], "augment": [], **_tested(paper)},
         "partition": {"clients": clients, "rule": _without_floor(paper.partition.rule)},
         "training": {
             "epochs": min(paper.training.epochs, SMALL["epochs"]),
@@ -62,9 +62,9 @@ def _fewer(clients: int) -> int:
     return min(clients, 5 * round(2 * float((clients / 10) ** (1 / 3))))
 
 
-def _halved(paper: Experiment) -> Values:
-    """Clients' own test samples are half of theirs: a tenth of so few would measure chance."""
-    return {} if paper.evaluate.protocol == "shared" else {"split": "1:1"}
+def _tested(paper: Experiment) -> Values:
+    """Clients' own test samples are a quarter of theirs: a tenth of so few would measure chance."""
+    return {} if paper.evaluate.protocol == "shared" else {"split": "3:1"}
 
 
 def _smoke(paper: Experiment) -> Values:
