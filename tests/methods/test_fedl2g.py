@@ -1,6 +1,7 @@
 """FedL2G: the exact gradient of the guiding vectors, and everything around it."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy, mse_loss
 
 from potluck.core.model import ClientModel
+from potluck.core.random import seeded
 from potluck.core.training import Training
 from potluck.federation.federation import Member
 from potluck.federation.own import federate
@@ -26,6 +28,7 @@ from potluck.methods.fedl2g import (
     guided_loss,
     pseudo_step,
 )
+from potluck.models.registry import build_model
 from tiny import Net, Recorder, answer, context, make_loop, points, same, tiny, update, weights
 
 BOTH = pytest.mark.parametrize("kind", [FedL2GLogits, FedL2GFeatures])
@@ -187,6 +190,32 @@ def test_recurrent_networks_learn_the_same_way(outputs: object):
 
 
 @SPACES
+@pytest.mark.parametrize("name", ["text-transformer", "vit-tiny"])
+def test_transformers_learn_the_same_way(name: str, outputs: object):
+    """Torch's fused attention has no derivative in forward mode and no second one; slopes need neither."""
+    words = name == "text-transformer"
+    shape = (6,) if words else (1, 8, 8)
+    with seeded(3, "transformer"):
+        net = build_model(name, shape, 3, vocabulary=9).double()
+        guides = torch.randn(3, 3 if outputs is guide_logits else net.feature_dim, dtype=torch.float64)
+        x = torch.randint(1, 9, (7, *shape))
+        x = x if words else x.double()
+    study, quiz = (x[:4], torch.tensor([0, 2, 0, 2])), (x[4:], torch.tensor([0, 1, 2]))
+    pi = guide_gradient(net, outputs, guides, study, quiz, 0.3)
+    assert pi.any(dim=1).tolist() == [True, False, True]
+    parameters = {key: value.detach() for key, value in net.named_parameters()}
+
+    def asked(vectors: Tensor) -> Tensor:
+        moved = pseudo_step(net, parameters, outputs, vectors, study, 0.3)
+        return cross_entropy(functional_call(net, moved, quiz[0]), quiz[1])
+
+    ahead = torch.randn(guides.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    slope = (asked(guides + 1e-4 * ahead) - asked(guides - 1e-4 * ahead)).item() / 2e-4
+    assert abs(slope) > 1e-5
+    assert (pi * ahead).sum().item() == pytest.approx(slope, rel=1e-5)
+
+
+@SPACES
 def test_two_products_in_reverse_mode_equal_one_in_forward_mode(outputs: object, monkeypatch: Any):
     net, guides, study, quiz = problem(norm=True)
     forward = guide_gradient(net, outputs, guides, study, quiz, 0.3)
@@ -224,6 +253,37 @@ def test_gradients_are_averaged_over_senders_or_participants(divide_by: str, sec
     assert (-moved[0]).tolist() == [2.0, 1.0]
     assert (-moved[1]).tolist() == second
     assert moved[2].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("divide_by", ["senders", "participants"])
+def test_a_few_answers_at_a_time_go_their_part_of_the_way(divide_by: str):
+    """Of a cohort of four one stale answer came, 8 by half; another counted before: 4 is a term of a mean over four."""
+    rows, label = torch.tensor([[8.0, 0.0]]), torch.tensor([0])
+    stale, before = gradients((rows, label), (torch.tensor([[100.0, 100.0]]), label))
+    sent = [replace(stale, weight=0.5, staleness=1), replace(before, fresh=False)]
+    method = FedL2GLogits(server_lr=1.0, divide_by=divide_by)
+    moved = method.move(torch.zeros(3, 2), sent, replace(context(), cohort=4))
+    assert (-moved[0]).tolist() == [1.0, 0.0]
+
+
+@BOTH
+def test_what_is_sent_is_the_gradient_at_the_weight_asked_for(kind: type):
+    """In the warm-up nothing trains, and a full batch is the whole study set."""
+    me = tiny(1, smooth=True, training=Training(epochs=1, batch_size=0, lr=0.3)).client(0)
+    method = kind(guide_weight=0.25, warm_up=1, quiz_size=4)
+    guides = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).double()
+    me.begin("train", 0, 1, 1)
+    quiz, study = (part.take(slice(None)) for part in method.split(me))
+    outputs = guide_logits if kind is FedL2GLogits else guide_features
+    exact = guide_gradient(me.model, outputs, guides, study, quiz, 0.3, 0.25)
+    assert torch.allclose(answer(method, me, Guides(guides)).rows, exact, atol=1e-14)
+
+
+def test_a_study_set_of_just_one_batch_is_enough():
+    me = tiny(1, sizes=(12,), training=Training(epochs=1, batch_size=4, lr=0.1)).client(0)
+    for quiz, sends in ((8, True), (9, False)):  # which leaves a study set of four, or of three
+        method = FedL2GLogits(small_clients="skip", quiz_size=quiz)
+        assert bool(len(answer(method, me, Guides(torch.zeros(3, 3).double())).labels)) == sends
 
 
 def test_the_averaged_gradient_is_bounded():

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vjp
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
 from potluck.core import (
@@ -261,15 +262,17 @@ def guide_gradient(
 def along(function: Callable[[Tensors], Tensor], point: Tensors, direction: Tensors) -> Tensor:
     """J·direction, the derivative of `function` at a point along a direction.
 
-    Some layers have no derivative in forward mode: torch's fused LSTM for CPUs. Then it is the derivative of
-    v ↦ Jᵀv, which is linear in v, applied to the direction: two products in reverse mode give the same.
+    Some layers have no derivative in forward mode: torch's fused LSTM for CPUs, its fused attention. Then it is the
+    derivative of v ↦ Jᵀv, which is linear in v, applied to the direction: two products in reverse mode give the same.
+    Fused attention has no second derivative either; its plain computation does.
     """
     try:
         pushed: Tensor = jvp(function, (point,), (direction,))[1]
         return pushed
     except NotImplementedError:
-        value, pull, *_ = vjp(function, point)
-        twice: Tensor = vjp(lambda v: pull(v)[0], torch.zeros_like(value))[1](direction)[0]
+        with sdpa_kernel(SDPBackend.MATH):
+            value, pull, *_ = vjp(function, point)
+            twice: Tensor = vjp(lambda v: pull(v)[0], torch.zeros_like(value))[1](direction)[0]
         return twice
 
 
