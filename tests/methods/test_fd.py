@@ -57,6 +57,15 @@ def test_an_old_contribution_goes_with_the_mean_it_was_in():
     assert method.broadcast(state, client(1), ctx).rows.numel() == 0
 
 
+def test_a_class_of_earlier_rounds_still_lacks_the_own_contribution():
+    """Class 0 is of round 1 alone: its mean (0.6, 0.4) of three without (0.8, 0.2) is (0.5, 0.5) of two."""
+    method, ctx = FD(target="softmax_excl_own"), context()
+    state = method.server(three_clients(method), [update(outputs([[0, 1, 0]], [1]), 1)], ctx)
+    message = method.broadcast(state, client(0), ctx)
+    assert message.labels.tolist() == [0, 1]
+    assert message.rows[0].tolist() == pytest.approx([0.5, 0.5, 0.0])
+
+
 def test_raw_logits_as_targets_have_no_lower_bound_and_are_not_the_default():
     """A peer's code trains so; here it is a named option, and the default term is never negative."""
     scores, target = torch.zeros(1, 2), torch.tensor([[-3.0, 1.0]])

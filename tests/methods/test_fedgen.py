@@ -85,6 +85,27 @@ def test_one_step_under_the_ensemble_of_heads_in_plain_torch():
         assert torch.allclose(theirs, ours)
 
 
+@pytest.mark.parametrize("weight", [0.0, 3.0])
+def test_one_step_of_the_original_in_plain_torch(weight: float):
+    """Each head counts on a class by its share of the class's samples; the diversity term by its weight."""
+    method, ctx = FedGen(**{**SMALL, "server_steps": 1}, variant="original", diversity=weight), context()
+    state = method.init_server(ctx)
+    mine = copy.deepcopy(state.generator).train()
+    optimizer = torch.optim.Adam(mine.parameters(), 0.0003)
+    labels = torch.multinomial(torch.tensor([1.0, 1, 1]).double(), 32, True, generator=ctx.rng("labels"))
+    noise = torch.rand(32, 4, generator=ctx.rng("noise"), dtype=torch.float64)
+    made = mine(labels, noise)
+    loss = weight * diversity(made, noise)
+    for value, share in ((1, [0.25, 0.5, 0.0]), (-2, [0.75, 0.5, 1.0])):  # counts (1, 2, 0) and (3, 2, 4)
+        each = cross_entropy(made @ head(value)["weight"].T, labels, reduction="none")
+        loss = loss + (torch.tensor(share, dtype=torch.float64)[labels] * each).mean()
+    loss.backward()
+    optimizer.step()
+    state = method.server(state, [update(sent(1, [1, 2, 0]), 0), update(sent(-2, [3, 2, 4]), 1)], ctx)
+    for theirs, ours in zip(state.generator.parameters(), mine.parameters(), strict=True):
+        assert torch.allclose(theirs, ours)
+
+
 def test_diversity_of_two_samples_by_hand():
     made, noise = torch.tensor([[0.0, 0.0], [1.0, 3.0]]), torch.tensor([[0.0], [2.0]])
     # pairs: (0,0) and (1,1) give 0, the two others mean|Δ| = 2 times Δnoise² = 4, mean over four pairs = 4

@@ -1,5 +1,6 @@
 """FedGH: the numbers of its paper, worked out by hand."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -66,6 +67,24 @@ def test_pooled_mode_with_one_batch_equals_one_step_on_all_means():
     together = [update(0, [[1.0, 2.0], [1.0, 0.0]], [0, 1])]
     FedGH(server_lr=0.1, server_mode="per_client").server(joint, together, context())
     assert torch.allclose(pooled.weight, joint.weight)
+
+
+def test_a_pooled_batch_of_one_makes_a_step_per_mean():
+    """From a head of zeros (1, 2) of class 0 and (1, 0) of class 1: two steps do not cancel in the bias, one does."""
+    heads = {size: zero_head() for size in (1, 2)}
+    updates = [update(0, [[1.0, 2.0]], [0]), update(1, [[1.0, 0.0]], [1])]
+    for size, head in heads.items():
+        FedGH(server_lr=0.1, server_mode="pooled", server_batch=size).server(head, updates, context())
+    assert heads[2].bias.tolist() == pytest.approx([0.0, 0.0], abs=1e-15)
+    assert abs(heads[1].bias[0].item()) > 0.004
+
+
+def test_a_stale_mean_makes_a_shorter_step_and_one_that_counted_before_none():
+    head = zero_head()
+    old = replace(update(1, [[5.0, 5.0]], [1]), fresh=False)
+    FedGH(server_lr=0.1).server(head, [replace(update(0, [[1.0, 2.0]], [0]), weight=0.5), old], context())
+    assert head.bias.tolist() == pytest.approx([0.025, -0.025])  # half of 0.1 · (1 - 0.5)
+    assert head.weight[0].tolist() == pytest.approx([0.025, 0.05])
 
 
 def test_the_header_moves():

@@ -1,5 +1,7 @@
 """FedHe: the store, the denominator, and asynchronous running."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -76,6 +78,37 @@ def test_only_the_latest_of_each_client_counts_where_asked():
         state = method.server(state, [update(logits(row, label), index)], ctx)
     assert row_of_class_0(method, state) == [6.0, 4.0]
     assert state.count.tolist() == [2, 1, 0]
+
+
+def test_a_stale_answer_counts_by_its_weight():
+    """2 by half a vote and 4 by a whole one: (1 + 4) / 1.5."""
+    method, ctx = FedHe(), context()
+    updates = [replace(update(logits([2.0, 0.0]), 0), weight=0.5), update(logits([4.0, 0.0]), 1)]
+    state = method.server(method.init_server(ctx), updates, ctx)
+    assert row_of_class_0(method, state) == pytest.approx([10 / 3, 0.0])
+    assert state.count.tolist() == [1.5, 0, 0]
+
+
+def test_a_stale_row_takes_the_place_of_a_clients_earlier_one_by_its_weight():
+    method, ctx = FedHe(store="latest_per_client"), context()
+    state = method.server(method.init_server(ctx), [update(logits([2.0, 0.0]))], ctx)
+    state = method.server(state, [replace(update(logits([6.0, 4.0])), weight=0.25)], ctx)
+    assert row_of_class_0(method, state) == pytest.approx([3.0, 1.0])  # a quarter of the way
+
+
+def test_logits_after_training_are_those_of_every_sample_whatever_the_batches():
+    for options in ({"inner_batches": 2}, {}):
+        me = tiny(1, training=Training(epochs=2, batch_size=4, lr=0.1)).client(0)
+        sent = answer(FedHe(collect="after", denominator="v", **options), me, EMPTY)
+        x, y = me.train.take(slice(None))
+        assert torch.allclose(sent.rows[2], me.model(x)[y == 2].mean(0), atol=1e-12)
+
+
+def test_the_work_of_a_job_is_its_batches():
+    training = Training(epochs=5, batch_size=4)
+    assert FedHe(inner_batches=3).workload(40, training) == 3 * 4
+    assert FedHe(inner_batches=3).workload(2, training) == 3 * 2
+    assert FedHe().workload(40, training) == 5 * 40
 
 
 def test_several_answers_at_once_are_merged_like_one_after_another():

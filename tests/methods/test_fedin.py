@@ -1,5 +1,7 @@
 """FedIN: its gradients by hand, its ablations as identities, and its store of features."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -222,6 +224,21 @@ def test_without_opt_trains_locally_first_and_then_only_the_middle():
     assert same(default, one_client(FedIN(alleviation="none", in_steps=2), epochs=2)[2])
 
 
+@pytest.mark.parametrize("count", [0, 3])
+def test_steps_on_features_are_as_many_as_asked_for(count: int):
+    me, (entering, leaving), steps, _ = one_client(FedIN(alleviation="none", mu=0.0, in_steps=count))
+    start = {name: tensor.detach().clone() for name, tensor in me.model.named_parameters()}
+    moves = [gradients(me, entering, leaving)[0]]
+    for number in range(count + 1):
+        with torch.no_grad():
+            for name, parameter in me.model.named_parameters():
+                parameter -= moves[-1].get(name, 0.0)
+        if number < count:
+            moves.append(gradients(me, entering, leaving)[1])
+    for name, parameter in me.model.named_parameters():
+        assert torch.allclose(steps[name], start[name] - parameter, atol=1e-12), name
+
+
 # -- the store --------------------------------------------------------------------------------------------
 
 
@@ -254,6 +271,24 @@ def test_the_store_drops_its_oldest_pairs():
     assert len(run(FedIN())[1].progress.state.owners) == 3 * (
         4 + 4 + 4
     )  # full batches of 12, 9 and 10 samples
+
+
+def test_an_answer_that_counted_before_adds_no_pairs_again():
+    seen, loop = run(FedIN(), rounds=1)
+    state, ctx = loop.progress.state, loop.server.context()
+    updates = [update for _, update in seen.updates]
+    repeated = [replace(one, fresh=number == 0) for number, one in enumerate(updates)]
+    after = FedIN().server(state, repeated, replace(ctx, cohort=3))
+    assert len(after.owners) == len(state.owners) + len(updates[0].payload.entering)
+
+
+def test_names_once_sent_stay_known():
+    """In the second step only the shallow client answers; the deep one still gets all that it sent."""
+    seen, loop = run(FedIN(), deep((1, 1), (2, 1)), rounds=1)
+    shallow, own = seen.updates[0][1], seen.updates[1][1].payload.weights
+    ctx = loop.server.context()
+    after = FedIN().server(loop.progress.state, [shallow], ctx)
+    assert FedIN().broadcast(after, loop.task.clients[1], ctx).weights.keys() == own.keys()
 
 
 def test_pairs_of_another_shape_are_not_stored():

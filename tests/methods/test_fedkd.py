@@ -14,7 +14,7 @@ from potluck.core.task import Context
 from potluck.core.training import Training
 from potluck.kit import distillation
 from potluck.methods.fedkd import Compressed, FedKD, expand, pack, rank
-from tiny import Recorder, make_loop, seeded_net, tiny
+from tiny import Recorder, answer, make_loop, seeded_net, tiny
 
 TEACHER = torch.tensor([[0.0, 0.0]], dtype=torch.float64)
 STUDENT = torch.tensor([[log(3), 0.0]], dtype=torch.float64)
@@ -96,6 +96,27 @@ def test_the_energy_rises_over_the_training():
     assert kept == [1, 2, 3]  # at 0.5, 0.75 and 1 of the energy: 9/14 = 0.643, 13/14 = 0.929
 
 
+def test_the_energy_is_that_of_the_round(monkeypatch: pytest.MonkeyPatch):
+    """Of four rounds: a client in round 3 has half of the training behind it, the server after it three quarters."""
+    asked: list[float] = []
+    plain = FedKD._pack
+    monkeypatch.setattr(
+        FedKD, "_pack", lambda self, tensors, done: asked.append(done) or plain(self, tensors, done=done)
+    )
+    fed = tiny(1, smooth=True)
+    method, me, ctx = FedKD(), fed.client(0), Context(fed.task, 3, 4, 0, 3)
+    state = method.init_server(ctx)
+    sent = answer(method, me, method.broadcast(state, me.info, ctx), 3, 4)
+    method.server(state, [Update(me.info, sent)], ctx)
+    assert asked == [0.0, 0.5, 0.75]
+
+
+def test_without_compression_matrices_travel_whole():
+    matrix = matrix_of_rank(1)
+    assert FedKD(compress=False)._pack({"w": matrix}, done=0.0).raw.keys() == {"w"}
+    assert FedKD()._pack({"w": matrix}, done=0.0).values.keys() == {"w"}
+
+
 def context(fed, rounds: int = 1) -> Context:
     return Context(fed.task, 1, rounds, 0, 1)
 
@@ -175,6 +196,23 @@ def test_a_change_is_added_to_the_full_student():
     assert torch.equal(new["head.weight"], state.student["head.weight"])
     plain = replace(method, weight="uniform").server(state, updates, context(fed)).student
     assert torch.allclose(plain["head.bias"], state.student["head.bias"] + 2.0, atol=1e-12)
+
+
+def test_what_was_sent_matters_only_where_answers_come_a_few_at_a_time():
+    """A change of 4 on a student of 1 that was sent as 0: 5 after a whole round; alone in a cohort of one, the same way."""
+    fed = tiny(1)
+    method, ctx = FedKD(), context(fed)
+    state = method.init_server(ctx)
+    state.student["head.bias"] = torch.ones(3, dtype=torch.float64)
+    change, sent = (
+        Compressed({"head.bias": torch.full((3,), value, dtype=torch.float64)}, {}, {}, {})
+        for value in (4.0, 0.0)
+    )
+    update = Update(fed.task.clients[0], change, sent=sent)
+    assert method.server(state, [update], ctx).student["head.bias"].tolist() == [5.0] * 3
+    stale = replace(update, staleness=1, weight=0.5)
+    moved = method.server(state, [stale], replace(ctx, cohort=1)).student["head.bias"]
+    assert moved.tolist() == [3.0] * 3  # half of a change of 4, whatever was sent
 
 
 def test_numbers_that_travel_are_those_of_the_shorter_form():

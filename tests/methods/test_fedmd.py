@@ -14,7 +14,7 @@ from potluck.core.task import Context
 from potluck.core.training import Training
 from potluck.experiment import make_method
 from potluck.methods.fedmd import Consensus, FedMD, Logits, mae
-from tiny import Recorder, make_loop, points, tiny
+from tiny import Recorder, is_one_step, make_loop, points, tiny
 
 
 def context(task, step: int = 1) -> Context:
@@ -175,6 +175,32 @@ def test_the_squared_digest_and_its_own_batch_size():
     message = Consensus(torch.arange(4), torch.arange(4), torch.ones(4, 3, dtype=torch.float64), None)
     FedMD(digest_loss="mse", digest_batch=2, digest_epochs=3).client(me, message)
     assert sizes == [6, 1]
+
+
+def test_the_squared_digest_is_a_step_on_the_mean_square():
+    fed = tiny(1, smooth=True, training=Training(epochs=0, batch_size=0, lr=0.1))
+    me, net = fed.client(0), fed.client(0).model
+    x, target = fed.task.public.take(slice(0, 4))[0], torch.ones(4, 3, dtype=torch.float64)
+    FedMD(digest_loss="mse", digest_epochs=1).client(
+        me, Consensus(torch.arange(4), torch.arange(4), target, None)
+    )
+    assert is_one_step(net, (net(x) - target).square().mean(), me.model)
+
+
+def test_shipped_images_are_what_is_answered_for():
+    me = tiny(1, training=Training(epochs=0)).client(0)
+    images = torch.full((2, 4), 7.0, dtype=torch.float64)
+    found = FedMD().client(me, Consensus(torch.arange(2), None, None, images)).logits
+    assert torch.equal(found, me.model(images))
+
+
+def test_the_recorded_distance_is_a_mean_over_samples_and_classes():
+    fed = tiny(1, training=Training(epochs=0, batch_size=0))
+    me, target = fed.client(0), torch.full((10, 3), 2.0, dtype=torch.float64)
+    me.begin("train", 0, 1, 1)
+    before = (me.model(fed.task.public.take(slice(None))[0]) - target).abs().mean().item()
+    FedMD().client(me, Consensus(torch.arange(2), torch.arange(10), target, None))
+    assert me.notes["digest_before"] == pytest.approx(before)
 
 
 def test_public_samples_must_be_asked_for():

@@ -1,5 +1,7 @@
 """FedNova: normalised averaging by hand, and FedAvg as the case of equal steps."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -41,6 +43,24 @@ def test_a_fast_client_counts_by_its_direction():
 def test_momentum_counts_a_gradient_more_than_once(momentum: float, steps: int, expected: float):
     """1 + (1 + 0.9) = 2.9; 1 + 1.5 + 1.75 = 4.25."""
     assert Training(momentum=momentum).effective_steps(steps) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_client_tells_its_steps_with_momentum():
+    """Three batches of four: 1 + 1.5 + 1.75."""
+    me = tiny(1, training=Training(epochs=1, batch_size=4, momentum=0.5)).client(0)
+    assert FedNova().client(me, FedAvg().broadcast(*_start(me))).steps == pytest.approx(4.25)
+
+
+def test_one_answer_of_four_goes_a_quarter_of_the_way():
+    """All four went from 0 to -2 in two steps; one of them just answered, the others counted before."""
+    fed = tiny(4, hidden=(5,))
+    context = replace(make_loop(FedNova(), fed).server.context(), cohort=4)
+    answers = [
+        replace(update(info.index, -2.0, 2.0), client=info, fresh=info.index == 0)
+        for info in fed.task.clients
+    ]
+    moved = FedNova().server({"Net": {"w": vector(0.0)}}, answers, context)
+    assert moved["Net"]["w"].item() == pytest.approx(-0.5)
 
 
 def test_adam_counts_its_steps():

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from potluck.core import Averaging
 from potluck.core.training import Training
-from potluck.kit import mean_rows
+from potluck.kit import mean_rows, sgd_step
 from potluck.methods.fedtgp import ClassMeans, FedTGP, GlobalPrototypes, class_margin, margin_loss
 from potluck.methods.standalone import Standalone
 from tiny import Recorder, answer, context, is_one_step, make_loop, same, tiny, update, weights
@@ -110,6 +111,39 @@ def test_a_server_step_by_hand(server_lr: float | None, rate: float):
     scores = -(away + 5.0 * torch.eye(3, dtype=torch.float64)[:2])
     after = method.server(state, [update(payload)], ctx).module
     assert is_one_step(before, cross_entropy(scores, payload.labels), after, rate)
+
+
+def test_a_stale_mean_counts_by_its_weight():
+    method, ctx = FedTGP(server_epochs=1, server_lr=0.3, margin="none"), context()
+    payload = means([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0]], [0, 1])
+    state = method.init_server(ctx)
+    before = copy.deepcopy(state.module)
+    loss = margin_loss(payload.means, before(), payload.labels, 0.0)
+    after = method.server(state, [replace(update(payload), weight=0.5)], ctx).module
+    assert is_one_step(before, 0.5 * loss.mean(), after, 0.3)
+
+
+def test_every_pass_takes_its_batches_in_an_order_of_its_own():
+    method, ctx = FedTGP(server_epochs=3, server_batch=2, server_lr=0.3, margin="none"), context()
+    payload = means([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 5.0], [6.0, 0.0, 0.0]], [0, 1, 2, 0])
+    state = method.init_server(ctx)
+    mine = copy.deepcopy(state.module)
+    orders = [torch.randperm(4, generator=ctx.rng(f"epoch {number}")) for number in range(3)]
+    assert len({tuple(order.tolist()) for order in orders}) == 3
+    for rows in (rows for order in orders for rows in (order[:2], order[2:])):
+        loss = margin_loss(payload.means[rows], mine(), payload.labels[rows], 0.0).mean()
+        sgd_step(mine, loss, 0.3)
+    after = method.server(state, [update(payload)], ctx).module
+    assert torch.allclose(after(), mine(), atol=1e-12)
+
+
+def test_one_answer_of_four_makes_a_quarter_of_the_passes():
+    ctx, payload = context(), means([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0]], [0, 1])
+    part = FedTGP(server_epochs=8).server(
+        FedTGP().init_server(ctx), [update(payload)], replace(ctx, cohort=4)
+    )
+    whole = FedTGP(server_epochs=2).server(FedTGP().init_server(ctx), [update(payload)], ctx)
+    assert torch.equal(part.module(), whole.module())
 
 
 def test_a_client_trains_on_the_weighted_distance():
