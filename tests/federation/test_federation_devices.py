@@ -228,3 +228,11 @@ def test_a_fleet_and_faults_from_an_experiment():
 def test_deadline_and_over_selection_need_whole_rounds(schedule: dict[str, object]):
     with pytest.raises(PotluckError, match="need whole rounds: set schedule.mode = 'sync'"):
         potluck.run("fedgh", **QUICK, schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    "schedule", [{"mode": "sync", "lead": 2}, {"mode": "async", "lead": 2, "order": [[0], [1]]}]
+)
+def test_a_lead_that_cannot_act_is_refused(schedule: dict[str, object]):
+    with pytest.raises(PotluckError, match=r"schedule\.lead = 2"):
+        potluck.run("fedgh", **QUICK, schedule=schedule)

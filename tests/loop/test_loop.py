@@ -209,6 +209,30 @@ def test_an_asynchronous_round_counts_every_client_as_it_stands_not_only_who_was
     assert last[1] == {one.client.index: one.score.accuracy for one in ends[-2].scores}[1]
 
 
+def test_a_client_that_is_too_far_ahead_waits_for_the_others():
+    """Client 0 takes a second, client 1 ten: unbounded, ten of the first eleven answers are client 0's."""
+    plan = {"buffer": 1, "concurrency": 2, "duration": lambda info, n, m: 1.0 + 9.1 * info.index}
+
+    def answered(lead: int | None) -> list[list[int]]:
+        seen = Recorder()
+        make_loop(Standalone(), tiny(2), rounds=6, lead=lead, callbacks=[seen], **plan).run()
+        return [step.record.participants for step in seen.steps]
+
+    assert answered(0)[:11] == [[0]] * 10 + [[1]]
+    # Client 1 has begun its first job, so the third of client 0 is the last: 3 - 1 = 2.
+    assert answered(2)[:8] == [[0]] * 3 + [[1]] + [[0]] + [[1]] + [[0]] + [[1]]
+    assert sorted(number for step in answered(1) for number in step) == [0] * 6 + [1] * 6
+    assert answered(None)[:6] == [[0]] * 5 + [[1]]
+
+
+def test_a_client_that_is_away_keeps_nobody_waiting():
+    seen = Recorder()
+    plan = {"buffer": 1, "concurrency": 2, "available": lambda info, draw: info.index > 0}
+    make_loop(Standalone(), tiny(3), rounds=4, lead=1, callbacks=[seen], **plan).run()
+    asked = [number for step in seen.steps for number in step.record.participants]
+    assert sorted(asked) == [1] * 6 + [2] * 6
+
+
 @pytest.mark.parametrize("protocol", ["local", "received", "shared"])
 def test_scores_bear_the_round_they_are_of(protocol):
     seen = Recorder()

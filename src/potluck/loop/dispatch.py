@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import torch
+
 from potluck.core import tree
 from potluck.core.errors import PotluckError
 from potluck.core.payload import Payload, PayloadError
@@ -60,7 +62,24 @@ class Dispatcher:
         there, clients = self.clock.available, self.task.clients
         # Where nobody is there, whoever is free comes back for the job.
         idle = [i for i in free if there(clients[i], now.draws)] or free if there is not None else free
-        return self.schedule.draw(idle, room, generator(self.task.seed, "sampling", now.draws))
+        lead, rng = self.schedule.may_lead(len(able)), generator(self.task.seed, "sampling", now.draws)
+        return self._abreast(idle, room, lead, rng) if lead else self.schedule.draw(idle, room, rng)
+
+    def _abreast(self, idle: Sequence[int], room: int, lead: int, rng: torch.Generator) -> list[int]:
+        """By lot; whoever is too far ahead of the one with the fewest jobs waits until that one is asked again."""
+        numbers = self.progress.numbers
+        busy = [flight.job.client for flight in self.progress.flights]
+        asked = {index: numbers.get(index, 0) for index in (*idle, *busy)}
+        chosen: list[int] = []
+        while len(chosen) < room:
+            least = min(asked.values())
+            close = [index for index in idle if index not in chosen and asked[index] - least < lead]
+            if not close:
+                break
+            for index in self.schedule.draw(close, room - len(chosen), rng):
+                asked[index] += 1
+                chosen.append(index)
+        return sorted(chosen)
 
     def train(self, client: int, message: Payload, context: Context, tests: tuple[Test, ...]) -> None:
         """Send a client to work."""

@@ -15,6 +15,8 @@ from potluck.core.task import Averaging, ClientInfo, Rule, Task
 from potluck.loop.jobs import Test
 
 Mode = Literal["auto", "sync", "async"]
+LEAD = 4
+"""Jobs that a client may be ahead of another by default: near whole rounds in accuracy, far below them in time."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,12 @@ class Schedule(Settings):
     )
     buffer: int = setting(0, "answers per server step; 0: the cohort (sync) or 1 (async)", ge=0)
     concurrency: int = setting(0, "clients at work at once; 0: the cohort (sync) or 1 (async)", ge=0)
+    lead: int | None = setting(
+        None,
+        "jobs that a client may be ahead of the one with the fewest before it waits, where rounds are not whole; "
+        "0: any number; unset: 4 where several clients work at once, else any number",
+        ge=0,
+    )
     min_clients: int = setting(1, "usable answers without which a round ends the run", ge=0)
     deadline: float = setting(0.0, "virtual seconds a synchronous round waits; 0: for everybody", ge=0)
     over_select: float = setting(1.0, "ask this many times the cohort, drop the late", ge=1, le=1e6)
@@ -90,6 +98,15 @@ class Schedule(Settings):
         """How many clients are busy at once."""
         usual = 1 if self.mode == "async" else self.asked(clients)
         return min(self.concurrency or usual, clients)
+
+    def may_lead(self, clients: int) -> int:
+        """By how many jobs a client may be ahead; 0: any number.
+
+        Drawn one at a time, all have the same luck. With several at work whoever is fast is free again first, and
+        would do most of the jobs, so that what only slow clients know is hardly learned.
+        """
+        usual = LEAD if not self.synchronous and self.at_work(clients) > 1 else 0
+        return usual if self.lead is None else self.lead
 
     def weight(self, staleness: int, clients: int) -> float:
         """How much an update counts that is so many server steps old, each of which is a part of a round."""

@@ -40,7 +40,7 @@ def scaled(values: Values, scale: Scale, own: Values) -> Values:
 
 
 def _small(paper: Experiment) -> Values:
-    """A few rows, a quarter of them to test on; each client takes part about ten times, for an epoch of small batches."""
+    """A few rows, a quarter to test on; each client takes part about ten times, for an epoch of small batches."""
     clients = _fewer(paper.partition.clients)
     participation = max(paper.schedule.participation, min(SMALL["cohort"] / clients, 1.0))
     rounds = min(paper.schedule.rounds, round(SMALL["turns"] / participation))

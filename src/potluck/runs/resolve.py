@@ -238,6 +238,12 @@ def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
         yield "schedule.attackers", f"schedule.robust = {schedule.robust!r} counts on no share; leave it out"
     if schedule.synchronous and schedule.mode != "auto":
         yield "schedule.staleness_power", "in a synchronous schedule no answer is stale; leave it out"
+        yield (
+            "schedule.lead",
+            "whole rounds ask everybody alike; set schedule.mode = 'async', or leave it out",
+        )
+    if schedule.order:
+        yield "schedule.lead", "schedule.order says who works; leave one of them out"
     if experiment.uses("privacy") or experiment.uses("attack"):
         yield from inert_harms(experiment)
     if not experiment.evaluate.newcomers:
