@@ -35,6 +35,7 @@ class Synthetic:
     virtual: bool = True
     architectures: tuple[str, ...] = ARCHITECTURES
     notes: tuple[str, ...] = ()
+    notes_of_clients: bool = True
     summary: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -104,6 +105,8 @@ class Synthetic:
             }
             if self.notes:
                 record["notes"] = dict.fromkeys(self.notes, 1.0 / number)
+            if self.notes and self.notes_of_clients:
+                record["client_notes"] = {name: [(c + 1) / number for c in answered] for name in self.notes}
             if self.virtual:
                 record["virtual_seconds"] = 3.0 * step
             records.append(record)

@@ -224,7 +224,7 @@ def test_without_scores_nothing_is_told_of_private_rows(protocol: str, tmp_path:
     assert [row["train_loss"] for row in rows] == [None, None]
     assert [row["accuracy"] for row in rows] == [None, None]
     assert [row["participants"] for row in rows] == [[0, 1, 2], [0, 1, 2]]
-    assert all(row["notes"] == {} for row in rows)
+    assert all(row["notes"] == row["client_notes"] == {} for row in rows)
     assert (tmp_path / "run/clients.jsonl").read_text() == ""
     assert run.summary["client_accuracy"] == [None, None, None]
 

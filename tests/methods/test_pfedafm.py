@@ -216,6 +216,8 @@ def test_the_mean_of_the_mixing_weights_is_on_record():
     kept = [seen.steps[-1].fetch(index)["private"]["alpha"].mean().item() for index in range(2)]
     assert means[-1] == pytest.approx(sum(kept) / 2)
     assert means[0] != 1.0
+    assert seen.steps[-1].record.client_notes == {"alpha": pytest.approx(kept)}
+    assert kept[0] != kept[1]
 
 
 def test_decay_pulls_the_mixing_weights_down():

@@ -72,6 +72,22 @@ def test_every_chart_is_drawn_without_a_complaint_or_a_request(browser: Any, rep
         assert len([url for url in visit.requests if url.startswith("file:")]) == 1
 
 
+def test_what_clients_note_is_drawn_for_the_method_that_notes_it(browser: Any, tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path, method="standalone", rounds=3),
+        make_run(tmp_path, method="pfedafm", clients=3, rounds=3, notes=("alpha",)),
+    ]
+    with Visit(browser, write_report(runs, tmp_path / "r.html")) as visit:
+        visit.page.locator("#client-view").select_option("noted:alpha")
+        assert visit.labels("clients") == ["site-0", "site-1", "site-2"]
+        assert "alpha as pfedafm notes it" in visit.page.locator("#caption-clients").inner_text()
+        visit.page.locator("#client-method").select_option("0")
+        assert (
+            visit.page.locator("#caption-clients").inner_text() == "standalone notes no alpha of its clients."
+        )
+        assert visit.complaints == []
+
+
 def test_no_button_offers_to_upload_a_chart(browser: Any, report: Path) -> None:
     with Visit(browser, report) as visit:
         visit.hover("curves", 1, 10)

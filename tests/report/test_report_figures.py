@@ -34,7 +34,9 @@ def drawn(kind: str, paths: list[Path], **options: Any) -> Figure:
     return draw(groups_of(paths), Options(**options))
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"cka", "cka-stages", "tsne", "notes"}))  # need more
+@pytest.mark.parametrize(
+    "kind", sorted(set(KINDS) - {"cka", "cka-stages", "tsne", "notes", "client-notes"})
+)  # need more
 def test_every_kind_is_drawn(compared: list[Path], tmp_path: Path, kind: str) -> None:
     runs = compared[:1] if kind in ("client-curves", "confusion") else compared
     file = plot(runs, tmp_path / "sub" / "figure.png", kind=kind, **OPTIONS.get(kind, {}))
@@ -164,6 +166,29 @@ def test_notes_are_drawn_where_a_method_has_some(compared: list[Path], tmp_path:
     ):
         with pytest.raises(PotluckError, match=sentence):
             plot(runs, tmp_path / "none.png", kind="notes", **options)
+
+
+def test_what_clients_note_is_a_line_for_each_of_them(compared: list[Path], tmp_path: Path) -> None:
+    run = make_run(tmp_path, method="pfedafm", clients=3, rounds=4, notes=("alpha",), asynchronous=True)
+    axes = drawn("client-notes", [run]).axes[0]
+    shown = {line.get_label(): line.get_ydata().tolist() for line in axes.lines}
+    assert shown == {
+        "site-0 (cnn-1)": pytest.approx([1, 1 / 2, 1 / 3, 1 / 4]),
+        "site-1 (cnn-2)": pytest.approx([2, 1, 2 / 3, 1 / 2]),
+        "site-2 (cnn-3)": pytest.approx([3, 3 / 2, 1, 3 / 4]),
+    }
+    assert axes.get_ylabel() == "alpha"
+    older = make_run(tmp_path, method="pfedafm", seed=1, notes=("alpha",), notes_of_clients=False)
+    assert plot([run], tmp_path / "one.png", kind="client-notes", client=2).exists()
+    for runs, options, sentence in (
+        ([run], {"client": 7}, "Unknown client '7'"),
+        ([run], {"field": "alfa"}, "Unknown note 'alfa'. Did you mean 'alpha'"),
+        ([older], {}, "no client's own; run the method again with this version, or draw kind 'notes'"),
+        (compared[:1], {}, "No run has notes: choose another kind"),
+        (compared, {}, "draws one method, not 3"),
+    ):
+        with pytest.raises(PotluckError, match=sentence):
+            plot(runs, tmp_path / "none.png", kind="client-notes", **options)
 
 
 @pytest.mark.parametrize("kind", ["bubbles", "difference"])

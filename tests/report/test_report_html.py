@@ -13,7 +13,7 @@ import pytest
 
 from potluck.analysis.comparison import compare
 from potluck.core.errors import PotluckError
-from potluck.report.client_data import MAX_CELLS, MAX_CLIENTS, MAX_CONFUSIONS
+from potluck.report.client_data import MAX_CELLS, MAX_CLIENTS, MAX_CONFUSIONS, MAX_LINES, MAX_NOTES
 from potluck.report.data import MAX_POINTS, report_data, to_json
 from potluck.report.html import common_target, write_report
 from potluck.report.palette import look
@@ -164,6 +164,18 @@ def test_what_a_method_notes_and_how_its_loss_rises_again_are_among_the_curves(t
     loss = run.curve("train_loss").y  # falls from round to round, so that the best before is the one before
     assert list(curves["loss_increase"]["rounds"]) == [2, 3, 4]
     assert np.allclose(curves["loss_increase"]["mean"], loss[1:] - loss[:-1])
+
+
+def test_what_clients_note_is_in_the_page_client_by_client(tmp_path: Path) -> None:
+    many, short = MAX_LINES + 2, MAX_NOTES + 100
+    run = read_run(make_run(tmp_path, method="pfedafm", clients=many, rounds=short, notes=("alpha",)))
+    told = report_data(compare([run]))["groups"][0]["noted"]["alpha"]
+    assert [line["client"] for line in told["lines"]] == list(range(MAX_LINES))
+    assert told["left_out"] == 2
+    third = told["lines"][2]
+    assert len(third["rounds"]) == len(third["values"]) == MAX_NOTES
+    assert (third["rounds"][0], third["rounds"][-1]) == (1, short)
+    assert np.allclose(third["values"], 3 / third["rounds"])
 
 
 def test_clients_pair_only_within_one_partition(compared: list[Path]) -> None:

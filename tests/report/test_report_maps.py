@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import potluck
@@ -15,6 +16,8 @@ from potluck.core.errors import PotluckError
 from potluck.report.figures import KINDS, plot
 from potluck.report.options import Options
 from potluck.report.style import for_print
+from potluck.report.vector_figures import sent_per_class
+from potluck.runs.ended import bring_back
 from potluck.runs.read import read_run
 from synthetic_runs import make_run
 
@@ -91,6 +94,49 @@ def test_what_networks_see_is_drawn_from_a_checkpoint(tmp_path: Path) -> None:
     shutil.rmtree(run.path / "checkpoint")
     with pytest.raises(PotluckError, match="has no checkpoint"):
         plot([run], tmp_path / "x.pdf", kind="cka")
+
+
+def test_vectors_per_class_are_laid_out_from_the_command_line(tmp_path: Path) -> None:
+    def trained(method: str, **more: object) -> Path:
+        settings = {"data": {"limit": 200}, "clients": 3, "rounds": 1, "engine": "serial", **more}
+        return potluck.run(method, out=tmp_path / method, **settings).path
+
+    def command(run: Path, field: str, out: str):
+        words = ["plot", str(run), "--kind", "tsne", "--field", field, "--out", str(tmp_path / out)]
+        return CliRunner().invoke(app, words)
+
+    guided, plain = trained("fedl2g-f"), trained("fedproto")
+    for run in (guided, plain):
+        assert command(run, "vectors", "v.svg").exit_code == 0
+        text = (tmp_path / "v.svg").read_text()
+        assert "sent by the server" in text
+        assert "mean features of clients" in text
+    again = tmp_path / "v.svg"
+    first = again.read_bytes()
+    assert command(plain, "vectors", "v.svg").exit_code == 0
+    assert again.read_bytes() == first  # the same run, the same picture
+    assert command(plain, "prototypes", "p.svg").exit_code == 0
+    assert "client-2 (small-wide)" in (tmp_path / "p.svg").read_text()
+    for run, field, sentence in (
+        (trained("fedgh"), "vectors", "The server of 'fedgh' sends no vector per class"),
+        (plain, "vector", "Unknown field of a t-SNE 'vector'. Did you mean 'vectors'?"),
+    ):
+        refused = command(run, field, "x.svg")
+        assert isinstance(refused.exception, PotluckError)
+        assert sentence in str(refused.exception)
+
+
+def test_what_the_server_sends_of_each_class_is_what_clients_will_get(tmp_path: Path) -> None:
+    """FedProto's server has the mean of two clients' class means, which are those they have once more afterwards."""
+    run = potluck.run(
+        "fedproto", data={"limit": 200}, clients=2, rounds=1, engine="serial", out=tmp_path / "r"
+    )
+    ended = bring_back(run.path)
+    rows, labels = sent_per_class(ended)
+    own = [ended.client(index).class_means(ended.client(index).model.features) for index in (0, 1)]
+    label = int(labels[0])
+    held = [means[classes == label][0] for means, classes, _ in own if label in classes]
+    assert torch.allclose(rows[0], sum(held) / len(held), atol=1e-6)
 
 
 def test_stages_are_compared_over_methods(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Questions asked of finished runs: comparison, cost to a target, fairness, significance, curves."""
 
 from potluck.analysis.comparison import Comparison, Row, compare
-from potluck.analysis.curves import band, client_curve, client_mean_curve, loss_increase, smooth
+from potluck.analysis.curves import band, client_curve, client_mean_curve, loss_increase, note_curves, smooth
 from potluck.analysis.fairness import Fairness, fairness
 from potluck.analysis.groups import Group, group_runs
 from potluck.analysis.latex import to_latex
@@ -24,6 +24,7 @@ __all__ = [
     "fairness",
     "group_runs",
     "loss_increase",
+    "note_curves",
     "paired_over_clients",
     "paired_over_seeds",
     "paired_test",

@@ -83,9 +83,18 @@ def client_curve(run: Run, client: int, key: str = "accuracy") -> Curve:
     """One client's metric over the rounds in which it was evaluated."""
     rows = [row for row in run.client_rows() if row["client"] == client]
     by_round = {number_of(row.get("round")): number_of(row.get(key)) for row in rows}
-    known = {number: value for number, value in by_round.items() if math.isfinite(value)}
-    rounds, values = np.asarray(list(known)), np.asarray(list(known.values()))
-    return Curve(rounds, rounds, values)
+    return _curve({number: value for number, value in by_round.items() if math.isfinite(value)})
+
+
+def note_curves(run: Run, name: str) -> dict[int, Curve]:
+    """What every client noted of itself under a name (`me.note`), over the rounds in which it took part."""
+    found: dict[int, dict[float, float]] = {}
+    for record in run.rounds:
+        values = (record.get("client_notes") or {}).get(name) or ()
+        for client, value in zip(record.get("participants") or (), values, strict=False):
+            if math.isfinite(number_of(value)):
+                found.setdefault(int(client), {})[number_of(record.get("round"))] = number_of(value)
+    return {client: _curve(known) for client, known in sorted(found.items())}
 
 
 def client_mean_curve(run: Run, key: str = "accuracy", weight: str | None = None) -> Curve:
@@ -105,9 +114,12 @@ def client_mean_curve(run: Run, key: str = "accuracy", weight: str | None = None
         if math.isfinite(value) and math.isfinite(share):
             total, count = totals.get(number_of(row.get("round")), (0.0, 0.0))
             totals[number_of(row.get("round"))] = (total + share * value, count + share)
-    known = {number: total / count for number, (total, count) in sorted(totals.items()) if count}
-    rounds = np.asarray(list(known), dtype=np.float64)
-    return Curve(rounds, rounds, np.asarray(list(known.values()), dtype=np.float64))
+    return _curve({number: total / count for number, (total, count) in sorted(totals.items()) if count})
+
+
+def _curve(by_round: dict[float, float]) -> Curve:
+    rounds = np.asarray(list(by_round), dtype=np.float64)
+    return Curve(rounds, rounds, np.asarray(list(by_round.values()), dtype=np.float64))
 
 
 def _one_per_round(curve: Curve) -> Curve:

@@ -33,7 +33,8 @@ def tsne(
     """Lay out all sets together, so that distances between them mean something.
 
     `perplexity` is about how many neighbours a point has: 30, or fewer when there are few points.
-    The same input and seed give the same picture.
+    scikit-learn's t-SNE, begun from the first two principal components, on one thread: the same input and seed give
+    the same picture on any number of cores.
     """
     sets = {name: as_matrix(values) for name, values in features.items()}
     dimensions = {name: matrix.shape[1] for name, matrix in sets.items()}
@@ -62,7 +63,9 @@ def _classes(
 
 def _lay_out(matrix: NDArray[np.float64], perplexity: float, seed: int) -> NDArray[np.float64]:
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     start = "pca" if matrix.shape[1] >= 2 else "random"
     model = TSNE(n_components=2, perplexity=perplexity, init=start, random_state=seed)
-    return np.asarray(model.fit_transform(matrix), dtype=np.float64)
+    with threadpool_limits(1):  # sums over threads come in any order, and a layout magnifies the difference
+        return np.asarray(model.fit_transform(matrix), dtype=np.float64)

@@ -52,7 +52,8 @@ def plot(
         str,
         typer.Option(
             "--kind",
-            help="accuracy, loss, notes, clients, difference, target, pareto, heatmap, confusion, cka, tsne, sweep, …",
+            help="accuracy, loss, notes, client-notes, clients, difference, target, pareto, heatmap, confusion, cka, "
+            "tsne, sweep, …",
         ),
     ] = "accuracy",
     x: Annotated[str, typer.Option("--x", help="rounds, bytes, seconds or virtual_seconds")] = "rounds",
@@ -65,10 +66,14 @@ def plot(
         str | None,
         typer.Option(
             "--field",
-            help="sweep: the setting varied; notes: which; heatmap: architectures, clients or classes",
+            help="sweep: the setting varied; notes: which; heatmap: architectures, clients or classes; tsne: features, "
+            "prototypes or vectors",
         ),
     ] = None,
-    client: Annotated[int | None, typer.Option("--client", help="confusion: of this client alone")] = None,
+    client: Annotated[
+        int | None,
+        typer.Option("--client", help="confusion, client-curves, client-notes: of this client alone"),
+    ] = None,
 ) -> None:
     """Draw a figure for print from one or more runs."""
     from potluck.report.figures import plot as draw

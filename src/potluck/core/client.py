@@ -84,7 +84,7 @@ class Client:
         self.notes = {}
 
     def note(self, name: str, value: float) -> None:
-        """Record a number of this job; `notes` in `rounds.jsonl` has its mean over the participants."""
+        """Record a number of this job: `client_notes` in `rounds.jsonl`, and `notes` has the mean over participants."""
         self.notes[name] = float(value)
 
     def rng(self, purpose: str) -> torch.Generator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from potluck.core.method import Method, PaperAccounting, Update
@@ -68,6 +68,8 @@ class StepRecord:
     staleness: list[int]
     failures: list[dict[str, Any]]
     notes: dict[str, float]
+    client_notes: dict[str, list[float | None]] = field(default_factory=dict)
+    """The notes that clients made, one for each of `participants`; None for those that made none."""
 
 
 def record_step(
@@ -117,6 +119,7 @@ def record_step(
         staleness=[update.staleness for update in updates],
         failures=[{"client": f.client, "kind": f.kind, "reason": f.reason} for f in failures],
         notes={**_mean_notes(answers), **notes},
+        client_notes=_client_notes(answers, updates),
     )
 
 
@@ -131,6 +134,14 @@ def _mean_notes(answers: Sequence[Answer]) -> dict[str, float]:
     return {
         name: mean for name, mean in means.items() if math.isfinite(mean)
     }  # huge numbers add up to infinity
+
+
+def _client_notes(answers: Sequence[Answer], updates: Sequence[Update[Any]]) -> dict[str, list[float | None]]:
+    """The same, client by client in the order of the updates."""
+    made = {answer.client: answer.notes for answer in answers}
+    names = sorted({name for notes in made.values() for name in notes})
+    values = {name: [made[update.client.index].get(name, math.nan) for update in updates] for name in names}
+    return {name: [one if math.isfinite(one) else None for one in mine] for name, mine in values.items()}
 
 
 _PROTOCOLS: tuple[Protocol, ...] = ("local", "received", "shared", "global")

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 
 from potluck.analysis.classes import calibration, confusion_matrix
+from potluck.analysis.curves import note_curves
 from potluck.core.errors import PotluckError
 from potluck.runs.run import Run, number_of
 
 MAX_CLIENTS = 200  # of the bubble chart, and of a heat map over rounds
 MAX_CELLS = 60_000  # of all heat maps over rounds together; more cannot be told apart on a screen
+MAX_LINES = 50  # clients whose notes are drawn
+MAX_NOTES = 200  # points of such a line
 MAX_CONFUSIONS = 20_000  # entries of single clients' confusion matrices, over all methods
 
 
@@ -90,6 +93,19 @@ def story(run: Run, cells: int) -> dict[str, Any] | None:
     kept = [rounds[place] for place in places]
     values = [[_percent(known.get((one, number))) for number in kept] for one in shown]
     return {"clients": shown, "rounds": kept, "values": values, "left_out": len(clients) - len(shown)}
+
+
+def noted(run: Run) -> dict[str, Any]:
+    """What clients noted of themselves over rounds, by the note's name: the first clients, each with its own rounds."""
+    found = {}
+    for name in run.client_notes:
+        curves = note_curves(run, name)
+        lines = []
+        for client, curve in list(curves.items())[:MAX_LINES]:
+            keep = np.unique(np.linspace(0, len(curve) - 1, min(len(curve), MAX_NOTES)).round().astype(int))
+            lines.append({"client": client, "rounds": curve.round[keep], "values": curve.y[keep]})
+        found[name] = {"lines": lines, "left_out": len(curves) - len(lines)}
+    return found
 
 
 def classes(runs: Sequence[Run], room: int) -> tuple[dict[str, Any] | None, int]:

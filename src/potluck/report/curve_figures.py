@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from potluck.analysis.curves import band, client_curve, loss_increase, smooth
+from potluck.analysis.curves import band, client_curve, loss_increase, note_curves, smooth
 from potluck.analysis.groups import Group
 from potluck.analysis.targets import check_target
 from potluck.core.errors import PotluckError, unknown
 from potluck.report.options import Options
 from potluck.report.palette import look
-from potluck.report.style import legend, new_figure
-from potluck.runs.run import Numbers
+from potluck.report.style import legend, legend_beside, new_figure
+from potluck.runs.run import Curve, Numbers, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _TIMES = ((7200.0, 3600.0, "hours"), (120.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 _SIZES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "bytes"))
 _MARKS = 8  # markers along a curve
+_NAMED = 10  # clients that have a legend
 
 
 def accuracy(groups: list[Group], options: Options) -> Figure:
@@ -73,13 +75,7 @@ def increase(groups: list[Group], options: Options) -> Figure:
 def notes(groups: list[Group], options: Options) -> Figure:
     """What methods record of themselves, such as pFedAFM's mean mixing weight; `field` says which."""
     known = sorted({name for group in groups for run in group.counted for name in run.notes})
-    if not known:
-        raise PotluckError("No run has notes: its method records nothing of itself; choose another kind.")
-    if options.field is None and len(known) > 1:
-        raise PotluckError(f"The runs have several notes: say which as field: {', '.join(known)}.")
-    name = options.field or known[0]
-    if name not in known:
-        raise unknown("note", name, known)
+    name = _chosen_note(known, options, "its method records nothing of itself; choose another kind")
     figure, axes = _curves(
         [group for group in groups if name in group.counted[0].notes], options, f"notes.{name}"
     )
@@ -87,23 +83,58 @@ def notes(groups: list[Group], options: Options) -> Figure:
     return figure
 
 
+def client_notes(groups: list[Group], options: Options) -> Figure:
+    """What the clients of one run note of themselves, client by client: pFedAFM's mixing weights."""
+    run = _one_run(groups, "client-notes")
+    reason = "no client's own; run the method again with this version, or draw kind 'notes'"
+    name = _chosen_note(run.client_notes, options, reason if run.notes else "choose another kind")
+    return _each_client(run, note_curves(run, name), options, name)
+
+
+def _chosen_note(known: list[str], options: Options, otherwise: str) -> str:
+    if not known:
+        raise PotluckError(f"No run has notes: {otherwise}.")
+    if options.field is None and len(known) > 1:
+        raise PotluckError(f"The runs have several notes: say which as field: {', '.join(known)}.")
+    name = options.field or known[0]
+    if name not in known:
+        raise unknown("note", name, known)
+    return name
+
+
 def each_client(groups: list[Group], options: Options) -> Figure:
     """Every client's own accuracy over rounds, for one method and its first seed."""
+    run = _one_run(groups, "client-curves")
+    curves = {client.index: client_curve(run, client.index) for client in run.client_results}
+    return _each_client(run, curves, options, "accuracy (%)", 100.0)
+
+
+def _one_run(groups: list[Group], kind: str) -> Run:
     if len(groups) > 1:
-        raise PotluckError(
-            f"kind 'client-curves' draws one method, not {len(groups)}: pass runs of one method."
-        )
+        raise PotluckError(f"kind {kind!r} draws one method, not {len(groups)}: pass runs of one method.")
+    return groups[0].counted[0]
+
+
+def _each_client(
+    run: Run, curves: Mapping[int, Curve], options: Options, what: str, scale: float = 1.0
+) -> Figure:
+    """A line for each client, or for the one that is asked for."""
+    if options.client not in (None, *curves):
+        raise unknown("client", str(options.client), list(map(str, curves)))
+    shown = {index: curve for index, curve in curves.items() if options.client in (None, index)}
+    names = {
+        client.index: f"{client.name} ({client.architecture})" if client.architecture else client.name
+        for client in run.client_results
+    }
     figure, axes = new_figure()
-    run = groups[0].counted[0]
-    for position, client in enumerate(run.client_results):
-        curve = client_curve(run, client.index)
-        name = f"{client.name} ({client.architecture})" if len(run.client_results) <= 10 else None
-        _line(axes, position, curve.x, 100 * smooth(curve.y, options.smooth), name)
+    for position, (index, curve) in enumerate(shown.items()):
+        label = names.get(index, f"client {index}") if len(shown) <= _NAMED else None
+        _line(axes, position, curve.x, scale * smooth(curve.y, options.smooth), label)
     axes.set_xlabel("round")
     axes.locator_params(axis="x", integer=True)
-    axes.set_ylabel("accuracy (%)")
-    if len(run.client_results) <= 10:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.set_ylabel(what)
+    if len(shown) <= _NAMED:
+        legend_beside(axes)
     return figure
 
 

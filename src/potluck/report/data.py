@@ -17,7 +17,7 @@ from potluck.analysis.curves import Band, band, increase_band
 from potluck.analysis.difference import architecture_means
 from potluck.analysis.findings import base_row
 from potluck.analysis.groups import Group
-from potluck.report.client_data import MAX_CELLS, MAX_CONFUSIONS, Rosters, classes, story
+from potluck.report.client_data import MAX_CELLS, MAX_CONFUSIONS, Rosters, classes, noted, story
 from potluck.report.palette import look
 from potluck.runs.run import Run
 
@@ -79,6 +79,7 @@ def _group(position: int, group: Group, rosters: Rosters, cells: int) -> dict[st
         "targets": [_target_curve(run) for run in runs],
         "clients": [rosters.clients(run) for run in runs],
         "story": story(runs[0], cells),
+        "noted": noted(runs[0]),
         "accuracy": float(np.mean([run.final_accuracy for run in runs])),
         "architectures": [
             [each.name, each.mean, each.std, each.clients] for each in architecture_means(runs) if each.name

@@ -43,6 +43,7 @@ KINDS: dict[str, Callable[[list[Group], Options], Figure]] = {
     "loss-increase": curve_figures.increase,
     "notes": curve_figures.notes,
     "client-curves": curve_figures.each_client,
+    "client-notes": curve_figures.client_notes,
     "clients": client_figures.strip,
     "difference": client_figures.difference,
     "bubbles": client_figures.bubbles,
@@ -74,9 +75,9 @@ def plot(
 
     `x` is what curves are drawn against; `target` an accuracy to mark (or, for `kind="target"`, to pay for);
     `smooth` an odd number of evaluations to average over; `reference` the method others are held against;
-    `field` the setting that `kind="sweep"` varies, which of the `notes`, or a `heatmap`'s columns: architectures,
-    clients, classes;
-    `client` the one whose `confusion` is drawn, else that of all.
+    `field` the setting that `kind="sweep"` varies, which of the `notes` or `client-notes`, a `heatmap`'s columns
+    (architectures, clients, classes), or what a `tsne` lays out (features, prototypes, vectors);
+    `client` the one whose `confusion`, `client-curves` or `client-notes` are drawn, else those of all.
     """
     file = check_output(out)
     if kind not in KINDS:

@@ -30,6 +30,9 @@ def networks_section(groups: Sequence[Group]) -> str:
             pictures.append(_picture(seen_figures.cka([group], Options()), shown))
             shown = f"{group.label}: features of clients' own test samples (t-SNE); the colour is the class"
             pictures.append(_picture(seen_figures.tsne([group], Options()), shown))
+            if seen_figures.sends_vectors(group):
+                shown = f"{group.label}: what the server sends of each class, and the mean of what clients have (t-SNE)"
+                pictures.append(_picture(seen_figures.tsne([group], Options(field="vectors")), shown))
     heading = (
         '<section id="networks" aria-labelledby="h-networks">\n<h2 id="h-networks">What networks see</h2>'
     )

@@ -10,17 +10,20 @@ from torch import Tensor
 from potluck.analysis.groups import Group
 from potluck.analysis.tsne import tsne as lay_out
 from potluck.core.client import Client
-from potluck.core.errors import PotluckError
+from potluck.core.errors import PotluckError, unknown
+from potluck.report import vector_figures
 from potluck.report.feature_figures import cka_figure, mean_cka_figure, tsne_figure
 from potluck.report.options import Options
-from potluck.runs.ended import bring_back
+from potluck.runs.ended import Ended, bring_back
+from potluck.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CLIENTS = {"cka": 10, "tsne": 7}  # t-SNE has seven markers
+CLIENTS = {"cka": 10, "tsne": 7, "vectors": 100}  # t-SNE has seven markers
 INPUTS = 200  # common inputs of CKA, over all clients
 POINTS = 40  # of each client in a t-SNE
+LAID_OUT = ("features", "prototypes", "vectors")  # what a t-SNE may show
 
 
 def cka(groups: list[Group], options: Options) -> Figure:
@@ -56,24 +59,47 @@ def _stages(me: Client, x: Tensor) -> dict[str, Tensor]:
 
 
 def tsne(groups: list[Group], options: Options) -> Figure:
-    """Features of every client's own test samples, laid out together; the colour is the class."""
-    clients = _clients(groups, "tsne")
-    taken = [_inputs(me, POINTS) for me in clients]
-    names = _names(clients)
-    features = {name: _features(me, x) for name, me, (x, _) in zip(names, clients, taken, strict=True)}
-    labels = {name: y.tolist() for name, (_, y) in zip(names, taken, strict=True)}
-    return tsne_figure(lay_out(features, labels))
+    """A layout in the plane of what `field` says; the marker is the client or the set, the colour the class."""
+    what = options.field or "features"
+    if what not in LAID_OUT:
+        raise unknown("field of a t-SNE", what, LAID_OUT)
+    run = _one_run(groups, "tsne")
+    ended = bring_back(run.path)
+    if what == "vectors":
+        return vector_figures.vectors(ended, _taking_part(run, ended, CLIENTS["vectors"]))
+    clients = _taking_part(run, ended, CLIENTS["tsne"])
+    named = dict(zip(_names(clients), clients, strict=True))
+    return vector_figures.prototypes(named) if what == "prototypes" else _features_figure(named)
+
+
+def sends_vectors(group: Group) -> bool:
+    """Whether the method's server has a vector for each class to send."""
+    return vector_figures.sent_per_class(bring_back(group.counted[0].path)) is not None
+
+
+def _features_figure(clients: dict[str, Client]) -> Figure:
+    """Features of every client's own test samples, laid out together."""
+    taken = {name: _inputs(me, POINTS) for name, me in clients.items()}
+    features = {name: _features(clients[name], x) for name, (x, _) in taken.items()}
+    return tsne_figure(lay_out(features, {name: y.tolist() for name, (_, y) in taken.items()}))
 
 
 def _clients(groups: list[Group], kind: str) -> list[Client]:
-    """The first clients of a run that have test samples, as training left them."""
+    run = _one_run(groups, kind)
+    return _taking_part(run, bring_back(run.path), CLIENTS[kind])
+
+
+def _one_run(groups: list[Group], kind: str) -> Run:
     if len(groups) > 1:
         raise PotluckError(f"kind {kind!r} draws one run, not {len(groups)}: pass one run folder.")
-    run = groups[0].counted[0]
-    ended = bring_back(run.path)
+    return groups[0].counted[0]
+
+
+def _taking_part(run: Run, ended: Ended, most: int) -> list[Client]:
+    """The first clients of a run that have test samples, as training left them."""
     found: list[Client] = []
     for index in range(len(ended.resolved.federation.members)):
-        if len(found) < CLIENTS[kind] and index not in ended.loop.newcomers:
+        if len(found) < most and index not in ended.loop.newcomers:
             me = ended.client(index)
             if me.test is not None and len(me.test):
                 found.append(me)

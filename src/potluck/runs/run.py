@@ -262,6 +262,11 @@ class Run:
         """What the method recorded of itself (`me.note`): each is a metric, `notes.alpha`."""
         return sorted({name for record in self.rounds for name in record.get("notes") or {}})
 
+    @cached_property
+    def client_notes(self) -> list[str]:
+        """Those of which the run has every client's own, not the mean alone."""
+        return sorted({name for record in self.rounds for name in record.get("client_notes") or {}})
+
     def _column(self, key: str) -> Numbers:
         inner = key.removeprefix("notes.")
         records = self.rounds if inner == key else [record.get("notes") or {} for record in self.rounds]

@@ -4,9 +4,17 @@ onData(() => {
   const choices = data.groups.map((group, position) => [position, group.label]);
   fillSelect(against, choices, data.reference);
   fillSelect(whose, choices);
+  const names = [...new Set(data.groups.flatMap((group) => Object.keys(group.noted)))], chosen = view.value;
+  [...view.options].filter((option) => option.value.startsWith("noted:")).forEach((option) => option.remove());
+  view.append(...names.map((name) => element("option", { value: `noted:${name}` }, `noted by the method: ${name}`)));
+  if ([...view.options].some((option) => option.value === chosen)) view.value = chosen;
   [...view.options].forEach((option) => { option.hidden = data.groups.length < 2 && ["difference", "map"].includes(option.value); });
 });
 if (data.groups.length > 8) view.value = "map";
+view.addEventListener("change", () => { // a method that notes nothing is not what is asked for
+  const name = view.value.startsWith("noted:") && view.value.slice("noted:".length), notes = (group) => group && group.noted[name];
+  if (name && !notes(data.groups[Number(whose.value)])) whose.value = String(data.groups.findIndex(notes));
+});
 
 // Every client of every seed; equal `pair` means the same client with the same samples.
 function rowsOf(group) {
@@ -101,9 +109,32 @@ function storyFigure() {
   };
 }
 
+// A line per client of what the method notes of it, such as pFedAFM's mean mixing weight.
+function notedFigure(name) {
+  const group = data.groups[Number(whose.value)], told = group && group.noted[name];
+  if (!told) return { traces: [], caption: group ? `${group.label} notes no ${name} of its clients.` : "No client has been tested yet." };
+  const names = new Map(rowsOf(group).map((row) => [row.pair.split(":")[1], row.name]));
+  const nameOf = (client) => names.get(String(client)) || `client ${client}`;
+  const rounds = [...new Set(told.lines.flatMap((line) => line.rounds))].sort((a, b) => a - b).slice(-200);
+  const known = told.lines.map((line) => new Map(line.rounds.map((round, at) => [round, line.values[at]])));
+  return {
+    traces: told.lines.map((line, at) => ({
+      x: line.rounds, y: line.values, type: "scatter", mode: line.rounds.length > 1 ? "lines" : "markers", name: plain(nameOf(line.client)),
+      line: { color: `hsl(${Math.round(360 * at / told.lines.length)},65%,${isDark() ? 65 : 40}%)`, width: 2, dash: ["solid", "dash", "dot"][at % 3] },
+      hovertemplate: "%{fullData.name}<br>round %{x}: <b>%{y:.4f}</b><extra></extra>",
+    })),
+    layout: layout(axis("round", wholeNumbers(told.lines.map((line) => line.rounds.at(-1)))), axis(plain(name))),
+    caption: `${name} as ${group.label} notes it, a line for every client.` + (told.left_out ? ` ${spaced(told.left_out)} further clients are left out.` : "")
+      + (group.seeds.length > 1 ? ` Seed ${group.seeds[0]}.` : ""),
+    table: { head: ["client", ...rounds.map((round) => `round ${round}`)], rows: told.lines.map((line, at) => [nameOf(line.client), ...rounds.map((round) => known[at].get(round)?.toFixed(4) ?? null)]) },
+  };
+}
+
 chart("clients", () => {
+  const notes = view.value.startsWith("noted:");
   byId("client-reference-label").hidden = view.value !== "difference";
-  byId("client-method-label").hidden = view.value !== "story" || data.groups.length < 2;
+  byId("client-method-label").hidden = !(notes || view.value === "story") || data.groups.length < 2;
+  if (notes) return notedFigure(view.value.slice("noted:".length));
   return { accuracy: sortedFigure, difference: differenceFigure, map: mapFigure, story: storyFigure }[view.value]();
 });
 
