@@ -11,7 +11,7 @@ onData(() => {
   [...view.options].forEach((option) => { option.hidden = data.groups.length < 2 && ["difference", "map"].includes(option.value); });
 });
 if (data.groups.length > 8) view.value = "map";
-view.addEventListener("change", () => { // a method that notes nothing is not what is asked for
+view.addEventListener("input", () => { // a method that notes nothing is not what is asked for
   const name = view.value.startsWith("noted:") && view.value.slice("noted:".length), notes = (group) => group && group.noted[name];
   if (name && !notes(data.groups[Number(whose.value)])) whose.value = String(data.groups.findIndex(notes));
 });
