@@ -1,15 +1,17 @@
 """FedRolex: windows by hand, and HeteroFL as the case that does not roll."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
 
 from families import wide
-from potluck.core.task import Context
+from potluck.core.method import Update
+from potluck.core.task import ClientInfo, Context
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedrolex import FedRolex
-from potluck.methods.heterofl import HeteroFL
+from potluck.methods.heterofl import HeteroFL, Slice, Widest
 from tiny import Recorder, make_loop
 
 
@@ -64,6 +66,18 @@ def test_random_windows_are_the_same_for_all_layers_of_one_width_and_new_each_st
 def test_a_late_answer_goes_back_to_where_it_was_taken():
     assert FedRolex().window(at(5), staleness=2)(2, 4).tolist() == kept(3, 2, 4)
     assert FedRolex(order="random").window(at(5), staleness=2)(2, 9).tolist() == kept(3, 2, 9, order="random")
+
+
+def test_a_late_slice_is_laid_where_it_was_taken():
+    """Half of four channels, sent in step 1 (indices 0 and 1) and back in step 2, whose window is 1 and 2."""
+    context = replace(make_loop(FedRolex(), wide(1.0)).server.context(), step=2)
+    state = Widest({"w": torch.zeros(4, dtype=torch.float64)}, {})
+    answer = Slice({"w": torch.ones(2, dtype=torch.float64)})
+    late = Update(ClientInfo(0, "c", 1, "Wide"), answer, staleness=1)
+    assert FedRolex().server(state, [late], context).weights["w"].tolist() == [1.0, 1.0, 0.0, 0.0]
+    prompt = replace(late, staleness=0)
+    state = Widest({"w": torch.zeros(4, dtype=torch.float64)}, {})
+    assert FedRolex().server(state, [prompt], context).weights["w"].tolist() == [0.0, 1.0, 1.0, 0.0]
 
 
 def test_at_full_rate_it_is_unweighted_fedavg_bit_for_bit():

@@ -63,6 +63,20 @@ def test_output_rows_are_averaged_over_clients_that_have_the_class():
     assert result["head.weight"].tolist() == [[1.0, 1.0], [2.0, 1.0], [9.0, 9.0]]
 
 
+def test_an_answer_of_two_moves_its_own_rows_by_its_own_change():
+    """Sent 1, 2, 4 and back with 3 in row 1, the only class held: 1 more, halved twice; statistics are the latest."""
+    state = {"head.bias": full(5.0, 3), "norm.weight": full(0.0, 2)}
+    sent = Slice({"head.bias": torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)})
+    statistics = {"norm.running_mean": full(4.0, 2)}
+    answer = Slice({"head.bias": full(3.0, 3)}, torch.tensor([1]), statistics)
+    context = replace(make_loop(HeteroFL(), wide(1.0)).server.context(), cohort=2)
+    before = Widest(state, {"norm.running_mean": full(0.0, 2)})
+    update = Update(ClientInfo(0, "c", 1, "Wide"), answer, sent=sent)
+    after = HeteroFL().server(before, [update], context)
+    assert after.weights["head.bias"].tolist() == [5.0, 5.25, 5.0]
+    assert after.statistics["norm.running_mean"].tolist() == [4.0, 4.0]
+
+
 def test_masked_cross_entropy():
     """Scores (1, 2, 3), class 1 absent, y = 0: 2.169846; -inf instead of 0 would give 2.126928, no mask 2.407606."""
     scores = nn.Identity()

@@ -153,9 +153,14 @@ def test_the_aggregate_is_not_the_last_client():
 def test_end_to_end_trains_all_at_once():
     fed = tiny(1, smooth=True, training=FULL_BATCH)
     me, method = fed.client(0), PFedAFM(alpha_lr=0.5, train="end_to_end")
-    upload = method.client(me, first_message(fed, method)).tensors
+    alpha = torch.full(
+        (3,), 0.5, dtype=torch.float64, requires_grad=True
+    )  # at 1 the small extractor has no slope
+    me.private["alpha"] = alpha.detach().clone()
+    message = first_message(fed, method)
+    upload = method.client(me, message).tensors
+    assert not any(torch.equal(upload[name], message.tensors[name]) for name in upload)
     twin, small = fed.client(0).model, fed.task.shared_model()
-    alpha = torch.full((3,), 1.0, dtype=torch.float64, requires_grad=True)
     x, y = me.train.take(slice(None))
     mixed = (1 - alpha) * small.features(x) + alpha * twin.features(x)
     F.cross_entropy(twin.head(mixed), y).backward()
@@ -163,6 +168,17 @@ def test_end_to_end_trains_all_at_once():
     assert all(torch.allclose(upload[name], tensor, atol=1e-12) for name, tensor in wanted.items())
     assert torch.allclose(me.private["alpha"], (alpha - 0.5 * alpha.grad).clamp(0, 1), atol=1e-12)
     assert all(torch.equal(me.private["extractor"][name], tensor) for name, tensor in upload.items())
+
+
+def test_the_loss_on_record_is_that_of_what_the_client_predicts_with():
+    """At α = 1 the mixture is the own model; the small extractor's loss, which comes last, is not told."""
+    fed = tiny(1, smooth=True, training=FULL_BATCH)
+    me, method = fed.client(0), PFedAFM()
+    x, y = me.train.take(slice(None))
+    own = F.cross_entropy(me.model(x), y).item()
+    me.begin("train", 0, 1, 1)
+    method.client(me, first_message(fed, method))
+    assert me.train_loss == pytest.approx(own)
 
 
 def test_a_new_client_predicts_with_its_own_model():

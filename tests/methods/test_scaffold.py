@@ -1,11 +1,14 @@
 """SCAFFOLD: control variates by hand, and what they leave of FedAvg."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from families import deep
 from potluck.core.method import Update
+from potluck.core.task import Context
 from potluck.core.training import Training
 from potluck.kit import ALL, is_statistic
 from potluck.loop.faults import Faults, FaultyEngine
@@ -200,3 +203,35 @@ def test_a_dropped_answer_leaves_the_controls_in_step():
         counted.append(private["control"] if came else private["before"]["control"])
     for name, total in state.control["Net"].items():
         assert torch.allclose(total, (counted[0][name] + counted[1][name]) / 2, atol=1e-12), name
+
+
+def one_parameter(samples: tuple[int, ...]) -> tuple[Variates, Update[Change], Context]:
+    """Clients of a network whose w and c are 0, and an answer of the first: Δw = 0.1, Δc = -1."""
+    fed = tiny(len(samples), hidden=(5,))
+    names = fed.task.architectures["Net"].parameters
+    zeros = {name: torch.zeros(1, dtype=torch.float64) for name in names}
+    infos = tuple(replace(info, samples=count) for info, count in zip(fed.task.clients, samples, strict=True))
+    change = Change({name: vector(0.1) for name in names}, {name: vector(-1.0) for name in names})
+    context = make_loop(Scaffold(), fed).server.context()
+    state = Variates({"Net": dict(zeros)}, {"Net": dict(zeros)})
+    return state, Update(infos[0], change, job=4), replace(context, task=replace(fed.task, clients=infos))
+
+
+def test_clients_without_data_are_none_of_those_that_control_is_divided_by():
+    for samples, expected in (((5, 5), -0.5), ((5, 0), -1.0)):
+        state, update, context = one_parameter(samples)
+        after = Scaffold().server(state, [update], context)
+        assert values(after.control["Net"]).unique().tolist() == [expected]
+
+
+def test_a_change_of_control_counts_once():
+    state, update, context = one_parameter((5, 5))
+    after = Scaffold().server(state, [replace(update, fresh=False)], replace(context, cohort=2))
+    assert values(after.control["Net"]).unique().tolist() == [0.0]
+
+
+def test_who_is_away_for_a_round_is_still_told_which_job_counted():
+    state, update, context = one_parameter((5, 5))
+    other = replace(update, client=context.task.clients[1], job=7)
+    state = Scaffold().server(Scaffold().server(state, [update], context), [other], context)
+    assert state.counted == {update.client.name: 4, other.client.name: 7}

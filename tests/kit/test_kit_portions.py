@@ -1,0 +1,130 @@
+"""Answers that are a part of a round: how far each average goes, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from potluck.core.method import Update
+from potluck.core.task import Averaging, ClientInfo, Context
+from potluck.kit import (
+    ClassTable,
+    Portion,
+    SliceMean,
+    Weights,
+    average,
+    by_group,
+    fold_rows,
+    initial_head,
+    mean_change,
+    portion,
+    sample_weights,
+    sum_changes,
+)
+from tiny import context, tiny
+
+USUAL = (5, 5, 5, 5)
+
+
+def of_four(*samples: int) -> Context:
+    """Four to a round, of clients with so many samples."""
+    ctx = context(tiny(len(samples or USUAL), sizes=(5,)))
+    infos = tuple(
+        replace(info, samples=count) for info, count in zip(ctx.task.clients, samples or USUAL, strict=True)
+    )
+    return replace(ctx, cohort=4, task=replace(ctx.task, clients=infos))
+
+
+def update(index: int = 0, samples: int = 5, payload: Any = None, **facts: Any) -> Update[Any]:
+    return Update(ClientInfo(index, f"c{index}", samples, "net"), payload, **facts)
+
+
+def one(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def test_what_some_answers_are_of_a_round():
+    ctx, fresh = of_four(), [update(number) for number in range(4)]
+    assert portion(ctx, fresh) == Portion()
+    assert portion(ctx, fresh[:1]) == Portion(False, 0.25, 3)
+    seen_before = [replace(answer, fresh=False) for answer in fresh[1:]]
+    assert portion(ctx, [fresh[0], *seen_before]) == Portion(False, 0.25, 0)
+    assert portion(ctx, [*fresh[:3], replace(fresh[3], staleness=1)]) == Portion(False, 1.0, 0)
+    assert portion(ctx, [*fresh[:3], replace(fresh[3], weight=0.5)]) == Portion(False, 1.0, 0)
+    assert portion(replace(ctx, cohort=0), fresh[:1]) == Portion()
+
+
+@pytest.mark.parametrize("by", ["samples", "uniform"])
+def test_who_is_missing_counts_as_a_usual_client_that_did_not_move(by: Any):
+    """A change of 6 is one of four by a client of the mean size 20 (who has no data is no client), and a quarter of it goes."""
+    ctx = of_four(10, 20, 0, 30)
+    answer = update(1, samples=20)
+    moved = mean_change(ctx, {"w": one(0.0)}, [answer], [{"w": one(6.0)}], by)
+    assert moved["w"].item() == pytest.approx(0.25 * 6 / 4)
+
+
+def test_weights_go_their_part_of_the_way_and_statistics_are_averaged():
+    """From a message of 4 to 8 is a change of 4, a quarter of which goes; a variance of 5 is one of four, the others' 1."""
+    old = {"w": one(0.0), "n.running_var": one(1.0)}
+    answer = update(
+        payload=Weights({"w": one(8.0), "n.running_var": one(5.0)}),
+        sent=Weights({"w": one(4.0), "n.running_var": one(9.0)}),
+    )
+    moved = average(of_four(), old, [answer], lambda sent: sent.tensors, "uniform")
+    assert {name: tensor.item() for name, tensor in moved.items()} == {"w": 1.0, "n.running_var": 2.0}
+
+
+def test_stale_answers_of_a_whole_round_count_less():
+    answers = [update(0, 10), update(1, 30, weight=0.5)]
+    assert sample_weights(answers) == [0.4, 0.6]
+    answers = [replace(a, payload=Weights({"w": one(v)})) for a, v in zip(answers, (0.0, 4.0), strict=True)]
+    mean = average(context(), {"w": one(9.0)}, answers, lambda sent: sent.tensors, "uniform")
+    assert mean["w"].item() == pytest.approx(4 * 0.5 / 1.5)
+
+
+def test_a_robust_sum_is_as_many_times_the_middle():
+    changes = [one(value) for value in (1.0, 2.0, 9.0)]
+    assert sum_changes(Averaging("median"), changes).item() == 6.0
+    assert sum_changes(Averaging(), changes).item() == 12.0
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(1.0, 2.0), (0.5, 1.0)])
+def test_a_row_keeps_what_is_missing_to_a_round_and_a_new_one_is_taken(weight: float, expected: float):
+    """Class 0 had 0 and one of four sends 8, of two samples each: a quarter of the way. Class 1 had none."""
+    old = ClassTable(torch.zeros(3, 1, dtype=torch.float64), torch.tensor([True, False, False]))
+    sent = [(torch.tensor([[8.0], [6.0]], dtype=torch.float64), torch.tensor([0, 1]))]
+    counts = [torch.tensor([2, 2])]
+    table, senders = fold_rows(of_four(), old, [update(weight=weight)], sent, counts)
+    assert table.rows.flatten().tolist() == [expected, 6.0, 0.0]
+    assert table.known.tolist() == [True, True, False]
+    assert senders.tolist() == [1, 1, 0]
+
+
+def test_a_group_misses_its_own_part_of_a_round():
+    """One of a pair among eight answers of four to a round: three are missing, a quarter of them the pair's."""
+    ctx = of_four(*[5] * 8)
+    kinds = tuple(
+        replace(info, architecture="rare" if info.index < 2 else "usual") for info in ctx.task.clients
+    )
+    ctx = replace(ctx, task=replace(ctx.task, clients=kinds))
+    found = by_group(ctx, {"rare": {}, "usual": {}}, [Update(kinds[0], None)])
+    assert found["rare"][1] == Portion(False, 1.0, 0.75)
+    assert found["usual"][0] == []
+
+
+@pytest.mark.parametrize("rule", ["mean", "median"])
+def test_a_slice_moves_what_it_holds_by_its_own_change(rule: Any):
+    """Sent 1 and back with 3, at half weight: 1 more, of which one of four counts and a quarter goes."""
+    old = torch.full((2,), 5.0, dtype=torch.float64)
+    mean = SliceMean(replace(of_four(), averaging=Averaging(rule)), {"w": old}, [update()])
+    mean.add("w", one(3.0)[None], [torch.tensor([0])], one(1.0)[None], 0.5)
+    assert mean.result()["w"].tolist() == [5.0 + 1.0 / 16, 5.0]
+
+
+def test_a_common_first_head_is_a_copy():
+    task = tiny(2).task
+    initial_head(task)["weight"].zero_()
+    assert next(iter(task.architectures.values())).initial["head.weight"].any()
