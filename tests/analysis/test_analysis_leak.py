@@ -80,7 +80,7 @@ def kept(tmp_path: Path, method: str, **more: Any) -> dict[str, Leak]:
         **more,
     }
     run = potluck.run(method, out=tmp_path / method, keep_answers=True, **settings)
-    return {leak.question: leak for leak in find_leaks(run.path)}
+    return {leak.question: leak for leak in find_leaks(run.path).scores}
 
 
 def test_class_means_tell_classes_and_single_samples(tmp_path: Path):
@@ -129,7 +129,15 @@ def test_the_command_prints_and_writes_the_scores(potluck: Any, tmp_path: Path):
     assert code == 0
     assert "does it hold a class?" in out
     stored = json.loads((tmp_path / "run" / "leaks.json").read_text())
-    assert {"question", "score", "chance", "way", "cases"} == stored[0].keys()
+    assert {"question", "score", "chance", "way", "cases"} == stored["scores"][0].keys()
+
+
+def test_the_command_says_what_it_left_out(potluck: Any):
+    words = ("--clients", "3", "--rounds", "1", "--models", "small-mlp", "--set", "data.limit=150", "-q")
+    potluck("run", "fedmd", *words, "--engine", "serial", "--keep-answers", "--out", "run")
+    code, out, _ = potluck("leak", "run")
+    assert code == 0
+    assert "No pictures were made: nothing that was sent is a vector of one class." in out
 
 
 def test_a_run_without_answers_is_told_how_to_keep_them(tmp_path: Path):

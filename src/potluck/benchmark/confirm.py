@@ -77,12 +77,15 @@ def _text(suite: Suite, row: Row) -> str:
 
 
 def _agrees(results: Results, row: Row, found: dict[str, Any]) -> bool:
-    """Accuracy, the curve and every client's accuracy as they are stored; which clients are told of may change."""
+    """Accuracy, the curve, every client's accuracy and what answers give away as they are stored; which clients are
+    told of may change.
+    """
     known, now = results.details.get(row.experiment, {}), found["details"]
     curves = [[list(point) for point in one.get("curve", ())] for one in (known, now)]
     clients = [one.get("clients") for one in (known, now)]
     return (
         f"{found['row']['accuracy']:.6g}" == f"{row.accuracy:.6g}"
         and curves[0] == curves[1]
+        and known.get("leaks") == now.get("leaks")
         and (clients[0] == clients[1] or not all(clients))
     )

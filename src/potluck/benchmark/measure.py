@@ -26,7 +26,8 @@ def measure(text: str) -> dict[str, Any]:
     experiment = parse_experiment(parse_json(text))
     with tempfile.TemporaryDirectory(prefix="potluck-benchmark-") as folder:
         run = execute(experiment, out=Path(folder) / "run")
-        return {"row": _row(run), "details": _details(run), "validation": _validation(run)}
+        details = {**_details(run), **(_leaks(run) if experiment.engine.keep_answers else {})}
+        return {"row": _row(run), "details": details, "validation": _validation(run)}
 
 
 def _row(run: Run) -> dict[str, Any]:
@@ -57,6 +58,17 @@ def _details(run: Run) -> dict[str, Any]:
         },
         **{name: run.summary[name] for name in ("attack", "privacy") if name in run.summary},
     }
+
+
+def _leaks(run: Run) -> dict[str, Any]:
+    """What the answers of a run that kept them give away."""
+    from potluck.analysis.leak import find_leaks
+
+    found = find_leaks(run.path).stored()
+    rounded = [
+        {**one, "score": round(one["score"], 5), "chance": round(one["chance"], 5)} for one in found["scores"]
+    ]
+    return {"leaks": {**found, "scores": rounded}}
 
 
 def _clock(run: Run) -> list[tuple[float, float]]:

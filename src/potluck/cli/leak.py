@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -25,8 +24,10 @@ def leak(
     for heading, side in (("question", "left"), ("score", "right"), ("chance", "right"), ("cases", "right")):
         table.add_column(heading, justify="left" if side == "left" else "right")
     table.add_column("from")
-    for one in found:
+    for one in found.scores:
         table.add_row(one.question, f"{one.score:.3f}", f"{one.chance:.3f}", str(one.cases), one.way)
-    Console().print(table if found else "Nothing was sent that these questions can be asked of.")
-    write_files(run, {"leaks.json": json.dumps([asdict(one) for one in found], indent=1) + "\n"})
+    Console().print(table if found.scores else "Nothing was sent that these questions can be asked of.")
+    for sentence in found.skipped:
+        typer.echo(sentence)
+    write_files(run, {"leaks.json": json.dumps(found.stored(), indent=1) + "\n"})
     typer.echo(f"Scores: {run / 'leaks.json'}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,31 +10,26 @@ import torch
 from torch import Tensor
 
 from potluck.analysis.leak.classes import class_scores, told_shares
-from potluck.analysis.leak.members import auc_and_rate, identified, membership_signals
+from potluck.analysis.leak.finding import Findings, Leak
+from potluck.analysis.leak.invert import find_pictures
+from potluck.analysis.leak.members import auc_and_rate, identified, membership_signals, size_words
 from potluck.analysis.leak.seen import parts
+from potluck.core.random import one_thread
 from potluck.runs.answers import Kept, read_answers
 from potluck.runs.ended import Ended, bring_back
 from potluck.runs.resolve import Parts
 
 
-@dataclass(frozen=True)
-class Leak:
-    """One question: how well it could be answered, how well by chance, from what, and over how many cases."""
-
-    question: str
-    score: float
-    chance: float
-    way: str
-    cases: int
-
-
-def find_leaks(run: Path, parts: Parts = Parts()) -> list[Leak]:
+def find_leaks(run: Path, parts: Parts = Parts()) -> Findings:
     """What the answers of a run give away. The truth is taken from the run's own data and last checkpoint."""
     ended = bring_back(run, parts)
     by_client: dict[int, list[Kept]] = {}
     for one in read_answers(run, ended.resolved.method):
         by_client.setdefault(one.client, []).append(one)
-    return [*_classes(ended, by_client), *_members(ended, by_client), *_recognised(by_client)]
+    scores = [*_classes(ended, by_client), *_members(ended, by_client), *_recognised(by_client)]
+    with one_thread():
+        pictures = find_pictures(ended, by_client)
+    return Findings([*scores, *pictures.scores], pictures.shown, pictures.skipped)
 
 
 def _classes(ended: Ended, by_client: Mapping[int, Sequence[Kept]]) -> Iterator[Leak]:
@@ -71,10 +65,9 @@ def _members(ended: Ended, by_client: Mapping[int, Sequence[Kept]]) -> Iterator[
     if aucs:
         yield Leak("was a sample trained on? (AUC)", float(np.mean(aucs)), 0.5, way, len(aucs))
         yield Leak("… true positives at 1 % false ones", float(np.mean(rates)), 0.01, way, len(rates))
-    for (low, high), found in sorted(hits.items()):
-        many = f"{low}" if low == high else f"{low} to {high}" if high < 10**9 else f"{low} or more"
+    for size, found in sorted(hits.items()):
         score, chance = np.mean(found, axis=0).tolist()
-        text = f"is the sample nearest to a class vector its own? (classes of {many})"
+        text = f"is the sample nearest to a class vector its own? (classes of {size_words(size)})"
         yield Leak(text, score, chance, "nearest neighbour, with the client's model", len(found))
 
 

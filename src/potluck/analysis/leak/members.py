@@ -21,6 +21,17 @@ SIZES = ((1, 1), (2, 5), (6, 10**9))
 """Class sizes that are looked at apart: one sample, a few, many."""
 
 
+def size_of(samples: int) -> tuple[int, int]:
+    """The range of class sizes that a class with so many samples belongs to."""
+    return next(one for one in SIZES if one[0] <= samples <= one[1])
+
+
+def size_words(size: tuple[int, int]) -> str:
+    """A range of class sizes in words."""
+    low, high = size
+    return f"{low}" if low == high else f"{low} to {high}" if high < 10**9 else f"{low} or more"
+
+
 def _all(me: Client, function: Callable[[Tensor], Tensor], samples: Samples) -> tuple[Tensor, Tensor]:
     found = list(me.outputs(function, samples))
     return torch.cat([outputs for outputs, _ in found]), torch.cat([labels for _, labels in found])
@@ -88,7 +99,6 @@ def identified(
         mine = (own[labels == label] - row).norm(dim=1)
         theirs = torch.cat([(outputs[y == label] - row).norm(dim=1) for outputs, y in foreign])
         if len(mine) and len(theirs):
-            size = next(one for one in SIZES if one[0] <= len(mine) <= one[1])
             hit = float(mine.min() < theirs.min())
-            found.setdefault(size, []).append((hit, len(mine) / (len(mine) + len(theirs))))
+            found.setdefault(size_of(len(mine)), []).append((hit, len(mine) / (len(mine) + len(theirs))))
     return found

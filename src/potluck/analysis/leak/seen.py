@@ -52,6 +52,41 @@ def head_change(kept: Kept, classes: int) -> Tensor | None:
     return None
 
 
+def head_vectors(kept: Kept, classes: int) -> tuple[Tensor, Tensor] | None:
+    """What a head's training tells of the mean feature of each class (rows, labels), where the client's own travels.
+
+    A class's weights move by the sum of its samples' features, less a part of everybody's; its bias by how many they
+    are, less the same part. The class that lost most holds nothing but that part, so it is taken off, and the quotient
+    is a mean feature. Only classes whose bias grew are told of.
+    """
+    rules = [rule for kind in field_kinds(type(kept.answer)).values() for rule in kind.rules]
+    if not any(isinstance(rule, Like) and rule.what in ("head", "model") for rule in rules):
+        return None
+    moved = head_change(kept, classes)
+    weight = None if moved is None else _head_weight_change(kept, classes)
+    if moved is None or weight is None:
+        return None
+    least = moved.argmin()
+    labels = torch.nonzero(moved > max(0.0, float(moved[least]))).flatten()
+    return (weight[labels] - weight[least]) / (moved[labels] - moved[least])[:, None], labels
+
+
+def _head_weight_change(kept: Kept, classes: int) -> Tensor | None:
+    sent, got = (
+        {name.partition(".")[2]: tensor for name, tensor in payload.flatten()[0].items()}
+        for payload in (kept.answer, kept.message)
+    )
+    for name in ("weight", "head.weight"):
+        if (
+            name in sent
+            and name in got
+            and sent[name].shape == got[name].shape
+            and len(sent[name]) == classes
+        ):
+            return sent[name] - got[name]
+    return None
+
+
 def whole_model(kept: Kept, learned: Iterable[str]) -> dict[str, Tensor] | None:
     """The weights of the client's own model, where all of them travel both ways in one form; changes do not."""
     if type(kept.answer) is not type(kept.message):

@@ -1,0 +1,214 @@
+"""Pictures from answers: scores and decoders worked out by hand, and runs whose pictures are known beforehand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import potluck
+from potluck.analysis.leak import Findings, find_leaks, read_shown
+from potluck.analysis.leak.decoder import learn_decoder
+from potluck.analysis.leak.finding import Shown
+from potluck.analysis.leak.invert import WITH, Case, judge
+from potluck.analysis.leak.pictures import Shades, are_pictures, psnr, ssim
+from potluck.analysis.leak.seen import head_vectors
+from potluck.core.random import generator
+from potluck.data import Data
+from potluck.kit import Head
+from potluck.methods.fedproto import Prototypes
+from potluck.runs.answers import Kept
+from potluck.runs.resolve import Parts
+
+
+def grey(value: float) -> Tensor:
+    return torch.full((1, 8, 8), value)
+
+
+def drawn(count: int, name: str) -> Tensor:
+    return torch.rand(count, 1, 4, 4, generator=generator(name), dtype=torch.float64)
+
+
+def test_psnr_by_hand():
+    assert psnr(grey(0.5), grey(0.4)) == pytest.approx(20.0, abs=1e-5)  # a mean square of 0.01
+    assert psnr(grey(0.0), grey(1.0)) == pytest.approx(0.0)
+    assert psnr(grey(0.3), grey(0.3)) == 60.0
+
+
+def test_ssim_by_hand():
+    picture = drawn(1, "ssim")[0]
+    assert ssim(picture, picture) == pytest.approx(1.0)
+    # Without any structure only the means count: (2ab + C₁) / (a² + b² + C₁).
+    assert ssim(grey(0.2), grey(0.8)) == pytest.approx((0.32 + 1e-4) / (0.68 + 1e-4), abs=1e-5)
+    # Turned over around one half: means are equal, the covariance is minus the variance (one half squared).
+    board = (torch.arange(4)[:, None] + torch.arange(4)) % 2 * 1.0
+    assert ssim(board[None], 1 - board[None]) == pytest.approx((-0.5 + 9e-4) / (0.5 + 9e-4))
+
+
+def test_shades_put_every_channel_between_black_and_white():
+    x = torch.stack([grey(-2.0), grey(2.0)]).expand(2, 3, 8, 8).clone()
+    x[:, 1] *= 10
+    x[:, 2] = 7.0
+    found = Shades.of(x)
+    assert found.pictures(x)[1, :2].unique().tolist() == [1.0]
+    assert found.pictures(x)[:, 2].unique().tolist() == [0.0]  # a channel that says nothing
+    assert found.pictures(torch.zeros(1, 3, 8, 8))[0, 0, 0, 0] == 0.5
+    assert found.pictures(x + 99).max() == 1.0
+    assert are_pictures((3, 32, 32), None)
+    assert not any(are_pictures(shape, words) for shape, words in (((6, 128), None), ((1, 8, 8), 50)))
+
+
+def test_a_decoder_recovers_samples_and_means_of_a_linear_extractor():
+    """Sixteen pixels, an invertible map: nothing is lost, so nothing is hidden."""
+    known, mine = drawn(200, "known"), drawn(5, "mine")
+    labels = torch.arange(200) % 2
+    shuffled = torch.randn(16, 16, generator=generator("map"), dtype=torch.float64)
+
+    def extractor(x: Tensor) -> Tensor:
+        return x.flatten(1) @ shuffled + 3
+
+    decode = learn_decoder(extractor(known), known, labels, 2)
+    single = decode(extractor(mine), torch.tensor([0, 1, 0, 1, 0]))
+    assert float((single - mine).abs().max()) < 1 / 255  # no shade is wrong
+    mean = decode(extractor(mine).mean(0, keepdim=True), torch.tensor([1]))
+    assert float((mean - mine.mean(0)).abs().max()) < 1 / 255  # no shade is wrong
+
+
+def test_a_decoder_without_anything_to_go_by_gives_the_usual_picture():
+    known, labels = drawn(60, "blind"), torch.arange(60) % 3
+    decode = learn_decoder(torch.ones(60, 5), known, labels, 4)
+    found = decode(torch.ones(4, 5), torch.arange(4))
+    assert torch.allclose(found[0], known[labels == 0].mean(0))
+    assert torch.allclose(found[3], known.mean(0))  # a class of which nothing is known
+
+
+def test_a_decoder_of_few_samples_does_not_believe_what_it_has_learned_by_heart():
+    """As many features as samples fit any picture; of noise nothing but the mean picture is worth keeping."""
+    known, labels = drawn(30, "few"), torch.zeros(30, dtype=torch.int64)
+    noise = torch.randn(60, 40, generator=generator("noise"))
+    decode = learn_decoder(noise[:30], known, labels, 1)
+    found = decode(noise[30:], labels)
+    assert float((found - known.mean(0)).square().mean()) < 0.1 * float(
+        (known - known.mean(0)).square().mean()
+    )
+
+
+def test_a_vector_that_is_far_from_its_class_is_believed_as_far_as_samples_go():
+    known, labels = drawn(50, "far"), torch.zeros(50, dtype=torch.int64)
+    decode = learn_decoder(known.flatten(1), known, labels, 1)
+    near = known.flatten(1).mean(0)
+    way = torch.ones(1, 16)
+    assert torch.allclose(decode(near + 1e3 * way, labels[:1]), decode(near + 1e6 * way, labels[:1]))
+    assert decode(torch.full((1, 16), float("nan")), labels[:1]).isfinite().all()
+
+
+def test_a_head_tells_mean_features_by_what_its_weights_and_bias_learned():
+    """Three samples (2, 0) of class 0, one (0, 4) of class 1; at scores of 0 every class is given a third of each."""
+    sums = torch.tensor([[6.0, 0.0], [0.0, 4.0], [0.0, 0.0]])
+    counts = torch.tensor([3.0, 1.0, 0.0])
+    step = {"weight": sums - sums.sum(0) / 3, "bias": counts - counts.sum() / 3}
+    before = {"weight": torch.ones(3, 2), "bias": torch.ones(3)}
+    after = {name: before[name] + 0.1 * step[name] for name in step}
+    found = head_vectors(Kept(0, 0, Head(before), Head(after)), 3)
+    assert found is not None
+    assert found[1].tolist() == [0]  # one sample of four is less than a third: its bias fell
+    assert torch.allclose(found[0], torch.tensor([[2.0, 0.0]]), atol=1e-5)
+    means = Prototypes(torch.zeros(1, 2), torch.tensor([0]))
+    assert head_vectors(Kept(0, 0, means, means), 3) is None
+
+
+def test_pictures_stand_beside_what_chance_would_give():
+    one = Case(0, 5, torch.stack([grey(0.5)]), torch.stack([grey(0.9)]), grey(0.4), {WITH: grey(0.49)})
+    two = Case(1, 5, torch.stack([grey(0.2), grey(0.4)]), torch.stack([grey(0.3), grey(0.9)]), grey(0.4),
+               {WITH: grey(0.3)})  # fmt: skip
+    found = {leak.question: leak for leak in judge([one, two], WITH, "by hand")}
+    alone = found["inverted with the extractor, classes of 1: PSNR in dB"]
+    assert (alone.score, alone.chance, alone.cases) == (
+        pytest.approx(40, abs=1e-3),
+        pytest.approx(20, abs=1e-3),
+        1,
+    )
+    several = found["inverted with the extractor, classes of 2 to 5: PSNR in dB"]
+    assert (several.score, several.chance) == (60.0, pytest.approx(20, abs=1e-3))  # the mean of both is 0.3
+    nearest = found["inverted with the extractor, nearest of two or more samples: PSNR in dB"]
+    assert (nearest.score, nearest.chance) == (
+        pytest.approx(20, abs=1e-3),
+        60.0,
+    )  # another's sample is nearer
+    assert nearest.cases == 1
+    assert found["inverted with the extractor, classes of 1: SSIM"].score < 1
+
+
+def test_pictures_are_kept_in_256_shades():
+    shown = Shown(3, 1, 2, {"its mean picture": grey(0.2), WITH: grey(1.0)})
+    back = read_shown(shown.stored())
+    assert back["its mean picture"].shape == (1, 8, 8)
+    assert {name: each.max() for name, each in back.items()} == {"its mean picture": 51, WITH: 255}
+
+
+def look(tmp_path: Path, method: str, **more: Any) -> Findings:
+    settings = {
+        "data": {"limit": 300},
+        "clients": 5,
+        "rounds": 2,
+        "engine": "serial",
+        "models": "small-mlp",
+        **more,
+    }
+    return find_leaks(potluck.run(method, out=tmp_path / method, keep_answers=True, **settings).path)
+
+
+def test_class_means_show_single_samples_to_who_has_the_extractor(tmp_path: Path):
+    found = look(tmp_path, "fedproto", partition="dirichlet:0.3", training={"epochs": 2})
+    scores = {leak.question: leak for leak in found.scores}
+    for name in ("PSNR in dB", "SSIM"):
+        inside = scores[f"inverted with the extractor, classes of 1: {name}"]
+        outside = scores[f"inverted without it, classes of 1: {name}"]
+        assert inside.score > inside.chance
+        assert inside.score > outside.score
+        assert inside.chance == outside.chance  # the usual picture of the class, whoever looks
+    assert "the server's own" in outside.way
+    names = ["its mean picture", "its nearest sample", WITH, "without it", "usual for the class"]
+    assert list(found.shown[0].pictures) == names
+    assert found.shown[0].samples == 1
+    assert torch.equal(found.shown[0].pictures[names[0]], found.shown[0].pictures[names[1]])  # one sample
+    again = find_leaks(tmp_path / "fedproto")
+    assert again.stored() == found.stored()
+
+
+def test_clients_that_begin_alike_are_open_to_a_model_of_the_server(tmp_path: Path):
+    """With the same first weights and hardly any training, the server's own model is nearly the client's."""
+    same = {"names": ["small-mlp"], "same_init": True}
+    found = look(
+        tmp_path, "fedproto", models=same, partition="dirichlet:0.3", training={"lr": 1e-4, "epochs": 1}
+    )
+    scores = {leak.question: leak for leak in found.scores}
+    outside = scores["inverted without it, classes of 2 to 5: PSNR in dB"]
+    assert outside.score > outside.chance + 1
+
+
+def test_weights_bring_their_extractor_along(tmp_path: Path):
+    found = look(tmp_path, "fedavg")
+    asked = [leak for leak in found.scores if leak.question.startswith("inverted")]
+    assert asked
+    assert {leak.way for leak in asked} == {"what its head learned, through the weights it sent"}
+    assert not any("without" in leak.question for leak in asked)
+    assert all(math.isfinite(leak.score) for leak in asked)
+
+
+def test_what_cannot_be_inverted_is_said_in_a_line(tmp_path: Path):
+    assert look(tmp_path, "fedmd").skipped == [
+        "No pictures were made: nothing that was sent is a vector of one class."
+    ]
+    x = torch.rand(60, 6, generator=generator("table"))
+    data = Data("table", x, (x[:, 0] > 0.5).long(), 2, (6,))
+    run = potluck.run("fedproto", data=data, clients=2, rounds=1, engine="serial", models="mlp3", keep_answers=True,
+                      out=tmp_path / "table")  # fmt: skip
+    found = find_leaks(run.path, Parts(data=data))
+    assert found.skipped == ["No pictures were made: the samples, of shape 6, are no images."]
+    assert not found.shown
+    assert found.scores
