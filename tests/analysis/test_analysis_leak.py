@@ -13,7 +13,7 @@ import torch
 import potluck
 from potluck.analysis.leak import Leak, find_leaks
 from potluck.analysis.leak.classes import class_scores, told_shares
-from potluck.analysis.leak.members import auc_and_rate
+from potluck.analysis.leak.members import auc_and_rate, rate_by_chance
 from potluck.core.errors import PotluckError
 from potluck.kit import Head
 from potluck.methods.fedgen import HeadAndCounts, HeadAndGenerator
@@ -68,6 +68,15 @@ def test_areas_and_rates_by_hand():
     assert auc_and_rate(np.array([1.0, 4.0]), np.array([2.0, 3.0])) == (0.5, 0.5)  # 4 is above all, 1 below
     assert auc_and_rate(np.array([2.0, 2.0]), np.array([2.0, 2.0])) == (0.5, 0.0)
     assert auc_and_rate(np.array([np.nan, 4.0]), np.array([2.0, 3.0]))[0] == 0.5
+
+
+def test_the_rate_by_chance_knows_how_few_samples_it_rests_on():
+    """The share of members above the highest of n equal others is 1 / (n + 1), not one hundredth."""
+    assert [rate_by_chance(n) for n in (1, 19, 99)] == [0.5, 0.05, 0.01]
+    assert [rate_by_chance(n) for n in (100, 299)] == [pytest.approx(2 / 101), pytest.approx(3 / 300)]
+    rng = np.random.default_rng(0)
+    drawn = [auc_and_rate(rng.normal(size=40), rng.normal(size=19))[1] for _ in range(400)]
+    assert np.mean(drawn) == pytest.approx(0.05, abs=0.015)
 
 
 def kept(tmp_path: Path, method: str, **more: Any) -> dict[str, Leak]:

@@ -12,7 +12,13 @@ from torch import Tensor
 from potluck.analysis.leak.classes import class_scores, told_shares
 from potluck.analysis.leak.finding import Findings, Leak
 from potluck.analysis.leak.invert import find_pictures
-from potluck.analysis.leak.members import auc_and_rate, identified, membership_signals, size_words
+from potluck.analysis.leak.members import (
+    auc_and_rate,
+    identified,
+    membership_signals,
+    rate_by_chance,
+    size_words,
+)
 from potluck.analysis.leak.seen import parts
 from potluck.core.random import one_thread
 from potluck.runs.answers import Kept, read_answers
@@ -49,7 +55,7 @@ def _classes(ended: Ended, by_client: Mapping[int, Sequence[Kept]]) -> Iterator[
 
 
 def _members(ended: Ended, by_client: Mapping[int, Sequence[Kept]]) -> Iterator[Leak]:
-    aucs, rates, way = list[float](), list[float](), ""
+    aucs, rates, usual, way = list[float](), list[float](), list[float](), ""
     hits: dict[tuple[int, int], list[tuple[float, float]]] = {}
     members = ended.resolved.federation.members
     for client, kept in by_client.items():
@@ -58,13 +64,20 @@ def _members(ended: Ended, by_client: Mapping[int, Sequence[Kept]]) -> Iterator[
             auc, rate = auc_and_rate(*signals[:2])
             aucs.append(auc)
             rates.append(rate)
+            usual.append(rate_by_chance(len(signals[1])))
             way = signals[2]
         others = [one.train for index, one in enumerate(members) if index != client]
         for size, found in identified(me, last.answer, others).items():
             hits.setdefault(size, []).extend(found)
     if aucs:
         yield Leak("was a sample trained on? (AUC)", float(np.mean(aucs)), 0.5, way, len(aucs))
-        yield Leak("… true positives at 1 % false ones", float(np.mean(rates)), 0.01, way, len(rates))
+        yield Leak(
+            "… true positives at 1 % false ones",
+            float(np.mean(rates)),
+            float(np.mean(usual)),
+            way,
+            len(rates),
+        )
     for size, found in sorted(hits.items()):
         score, chance = np.mean(found, axis=0).tolist()
         text = f"is the sample nearest to a class vector its own? (classes of {size_words(size)})"

@@ -81,6 +81,15 @@ def auc_and_rate(inside: Signal, outside: Signal) -> tuple[float, float]:
     return float(roc_auc_score(truth, signal)), float(true[false <= 0.01].max())
 
 
+def rate_by_chance(outside: int) -> float:
+    """What that rate comes to where signals tell nothing: of few samples outside, one hundredth is less than one.
+
+    The threshold then is the highest of `outside` signals (or the second highest from 100 on, and so on), and the share
+    of others above the k-th highest of n is k / (n + 1) in expectation.
+    """
+    return (outside // 100 + 1) / (outside + 1)
+
+
 def identified(
     me: Client, answer: Payload, others: Sequence[Samples]
 ) -> dict[tuple[int, int], list[tuple[float, float]]]:
