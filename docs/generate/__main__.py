@@ -29,6 +29,8 @@ def main() -> None:
         path = DOCS / f"{name}.md"
         path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")
     (DOCS / "claims.md").write_text(claims.page(), encoding="utf-8")
+    readme = DOCS.parent / "README.md"
+    readme.write_text(papers.summarised(readme.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

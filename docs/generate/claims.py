@@ -8,22 +8,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from generate.evidence import FAILS, RESULTS, VERDICTS, Finding, finding
+from generate.evidence import FAILS, NOTHING, RESULTS, VERDICTS, Finding, finding
 from generate.text import table
 
 LEDGER = Path(__file__).parents[1] / "tables" / "claims.toml"
 ABOUT = """\
 Every claim of the five papers' abstracts, experiments and conclusions, in our words, with what was run to test it and what came out. Made by
 `make pages` from `docs/tables/claims.toml` (the claims and their tests) and the files in `results/` (the numbers); a test fails when this page
-and the data disagree. [Reproduce](reproduce.md) has the papers' tables beside these runs, [the benchmark](benchmark.md) the tasks of the suite `cpu`,
-where every method is tuned alike over three seeds.
+and the data disagree. [Reproduce](reproduce.md) has the papers' tables beside these runs; [the benchmark](benchmark.md) has the suite `cpu`, where every
+method is tuned alike; the suites `gain`, `usual` and `asynchrony` are [when it helps](when-it-helps.md), [as they come](usual.md) and
+[asynchrony](asynchrony.md).
 
-What the verdicts mean: *holds here*: ahead by more than chance in half of the places that were measured, and behind by more in none; *does not hold
-here*: behind somewhere, or (on the benchmark) level in most places, with the reason as far as it was found; *not at this scale*: not told
-apart by one run, or a target was not reached. More than chance is a point of accuracy over the benchmark's seeds, two points in a table's single runs;
-*needs a GPU*: not run, too large for two cores or without its data; *not testable*: no
-experiment of this kind can show it. The papers' tables were run once, with few images, few rounds and small networks: a claim that does not hold here may
-well hold at the size of its paper, and one that holds here may be luck."""
+**What a verdict takes.** A difference stands as *+3.0 ± 1.2*: chance reaches 1.2 points, so that three are more than chance. Over several seeds this is the
+95 % interval of the difference on the same seeds and clients (by its spread over seeds, pooled over the tasks of a line), and a point at the least; with one seed it is
+two standard errors of two shares right among as many test samples as there were, and a point at the least (two points for trials of the tuning). It is the reach of chance in *testing*: what another seed would
+change in training is not in it, and verdicts of one seed say so.
+
+* *holds here*: ahead by more than chance in the mean over the places that were measured (*together*, against the rival that is best on average), and behind by more
+  than chance in none;
+* *does not hold here*: behind by more than chance somewhere or together, or a lead of one point (of the paper's smallest, where a line says how much) excluded together; with the reason as far as it was found;
+* *not at this scale*: chance reaches further than the difference, or a target was not reached;
+* *needs a GPU*: not run, too large for two cores or without its data; *not run yet*: small enough, and no rows so far;
+* *not testable*: no experiment of this kind can show it.
+
+The papers' tables were run with few images, few rounds and small networks: a claim that does not hold here may well hold at the size of its paper, and one that
+holds here on one seed may be luck."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,8 @@ class Claim:
     why: str = ""
     test: Mapping[str, Any] | None = None
     verdict: str = ""
+    because: Mapping[str, Any] | None = None
+    """A test whose figure supports the reason."""
 
     @property
     def command(self) -> str:
@@ -69,7 +80,7 @@ def page(results: Path = RESULTS) -> str:
     papers = list(dict.fromkeys(claim.paper for claim, _ in found))
     parts = ["# What the papers claim, and what was found", ABOUT, _overview(papers, found)]
     for paper in papers:
-        rows = [_row(claim, one) for claim, one in found if claim.paper == paper]
+        rows = [_row(claim, one, results) for claim, one in found if claim.paper == paper]
         parts.append(f"## {paper}\n\n" + table(("claim", "where", "verdict", "found"), rows))
     return "\n\n".join(parts) + "\n"
 
@@ -90,10 +101,21 @@ def _overview(papers: list[str], found: list[tuple[Claim, Finding]]) -> str:
     return table(("paper", *verdicts), [*rows, total], numbers=range(1, len(verdicts) + 1))
 
 
-def _row(claim: Claim, one: Finding) -> tuple[str, str, str, str]:
+def _row(claim: Claim, one: Finding, results: Path) -> tuple[str, str, str, str]:
     words = [one.figure and f"{one.figure}."]
     if claim.test is None or one.verdict == FAILS:
-        words.append(claim.why)
+        words += [claim.why, _support(claim, results)]
     if claim.command:
         words.append(f"`{claim.command}`")
-    return claim.says, claim.place, f"**{one.verdict}**", " ".join(word for word in words if word)
+    verdict = f"**{one.verdict}**" + (f", {_counted(one.seeds)}" if one.seeds else "")
+    return claim.says, claim.place, verdict, " ".join(word for word in words if word)
+
+
+def _support(claim: Claim, results: Path) -> str:
+    """The figure behind a reason, where there are rows for it."""
+    found = finding(claim.because, results) if claim.because else NOTHING
+    return f"(Beside it: {found.figure}.)" if found is not NOTHING else ""
+
+
+def _counted(seeds: int) -> str:
+    return "one seed" if seeds == 1 else f"{seeds} seeds"

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from generate.scores import FLOOR, Score, Scores, client_shares, margins, read_scores
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-LEVEL = {"recipe": 2.0, "suite": 1.0}
-"""Points of accuracy within which two are not told apart: by one run on a thousand test samples, by three seeds."""
 
 HOLDS, FAILS, UNTOLD = "holds here", "does not hold here", "not at this scale"
 GPU, UNTESTABLE, NOT_RUN = "needs a GPU", "not testable", "not run yet"
 VERDICTS = (HOLDS, FAILS, UNTOLD, GPU, UNTESTABLE, NOT_RUN)
 
-Scores = dict[str, dict[str, float]]
-"""For each place (a column of a table, a task of a suite) what each contender got there."""
-
 
 @dataclass(frozen=True)
 class Finding:
-    """What came out, and what follows for the claim."""
+    """What came out, what follows for the claim, and by how many seeds (0 where seeds do not matter)."""
 
     figure: str
     verdict: str
+    seeds: int = 0
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A difference in points, how large it must be to be more than chance, and what it is between."""
+
+    place: str
+    points: float
+    margin: float
+    rival: str = ""
+
+    def __str__(self) -> str:
+        whose = f" ({self.rival})" if self.rival else ""
+        return f"{self.place} {round(self.points, 1) + 0.0:+.1f} ± {self.margin:.1f}{whose}"
 
 
 NOTHING = Finding("nothing stored", NOT_RUN)
@@ -36,76 +46,14 @@ NOTHING = Finding("nothing stored", NOT_RUN)
 
 def finding(test: Mapping[str, Any], results: Path = RESULTS) -> Finding:
     """Judge a claim's test by the stored results."""
-    scores = _scores(test, results)
+    if "better" in test:
+        return _shares(test, client_shares(test, results))
+    scores = read_scores(test, results)
     (kind,) = (name for name in JUDGES if name in test)
     return JUDGES[kind](test, scores)
 
 
-def _scores(test: Mapping[str, Any], results: Path) -> Scores:
-    sources = {"recipe": _table_scores, "suite": _suite_scores, "trials": _trial_scores}
-    (source,) = (sources[name] for name in sources if name in test)
-    return source(test, results)
-
-
-def _table_scores(test: Mapping[str, Any], results: Path) -> Scores:
-    """Cells of a recipe, means over seeds; with `value = "seconds"` processor time instead of what was measured."""
-    from potluck.recipes.measures import TO_TARGET
-    from potluck.recipes.recipe import NO_CELL, find_recipe
-    from potluck.recipes.store import read_cells, stored_table
-
-    recipe, cells = find_recipe(test["recipe"]), read_cells(results / "papers.csv")
-    table = stored_table(recipe, "small", cells)
-    wanted = test.get("columns") or [n for n in recipe.columns if recipe.columns[n].measure == "best"]
-    found: Scores = {}
-    for name in wanted:
-        seconds = test.get("value") == "seconds"
-        means = {row: _mean(table, cells, row, name, seconds=seconds) for row in recipe.rows}
-        known = {row: value for row, value in means.items() if np.isfinite(value)}
-        run = {row for row in recipe.rows if recipe.printed(row, name) != NO_CELL}
-        if known.keys() == run or recipe.columns[name].measure in TO_TARGET:  # half a column tells nothing
-            found[recipe.heading(name)] = known
-    return found
-
-
-def _mean(table: Any, cells: list[Any], row: str, column: str, *, seconds: bool) -> float:
-    """A cell's mean over seeds, or the processor time that its runs took; nan where it is not stored."""
-    if not seconds:
-        return float(table.cell(row, column).mean) if column in table.columns else float("nan")
-    mine = (table.recipe.name, row, column)
-    spent = [one.core_seconds for one in cells if (one.recipe, one.row, one.column) == mine]
-    return float(np.mean([one for one in spent if one])) if any(spent) else float("nan")
-
-
-def _suite_scores(test: Mapping[str, Any], results: Path) -> Scores:
-    """Rows of a suite, means over seeds; accuracy in per cent, or `numbers` per client and round."""
-    from potluck.benchmark.store import Results
-
-    gathered: dict[str, dict[str, list[float]]] = {}
-    for row in Results.read(results, test["suite"]).rows:
-        if row.task in test.get("tasks", [row.task]):
-            numbers = test.get("value") == "numbers"
-            value = row.floats_up + row.floats_down if numbers else 100 * row.accuracy
-            gathered.setdefault(row.task, {}).setdefault(row.method, []).append(value)
-    return {
-        task: {method: float(np.mean(values)) for method, values in methods.items()}
-        for task, methods in gathered.items()
-    }
-
-
-def _trial_scores(test: Mapping[str, Any], results: Path) -> Scores:
-    """A method's tuning trials on each task: the best validation accuracy at each value of an option, in per cent."""
-    from potluck.benchmark.store import Results
-
-    found: Scores = {}
-    for trial in Results.read(results, test["trials"]).trials:
-        value = json.loads(trial.settings).get(test["option"])
-        if trial.method == test["method"] and value is not None and trial.validation is not None:
-            there = found.setdefault(trial.task, {})
-            there[str(value)] = max(there.get(str(value), 0.0), 100 * trial.validation)
-    return found
-
-
-def _rivals(test: Mapping[str, Any], mine: str, there: Mapping[str, float]) -> list[str]:
+def _rivals(test: Mapping[str, Any], mine: str, there: Mapping[str, Score]) -> list[str]:
     wanted = test.get("of", "others")
     without = (mine, *test.get("without", ()))
     return [name for name in there if (name not in without if wanted == "others" else name in wanted)]
@@ -113,42 +61,118 @@ def _rivals(test: Mapping[str, Any], mine: str, there: Mapping[str, float]) -> l
 
 def _ahead(test: Mapping[str, Any], scores: Scores) -> Finding:
     """Whether one contender is ahead of the best rival everywhere."""
-    return _gaps(test["ahead"], test, scores, lambda rivals: max(rivals, key=lambda one: one[1]), 1)
+    return _against(test["ahead"], test, scores, max, 1)
 
 
 def _behind(test: Mapping[str, Any], scores: Scores) -> Finding:
     """Whether one contender is behind the worst rival everywhere."""
-    return _gaps(test["behind"], test, scores, lambda rivals: min(rivals, key=lambda one: one[1]), -1)
+    return _against(test["behind"], test, scores, min, -1)
 
 
-def _gaps(
-    mine: str,
-    test: Mapping[str, Any],
-    scores: Scores,
-    choose: Callable[[list[tuple[str, float]]], tuple[str, float]],
-    sign: int,
+def _against(
+    mine: str, test: Mapping[str, Any], scores: Scores, choose: Callable[..., str], sign: int
 ) -> Finding:
-    gaps: list[tuple[str, str, float]] = []
-    for place, there in scores.items():
-        rivals = [(name, there[name]) for name in _rivals(test, mine, there)]
-        if mine in there and rivals:
-            rival, value = choose(rivals)
-            gaps.append((place, rival, there[mine] - value))
+    places = {
+        place: (there, rivals)
+        for place, there in scores.items()
+        if mine in there and (rivals := _rivals(test, mine, there))
+    }
+    found = []
+    for place, (there, rivals) in places.items():
+        rival = choose(rivals, key=lambda name: there[name].mean)
+        found.append((place, rival, (there[mine], there[rival])))
+    gaps = _gaps(found)
     if not gaps:
         return NOTHING
-    told = "; ".join(f"{place} {gap:+.1f} ({rival})" for place, rival, gap in gaps)
-    verdict = _told([sign * gap for *_, gap in gaps], "suite" if "suite" in test else "recipe")
-    return Finding(f"lead of {mine} in points: {told}", verdict)
+    shared = [
+        name
+        for name in next(iter(places.values()))[1]
+        if all(name in rivals for _, rivals in places.values())
+    ]
+    everywhere = list[Gap]()
+    if shared:  # one rival for all places: the best on average
+        rival = choose(shared, key=lambda name: sum(there[name].mean for there, _ in places.values()))
+        everywhere = _gaps(
+            [(place, rival, (there[mine], there[rival])) for place, (there, _) in places.items()]
+        )
+    whole = _together(everywhere or gaps, rival if shared else "")
+    told = "; ".join(map(str, [*gaps, *([whole] if len(gaps) > 1 else [])]))
+    verdict = _told(gaps, whole, sign, test.get("by", 1.0))
+    return Finding(f"lead of {mine} in points: {told}", verdict, _seeds(pair for *_, pair in found))
 
 
-def _told(gaps: list[float], source: str) -> str:
-    """Behind nowhere and ahead in half of the places holds; level in more of them fails where seeds are several."""
-    level = LEVEL[source]
-    if any(gap < -level for gap in gaps):
+def _together(gaps: Sequence[Gap], rival: str = "") -> Gap:
+    """The mean over places that have nothing in common, and how far chance reaches in it."""
+    reach = math.sqrt(sum(gap.margin**2 for gap in gaps)) / len(gaps)
+    return Gap("together", sum(gap.points for gap in gaps) / len(gaps), max(FLOOR, reach), rival)
+
+
+def _alike(gaps: Sequence[Gap]) -> Gap:
+    """The mean over contenders on the same samples: chance is theirs in common, and does not shrink with their number."""
+    return Gap(
+        "together",
+        sum(gap.points for gap in gaps) / len(gaps),
+        max(FLOOR, sum(gap.margin for gap in gaps) / len(gaps)),
+    )
+
+
+def _gaps(found: Sequence[tuple[str, str, tuple[Score, Score]]]) -> list[Gap]:
+    reach = margins([pair for *_, pair in found])
+    return [
+        Gap(place, _difference(*pair), margin, rival)
+        for (place, rival, pair), margin in zip(found, reach, strict=True)
+    ]
+
+
+def _difference(mine: Score, rival: Score) -> float:
+    """Over the seeds that both have; else of the means."""
+    common = [seed for seed in mine.by_seed if seed in rival.by_seed]
+    if not common:
+        return mine.mean - rival.mean
+    return sum(mine.by_seed[seed] - rival.by_seed[seed] for seed in common) / len(common)
+
+
+def _seeds(pairs: Any) -> int:
+    return min(len(score.by_seed) for pair in pairs for score in pair)
+
+
+def _told(gaps: Sequence[Gap], whole: Gap, sign: int = 1, claimed: float = 1.0) -> str:
+    """Ahead on the whole and behind nowhere holds; behind somewhere or on the whole fails, and so does a lead as
+    claimed that can be excluded on the whole. Else chance reaches too far."""
+    lead = sign * whole.points
+    if any(sign * gap.points < -gap.margin for gap in gaps) or lead + whole.margin < claimed:
         return FAILS
-    if 2 * sum(gap > level for gap in gaps) >= len(gaps):
-        return HOLDS
-    return FAILS if source == "suite" else UNTOLD
+    return HOLDS if lead > whole.margin else UNTOLD
+
+
+def _keeps(test: Mapping[str, Any], scores: Scores) -> Finding:
+    """Whether contenders do no worse in the first place of each pair than in the second, but for some points."""
+
+    def judge(gaps: Sequence[Gap]) -> str:
+        lost = any(gap.points < -max(gap.margin, test.get("within", 0)) for gap in gaps)
+        return FAILS if lost else HOLDS
+
+    return _pairwise(test["keeps"], test, scores, judge)
+
+
+def _falls(test: Mapping[str, Any], scores: Scores) -> Finding:
+    """Whether contenders do worse in the second place of each pair than in the first."""
+    return _pairwise(test["falls"], test, scores, lambda gaps: _told(gaps, _alike(gaps)))
+
+
+def _pairwise(
+    names: list[str], test: Mapping[str, Any], scores: Scores, judge: Callable[[Sequence[Gap]], str]
+) -> Finding:
+    found = [
+        (f"{first} less {second}", name, (scores[first][name], scores[second][name]))
+        for name in names
+        for first, second in test["pairs"]
+        if name in scores.get(first, {}) and name in scores.get(second, {})
+    ]
+    gaps = _gaps(found)
+    if not gaps:
+        return NOTHING
+    return Finding("in points: " + "; ".join(map(str, gaps)), judge(gaps), _seeds(pair for *_, pair in found))
 
 
 def _equals(test: Mapping[str, Any], scores: Scores) -> Finding:
@@ -158,12 +182,37 @@ def _equals(test: Mapping[str, Any], scores: Scores) -> Finding:
     recipe, told, same = find_recipe(test["recipe"]), [], True
     for name in test["columns"]:
         printed = float(recipe.printed(test["equals"], name).partition("±")[0])
-        here = scores.get(recipe.heading(name), {}).get(test["equals"])
-        if here is None:
+        score = scores.get(recipe.heading(name), {}).get(test["equals"])
+        if score is None:
             return NOTHING
-        same = same and abs(here - printed) <= test["within"] * printed
-        told.append(f"{recipe.heading(name)}: {here:,.2f}, printed {printed:,.2f}")
+        same = same and abs(score.mean - printed) <= test["within"] * printed
+        told.append(f"{recipe.heading(name)}: {score.mean:,.2f}, printed {printed:,.2f}")
     return Finding("; ".join(told), HOLDS if same else FAILS)
+
+
+def _ends(test: Mapping[str, Any], scores: Scores) -> Finding:
+    """Whether one contender's number ends near a value in each place."""
+    mine, told, near = test["ends"], [], []
+    for place, value in test["near"].items():
+        score = scores.get(place, {}).get(mine)
+        if score is not None:
+            near.append(abs(score.mean - value) <= test["within"])
+            told.append(f"{place} {score.mean:.2f}, claimed {value:g}")
+    if not told:
+        return NOTHING
+    return Finding(f"{mine}: " + "; ".join(told), HOLDS if all(near) else FAILS)
+
+
+def _shows(test: Mapping[str, Any], scores: Scores) -> Finding:
+    """Numbers as they are, to support a reason."""
+    what = test.get("value", "accuracy").removeprefix("note:")
+    told = [
+        f"{place} {name} {there[name].mean:.3g}"
+        for place, there in scores.items()
+        for name in test["shows"]
+        if name in there
+    ]
+    return Finding(f"{what}: " + "; ".join(told), HOLDS) if told else NOTHING
 
 
 def _part(test: Mapping[str, Any], scores: Scores) -> Finding:
@@ -171,8 +220,8 @@ def _part(test: Mapping[str, Any], scores: Scores) -> Finding:
     told, ratios = [], []
     for place, there in scores.items():
         for rival in _rivals(test, test["part"], there):
-            if test["part"] in there and there[rival]:
-                ratios.append(there[test["part"]] / there[rival])
+            if test["part"] in there and there[rival].mean:
+                ratios.append(there[test["part"]].mean / there[rival].mean)
                 told.append(f"{place} {_share(ratios[-1])} of {rival}'s")
     if not ratios:
         return NOTHING
@@ -189,60 +238,100 @@ def _spread(test: Mapping[str, Any], scores: Scores) -> Finding:
         place: [there[name] for name in test["spread"] or there if name in there]
         for place, there in scores.items()
     }
-    wide = {place: max(values) - min(values) for place, values in found.items() if len(values) > 1}
-    if not wide:
-        return NOTHING
-    told = "; ".join(f"{place}: {points:.1f} points apart" for place, points in wide.items())
-    return Finding(told, HOLDS if max(wide.values()) <= test["within"] else FAILS)
+    return _within(test["within"], {place: each for place, each in found.items() if len(each) > 1})
 
 
 def _steady(test: Mapping[str, Any], scores: Scores) -> Finding:
     """Whether one contender is within so many points of itself everywhere."""
     values = [there[test["steady"]] for there in scores.values() if test["steady"] in there]
-    if len(values) < 2:
+    return _within(
+        test["within"], {f"{test['steady']} over {len(values)} columns": values} if values[1:] else {}
+    )
+
+
+def _within(limit: float, found: Mapping[str, Sequence[Score]]) -> Finding:
+    """No further apart than a limit holds where chance reaches no further either; further, by more than chance, fails."""
+    ends = [(place, (max(each, key=_mean), min(each, key=_mean))) for place, each in found.items()]
+    gaps = _gaps([(place, "", pair) for place, pair in ends])
+    if not gaps:
         return NOTHING
-    apart = max(values) - min(values)
-    told = f"{test['steady']}: {min(values):.1f} to {max(values):.1f} over {len(values)} columns"
-    return Finding(told, HOLDS if apart <= test["within"] else FAILS)
+    told = "; ".join(f"{gap.place}: {gap.points:.1f} ± {gap.margin:.1f} points apart" for gap in gaps)
+    verdict = HOLDS if all(max(gap.points, gap.margin) <= limit for gap in gaps) else UNTOLD
+    if any(gap.points > max(limit, gap.margin) for gap in gaps):
+        verdict = FAILS
+    return Finding(told, verdict, _seeds(pair for _, pair in ends))
+
+
+def _mean(score: Score) -> float:
+    return score.mean
 
 
 def _reached(test: Mapping[str, Any], scores: Scores) -> Finding:
-    """Whether one contender needs less than every rival to reach a target; untold where it is not reached."""
-    mine, told, better = test["soonest"], [], []
+    """Whether one contender needs no more than every rival to reach a target; untold where it is not reached.
+
+    A tenth more than the soonest is within what seeds and the spacing of evaluations do; more, in half of the places, fails.
+    """
+    mine, told, ratios, used = test["soonest"], [], [], list[Score]()
     for place, there in scores.items():
-        rivals = {name: there[name] for name in _rivals(test, mine, there)}
+        rivals = {name: there[name].mean for name in _rivals(test, mine, there)}
         if mine in there:
             best = min(rivals, key=lambda name: rivals[name], default=None)
-            told.append(
-                f"{place}: {there[mine]:g}, {best} {rivals[best]:g}"
-                if best
-                else f"{place}: {there[mine]:g}, no other"
-            )
-            better.append(best is None or there[mine] <= rivals[best])
+            rest = f"{best} {_number(rivals[best])}" if best else "no other"
+            told.append(f"{place}: {_number(there[mine].mean)}, {rest}")
+            ratios.append(there[mine].mean / rivals[best] if best and rivals[best] else 1.0)
+            used += [there[mine], *([there[best]] if best else [])]
     if not told:
         return Finding("the target is not reached", UNTOLD)
-    return Finding(f"{mine}: " + "; ".join(told), HOLDS if all(better) else FAILS)
+    later = 2 * sum(ratio > 1.1 for ratio in ratios) >= len(ratios)
+    verdict = FAILS if later else HOLDS if max(ratios) <= 1 else UNTOLD
+    return Finding(f"{mine}: " + "; ".join(told), verdict, _seeds([used]))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _columns(test: Mapping[str, Any], scores: Scores) -> Finding:
     """Whether one column is above another for every row."""
     high, low = (scores.get(name, {}) for name in test["above"])
-    gaps = {row: high[row] - low[row] for row in test.get("rows", high) if row in high and row in low}
+    names = [row for row in test.get("rows", high) if row in high and row in low]
+    gaps = _gaps([(row, "", (high[row], low[row])) for row in names])
     if not gaps:
         return NOTHING
-    told = "; ".join(f"{row} {gap:+.1f}" for row, gap in gaps.items())
-    verdict = _told(list(gaps.values()), "recipe")
-    return Finding(f"{test['above'][0]} less {test['above'][1]} in points: {told}", verdict)
+    told = "; ".join(map(str, gaps))
+    seeds = _seeds((high[row], low[row]) for row in names)
+    verdict = _told(gaps, _alike(gaps))
+    return Finding(f"{test['above'][0]} less {test['above'][1]} in points: {told}", verdict, seeds)
+
+
+def _shares(test: Mapping[str, Any], found: Mapping[str, tuple[int, int]]) -> Finding:
+    """Whether at least a share of the clients is better off with one method than with another."""
+    if not found:
+        return NOTHING
+    told, verdicts = [], []
+    for task, (better, count) in found.items():
+        share = better / count
+        reach = 2 * math.sqrt(share * (1 - share) / count)
+        told.append(f"{task} {better} of {count}")
+        verdicts.append(
+            HOLDS if share >= test["least"] else FAILS if share + reach < test["least"] else UNTOLD
+        )
+    worst = next((one for one in (FAILS, UNTOLD) if one in verdicts), HOLDS)
+    return Finding(f"clients better off than with {test['than']}: " + "; ".join(told), worst)
 
 
 JUDGES: dict[str, Callable[[Mapping[str, Any], Scores], Finding]] = {
     "ahead": _ahead,
     "behind": _behind,
+    "keeps": _keeps,
+    "falls": _falls,
     "equals": _equals,
+    "ends": _ends,
+    "shows": _shows,
     "part": _part,
     "spread": _spread,
     "steady": _steady,
     "soonest": _reached,
     "above": _columns,
 }
-"""How a test is judged, by the word that names its contender."""
+"""How a test is judged, by the word that names its contender; `better` speaks of clients, not of scores."""

@@ -17,6 +17,60 @@ def renewed(page: str) -> str:
     return with_block(page, "papers", tables())
 
 
+def summarised(readme: str, results: Path = ROOT / "results") -> str:
+    """The front page with what the stored cells and the ledger come to, in a few sentences."""
+    return with_block(readme, "papers", f"{standing(results)}\n\n{_claims(results)}")
+
+
+def standing(results: Path) -> str:
+    """Which recipes were run, how far, with how many seeds, and how long that took."""
+    from potluck.recipes.recipe import find_recipe, recipe_names
+    from potluck.recipes.store import read_cells, stored_table
+
+    cells, whole, parts = read_cells(results / CELLS.name), [], []
+    for name in recipe_names():
+        recipe = find_recipe(name)
+        table = stored_table(recipe, SCALE, cells)
+        if table.values:
+            (whole if _is_whole(table) else parts).append(name)
+    seeds = len({one.seed for one in cells})
+    runs = f"{seeds} seeds" if seeds > 1 else "one seed"
+    who = f"{_listed(whole)} {'has' if len(whole) == 1 else 'have'} been" if whole else "none has been"
+    told = [f"Of the {len(recipe_names())} recipes {who} run whole at the small scale"]
+    told += [f"and {_listed(parts)} in part"] if parts else []
+    return (
+        f"{' '.join(told)}, with {runs}; none at its paper's size. The tables stand "
+        "[beside the printed numbers](docs/reproduce.md#measured-here)."
+    )
+
+
+def _is_whole(table: Any) -> bool:
+    return all(key in table.values for key in table.work) and len(table.columns) == len(table.recipe.columns)
+
+
+def _listed(names: list[str]) -> str:
+    last = f" and `{names[-1]}`" if len(names) > 1 else ""
+    return ", ".join(f"`{name}`" for name in (names[:-1] if last else names)) + last
+
+
+def _claims(results: Path) -> str:
+    """How many claims of the papers hold here, and what became of the others."""
+    from generate import claims
+    from generate.evidence import FAILS, GPU, HOLDS, NOT_RUN, UNTESTABLE, UNTOLD
+
+    found = [claims.judged(claim, results).verdict for claim in claims.ledger()]
+    words = {
+        HOLDS: "hold here",
+        FAILS: "do not",
+        UNTOLD: "cannot be told at this scale",
+        GPU: "need a GPU or data that was not at hand",
+        NOT_RUN: "have not been run yet",
+        UNTESTABLE: "no experiment can show",
+    }
+    told = [f"{found.count(verdict)} {text}" for verdict, text in words.items() if verdict in found]
+    return f"Of the {len(found)} claims of the five papers in [the ledger](docs/claims.md) {', '.join(told[:-1])}, and {told[-1]}."
+
+
 def tables() -> str:
     """Every recipe of which something is stored: both numbers side by side, what differs, and what made it."""
     from potluck.recipes.recipe import find_recipe
@@ -30,7 +84,14 @@ def tables() -> str:
     ]
     had = {table.work[key].data.name for table in found for key in table.values}
     parts = [_part(table, [one for one in cells if one.recipe == table.recipe.name], had) for table in found]
-    return "\n\n".join([_heading(cells), *parts])
+    return "\n\n".join([_heading(cells), *parts, _waiting({table.recipe.name for table in found})])
+
+
+def _waiting(run: set[str]) -> str:
+    from potluck.recipes.recipe import recipe_names
+
+    names = [f"`{name}`" for name in recipe_names() if name not in run]
+    return f"Nothing is stored of {', '.join(names)}." if names else "Something is stored of every recipe."
 
 
 def _heading(cells: list[Any]) -> str:

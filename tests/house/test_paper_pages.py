@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from generate import claims, papers
 from generate.evidence import FAILS, HOLDS, JUDGES, NOT_RUN, UNTOLD, finding
+from generate.scores import FLOOR, UNKNOWN, Score, margins, samples_tested
+from potluck.benchmark.store import Results, Row
 from potluck.methods import METHODS
 from potluck.recipes.recipe import find_recipe
+from potluck.recipes.reproduce import plan
 from potluck.recipes.store import StoredCell, add_cells, read_cells, stored_table
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +29,23 @@ def test_the_tables_are_those_of_the_stored_cells():
 
 def test_the_claims_are_judged_by_the_stored_results():
     assert (ROOT / "docs/claims.md").read_text() == claims.page(), DUE
+
+
+def test_the_front_page_says_what_the_stored_results_come_to():
+    page = (ROOT / "README.md").read_text()
+    assert papers.summarised(page) == page, DUE
+
+
+def test_a_recipe_is_whole_when_every_cell_of_it_is_stored(tmp_path: Path):
+    cells = [cell(row, column, 50) for row in ROWS for column in ("c10", "c100")]
+    add_cells(tmp_path / "papers.csv", cells[1:])
+    assert "none has been run whole at the small scale and `fedgh-ablation` in part" in papers.standing(
+        tmp_path
+    )
+    add_cells(tmp_path / "papers.csv", cells)
+    assert "recipes `fedgh-ablation` has been run whole at the small scale, with one seed" in papers.standing(
+        tmp_path
+    )
 
 
 def test_no_stored_cell_is_of_other_settings_than_its_recipe_has_now():
@@ -44,18 +67,26 @@ def test_a_claim_can_be_judged_and_a_verdict_against_it_has_a_reason(claim: clai
     assert claim.why or found.verdict in (HOLDS, UNTOLD, NOT_RUN)
     if claim.test is None:
         return
-    assert sum(name in claim.test for name in JUDGES) == 1
-    named = {claim.test[name] for name in JUDGES if isinstance(claim.test.get(name), str)}
-    rivals = claim.test.get("of", [])
-    named |= {*claim.test.get("without", []), *(rivals if rivals != "others" else [])}
-    there = find_recipe(claim.test["recipe"]).rows if "recipe" in claim.test else METHODS
-    assert named <= set(there), f"{named - set(there)} are not there"
+    for test in filter(None, (claim.test, claim.because)):
+        assert sum(name in test for name in (*JUDGES, "better")) == 1
+        there = find_recipe(test["recipe"]).rows if "recipe" in test else METHODS
+        assert contenders(test) <= set(there), f"{contenders(test) - set(there)} are not there"
+        columns = find_recipe(test["recipe"]).columns if "recipe" in test else ()
+        assert "recipe" not in test or set(test.get("columns", ())) <= set(columns)
+
+
+def contenders(test: Mapping[str, Any]) -> set[str]:
+    """Everybody whom a test names; the values of an option that trials are told apart by are not among them."""
+    words = {"ahead", "behind", "part", "soonest", "equals", "ends", "steady", "better", "than", "beside"}
+    one = {test[name] for name in words if name in test}
+    lists = ("keeps", "falls", "shows", "spread", "of", "without", "rows")
+    many = {name for key in lists if isinstance(test.get(key), list) for name in test[key]}
+    return one | many
 
 
 def cell(row: str, column: str, here: float, seconds: float = 1.0) -> StoredCell:
     recipe = find_recipe("fedgh-ablation")
     from potluck.benchmark.digests import experiment_digest
-    from potluck.recipes.reproduce import plan
 
     key = (row, recipe.columns[column].setting, 0)
     experiment = plan(recipe, "small").work[key]
@@ -75,17 +106,22 @@ ROWS = ["FedGH", "header never trained", "rate 0.001", "rate 0.1", "rate 1"]
         ({"ahead": "FedGH"}, [90, 80, 80, 80, 80], HOLDS),
         ({"ahead": "FedGH"}, [90, 80, 80, 80, 95], FAILS),
         ({"ahead": "FedGH"}, [90, 80, 80, 80, 88.5], UNTOLD),
+        ({"ahead": "FedGH", "by": 10}, [90, 80, 80, 80, 88.5], FAILS),  # so large a lead is excluded
         ({"ahead": "FedGH", "without": ["rate 1"]}, [90, 80, 80, 80, 95], HOLDS),
         ({"behind": "FedGH"}, [70, 80, 80, 80, 95], HOLDS),
         ({"ahead": "FedGH", "of": ["rate 1"]}, [90, 99, 99, 99, 80], HOLDS),
-        ({"spread": ROWS[2:], "within": 2}, [0, 50, 80, 81, 82], HOLDS),
-        ({"spread": ROWS[2:], "within": 2}, [0, 50, 80, 81, 83], FAILS),
+        ({"spread": ROWS[2:], "within": 4}, [0, 50, 80, 81, 82], HOLDS),  # chance reaches 3.5 points
+        ({"spread": ROWS[2:], "within": 2}, [0, 50, 80, 81, 82], UNTOLD),
+        ({"spread": ROWS[2:], "within": 2}, [0, 50, 80, 81, 83], UNTOLD),
+        ({"spread": ROWS[2:], "within": 2}, [0, 50, 80, 81, 84], FAILS),
         ({"part": "FedGH", "of": ["rate 1"], "below": 0.5}, [30, 80, 80, 80, 90], HOLDS),
         ({"part": "FedGH", "of": ["rate 1"], "below": 0.5}, [60, 80, 80, 80, 90], FAILS),
         ({"equals": "FedGH", "within": 0.01}, [97.6, 0, 0, 0, 0], HOLDS),
         ({"equals": "FedGH", "within": 0.01}, [90, 0, 0, 0, 0], FAILS),
         ({"soonest": "FedGH"}, [2, 3, 4, 5, 6], HOLDS),
         ({"soonest": "FedGH"}, [2, 3, 1, 5, 6], FAILS),
+        ({"soonest": "FedGH"}, [21, 30, 20, 50, 60], UNTOLD),
+        ({"shows": ["FedGH"]}, [2, 3, 1, 5, 6], HOLDS),
     ],
 )
 def test_verdicts_follow_from_numbers(tmp_path: Path, test: dict, values: list[float], verdict: str):
@@ -100,12 +136,103 @@ def test_one_row_is_followed_over_columns(tmp_path: Path):
     cells = [cell(row, "c10", 50 + 5 * place) for place, row in enumerate(ROWS)]
     cells += [cell(row, "c100", 51) for row in ROWS]
     add_cells(tmp_path / "papers.csv", cells)
-    test = {"recipe": "fedgh-ablation", "within": 2}
+    test = {"recipe": "fedgh-ablation", "within": 5}  # chance reaches 4.5 points
     assert finding({**test, "steady": "FedGH"}, tmp_path).verdict == HOLDS
     assert finding({**test, "steady": "rate 1"}, tmp_path).verdict == FAILS
     above = {"recipe": "fedgh-ablation", "above": ["CIFAR-10 acc", "CIFAR-100 acc"]}
     assert finding({**above, "rows": ["rate 1", "rate 0.1"]}, tmp_path).verdict == HOLDS
     assert finding({**above, "rows": ["FedGH"]}, tmp_path).verdict == UNTOLD
+
+
+def test_chance_reaches_as_far_as_seeds_and_test_samples_let_it():
+    half = Score({0: 50.0}, tested=1000)
+    assert margins([(half, half)]) == pytest.approx([200 * (2 * 0.25 / 1000) ** 0.5])  # two standard errors
+    assert margins([(Score({0: 50.0}), half)]) == [UNKNOWN]
+    assert margins([(Score({0: 100.0}, 1000), Score({0: 100.0}, 1000))]) == [FLOOR]
+    wide = (Score({0: 80, 1: 82, 2: 84}), Score({0: 78, 1: 79, 2: 80}))  # differences of 2, 3 and 4
+    assert margins([wide]) == pytest.approx(
+        [4.3027 * (1 / 3) ** 0.5], rel=1e-4
+    )  # t of two degrees of freedom
+    same = (Score({0: 80, 1: 70, 2: 60}), Score({0: 80, 1: 70, 2: 60}))
+    assert margins([wide, same]) == pytest.approx([2.7764 * (0.5 / 3) ** 0.5] * 2, rel=1e-4)
+    assert margins([same]) == [FLOOR]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "samples"),
+    [("fedgh-table3", "cifar10", 1000), ("fedgh-table1", "c10-n50", 333), ("fedin-table3", "iid", 500)],
+)
+def test_as_many_test_samples_as_a_round_looks_at(recipe: str, setting: str, samples: int):
+    """A quarter of 4,000; those of a third of the clients; the sixth of 3,000 that CIFAR-10 has to test with."""
+    work = plan(find_recipe(recipe), "small").work
+    assert {samples_tested(one) for (_, where, _), one in work.items() if where == setting} == {samples}
+
+
+def suite_row(task: str, method: str, seed: int, accuracy: float, **more: Any) -> Row:
+    values = {one.name: 0.0 if one.type.startswith("float") else "" for one in fields(Row)}
+    known = {"task": task, "method": method, "seed": seed, "accuracy": accuracy, "samples_per_job": 10.0}
+    return Row(**{**values, **known, "experiment": f"{task}-{method}-{seed}", **more})
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """Two tasks, two methods, three seeds; the first method is ten points ahead in one task and level in the other."""
+    results = Results(tmp_path, "cpu")
+    for seed in range(3):
+        for task, method, accuracy in (
+            ("easy", "fedgh", 0.8), ("easy", "fedproto", 0.7), ("hard", "fedgh", 0.5), ("hard", "fedproto", 0.5),
+        ):  # fmt: skip
+            row = suite_row(task, method, seed, accuracy + 0.01 * seed)
+            results.rows.append(row)
+            slow = 4 if method == "fedgh" else 2
+            results.details[row.experiment] = {
+                "curve": [[1, 0.1], [slow, accuracy + 0.01 * seed], [8, accuracy + 0.01 * seed]],
+                "clients": [accuracy, 0.3],
+                "notes": {"alpha": [[1, 1.0], [2, 0.9]]},
+            }
+    results.write()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("test", "verdict"),
+    [
+        ({"ahead": "fedgh", "of": ["fedproto"]}, HOLDS),  # in one of two places, behind in none
+        ({"ahead": "fedproto", "of": ["fedgh"]}, FAILS),
+        ({"ahead": "fedgh", "of": ["fedproto"], "tasks": ["hard"]}, UNTOLD),
+        ({"falls": ["fedgh", "fedproto"], "pairs": [["easy", "hard"]]}, HOLDS),
+        ({"keeps": ["fedgh"], "pairs": [["hard", "easy"]]}, FAILS),
+        ({"keeps": ["fedgh"], "pairs": [["hard", "easy"]], "within": 40}, HOLDS),
+        ({"ends": "fedgh", "value": "note:alpha", "near": {"easy": 0.85}, "within": 0.1}, HOLDS),
+        ({"ends": "fedgh", "value": "note:alpha", "near": {"easy": 0.5}, "within": 0.1}, FAILS),
+        ({"soonest": "fedproto", "of": ["fedgh"], "value": "rounds"}, HOLDS),
+        ({"soonest": "fedgh", "of": ["fedproto"], "value": "work"}, FAILS),
+        ({"better": "fedgh", "than": "fedproto", "least": 0.9}, FAILS),
+        ({"better": "fedgh", "than": "fedproto", "least": 0.5, "tasks": ["easy"]}, HOLDS),
+        ({"ahead": "fedgh", "of": ["fedmd"]}, NOT_RUN),
+    ],
+)
+def test_verdicts_follow_from_the_rows_of_a_suite(suite: Path, test: dict, verdict: str):
+    assert finding({"suite": "cpu", **test}, suite).verdict == verdict
+
+
+def test_a_verdict_says_how_many_seeds_it_has(suite: Path, tmp_path: Path):
+    test = {"suite": "cpu", "ahead": "fedgh", "of": ["fedproto"]}
+    assert finding(test, suite).seeds == 3
+    add_cells(tmp_path / "papers.csv", [cell(row, "c10", 50) for row in ROWS])
+    found = finding({"recipe": "fedgh-ablation", "columns": ["c10"], "ahead": "FedGH"}, tmp_path)
+    assert found.seeds == 1
+    claim = claims.Claim("FedGH", "5", "It is so.", test=test)
+    assert claims._row(claim, finding(test, suite), suite)[2] == "**holds here**, 3 seeds"
+
+
+def test_a_reason_is_supported_by_rows_where_there_are_some(suite: Path):
+    test = {"suite": "cpu", "ahead": "fedproto", "of": ["fedgh"]}
+    claim = claims.Claim("FedGH", "5", "It is so.", "Because.", test, because={**test, "tasks": ["hard"]})
+    told = claims._row(claim, finding(test, suite), suite)[3]
+    assert "Because. (Beside it: lead of fedproto in points: hard +0.0 ± 1.0 (fedgh).)" in told
+    without = claims.Claim("FedGH", "5", "It is so.", "Because.", test, because={**test, "tasks": ["none"]})
+    assert "Beside" not in claims._row(without, finding(test, suite), suite)[3]
 
 
 def test_half_a_column_tells_nothing(tmp_path: Path):

@@ -1,0 +1,217 @@
+"""What stored results have to say in one place: each contender's values, seed by seed, and how far chance reaches."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FLOOR = 1.0
+"""Points of accuracy below which no lead is told apart, however many seeds agree."""
+UNKNOWN = 2.0
+"""Points within which single values are not told apart where the number of test samples is not known."""
+CONFIDENCE = 0.95
+TEST_SHARE = {"cifar10": 1 / 6, "cifar100": 1 / 6, "mnist": 1 / 7, "fashion-mnist": 1 / 7}
+"""How much of a data set is its publisher's test part; a smaller sample keeps the share."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one contender got in one place: a value for each seed, and the test samples that one value is of."""
+
+    by_seed: Mapping[int, float]
+    tested: int = 0
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return float(np.mean(list(self.by_seed.values())))
+
+
+Scores = dict[str, dict[str, Score]]
+"""For each place (a column of a table, a task of a suite) what each contender got there."""
+
+
+def margins(pairs: Sequence[tuple[Score, Score]]) -> list[float]:
+    """How large each pair's difference, in points, must be to be more than chance, at 95 %.
+
+    Where pairs have seeds in common: by the spread of the differences over seeds, pooled over the pairs, and a point at the
+    least. With single values: by the standard error of two shares of so many test samples.
+    """
+    differences = [
+        [a.by_seed[seed] - b.by_seed[seed] for seed in a.by_seed if seed in b.by_seed] for a, b in pairs
+    ]
+    freedom = sum(max(0, len(each) - 1) for each in differences)
+    if not freedom:
+        return [_by_samples(a, b) for a, b in pairs]
+    from scipy.stats import t
+
+    pooled = sum(float(np.var(each)) * len(each) for each in differences if len(each) > 1) / freedom
+    factor = float(t.ppf((1 + CONFIDENCE) / 2, freedom))
+    return [max(FLOOR, factor * math.sqrt(pooled / max(1, len(each)))) for each in differences]
+
+
+def _by_samples(a: Score, b: Score) -> float:
+    if not (a.tested and b.tested):
+        return UNKNOWN
+    variance = sum((one.mean / 100) * (1 - one.mean / 100) / one.tested for one in (a, b))
+    return max(FLOOR, 200 * math.sqrt(max(0.0, variance)))
+
+
+def read_scores(test: Mapping[str, Any], results: Path) -> Scores:
+    """The scores that a claim's test speaks of."""
+    sources = {"recipe": _of_recipe, "suite": _of_suite, "trials": _of_trials}
+    (source,) = (sources[name] for name in sources if name in test)
+    return source(test, results)
+
+
+def _of_recipe(test: Mapping[str, Any], results: Path) -> Scores:
+    """Cells of a recipe; with `value = "seconds"` processor time instead of what was measured."""
+    from potluck.recipes.measures import TO_TARGET
+    from potluck.recipes.recipe import NO_CELL, find_recipe
+    from potluck.recipes.store import read_cells, stored_table
+
+    recipe, cells = find_recipe(test["recipe"]), read_cells(results / "papers.csv")
+    table = stored_table(recipe, "small", cells)
+    wanted = test.get("columns") or [n for n in recipe.columns if recipe.columns[n].measure == "best"]
+    found: Scores = {}
+    for name in wanted:
+        seconds = test.get("value") == "seconds"
+        values = {row: _cell(table, cells, row, name, seconds=seconds) for row in recipe.rows}
+        known = {row: score for row, score in values.items() if score.by_seed}
+        run = {row for row in recipe.rows if recipe.printed(row, name) != NO_CELL}
+        if known.keys() == run or recipe.columns[name].measure in TO_TARGET:  # half a column tells nothing
+            found[recipe.heading(name)] = known
+    return found
+
+
+def _cell(table: Any, cells: list[Any], row: str, column: str, *, seconds: bool) -> Score:
+    """A cell's value for every seed, or the processor time that its runs took; empty where nothing is stored."""
+    setting = table.recipe.columns[column].setting
+    mine = [key for key in table.values if key[:2] == (row, setting)]
+    if not seconds:
+        here = {key[2]: table.values[key].get(column, math.nan) for key in mine}
+    else:
+        spent = {
+            one.seed: one.core_seconds
+            for one in cells
+            if (one.recipe, one.row, one.column) == (table.recipe.name, row, column) and one.core_seconds
+        }
+        here = {key[2]: spent.get(key[2], math.nan) for key in mine}
+    known = {seed: value for seed, value in here.items() if math.isfinite(value)}
+    return Score(known, samples_tested(table.work[mine[0]]) if mine else 0)
+
+
+def samples_tested(experiment: Any) -> int:
+    """How many test samples one round's accuracy is of; 0 where that is not known."""
+    data, rows = experiment.data, experiment.data.limit or 0
+    if experiment.evaluate.protocol == "shared":
+        return round(rows * TEST_SHARE.get(data.name, 0))
+    parts = [float(part) for part in data.split.split(":")]
+    asked = experiment.schedule.participation if experiment.evaluate.protocol == "local" else 1.0
+    return round(rows * parts[-1] / sum(parts) * asked)
+
+
+def _of_suite(test: Mapping[str, Any], results: Path) -> Scores:
+    """Rows of a suite: accuracy in per cent, or what `value` names."""
+    from potluck.benchmark.store import Results
+
+    stored = Results.read(results, test["suite"])
+    rows = [row for row in stored.rows if row.task in test.get("tasks", [row.task])]
+    gathered: dict[str, dict[str, dict[int, float]]] = {}
+    for row in rows:
+        value = _suite_value(test.get("value", "accuracy"), row, stored.details.get(row.experiment, {}))
+        if value is not None:
+            gathered.setdefault(row.task, {}).setdefault(row.method, {})[row.seed] = value
+    if test.get("value") in ("rounds", "work"):
+        _to_common_target(gathered, rows, stored.details, test)
+    return {
+        task: {method: Score(values) for method, values in methods.items()}
+        for task, methods in gathered.items()
+    }
+
+
+def _suite_value(what: str, row: Any, details: Mapping[str, Any]) -> float | None:
+    if what == "numbers":
+        return float(row.floats_up + row.floats_down)
+    if what == "samples":
+        return float(row.samples_per_job)
+    if what == "first":
+        return 100 * float(details["curve"][0][1]) if details.get("curve") else None
+    if what.startswith("note:"):
+        curve = (details.get("notes") or {}).get(what.removeprefix("note:"))
+        return float(curve[-1][1]) if curve else None
+    return 100 * float(row.accuracy)
+
+
+REACHED = 0.9
+"""Of the lowest best accuracy among the contenders: a target that all of them reach."""
+
+
+def _to_common_target(gathered: Any, rows: Any, details: Mapping[str, Any], test: Mapping[str, Any]) -> None:
+    """Rounds until a share of the lowest best accuracy among the contenders, in the place of accuracies.
+
+    As `work` it is the samples that a client has trained on by then, for methods whose jobs are not alike.
+    """
+    named = {test["soonest"], *test["of"]}
+    for task, methods in list(gathered.items()):
+        mine = [
+            row for row in rows if row.task == task and row.method in named and details.get(row.experiment)
+        ]
+        gathered[task] = {}
+        if len({row.method for row in mine}) < 2:
+            del gathered[task]
+            continue
+        curves = {row.experiment: details[row.experiment]["curve"] for row in mine}
+        rounds = min(
+            curve[-1][0] for curve in curves.values()
+        )  # asynchronous curves count answers, not rounds
+        target = REACHED * min(value for name in named for value in methods.get(name, {}).values()) / 100
+        for row in mine:
+            curve = curves[row.experiment]
+            reached = next((at for at, value in curve if value is not None and value >= target), None)
+            if reached is not None:
+                worth = row.samples_per_job if test["value"] == "work" else 1.0
+                gathered[task].setdefault(row.method, {})[row.seed] = reached / curve[-1][0] * rounds * worth
+
+
+def _of_trials(test: Mapping[str, Any], results: Path) -> Scores:
+    """A method's tuning trials on each task: the best validation accuracy at each value of an option, in per cent.
+
+    With `beside` another method's best trial is among them, under its name.
+    """
+    from potluck.benchmark.store import Results
+
+    found: dict[str, dict[str, float]] = {}
+    for trial in Results.read(results, test["trials"]).trials:
+        value = json.loads(trial.settings).get(test["option"]) if trial.method == test["method"] else None
+        name = trial.method if trial.method == test.get("beside") else None if value is None else str(value)
+        if name is not None and trial.validation is not None:
+            there = found.setdefault(trial.task, {})
+            there[name] = max(there.get(name, 0.0), 100 * trial.validation)
+    return {task: {name: Score({0: best}) for name, best in there.items()} for task, there in found.items()}
+
+
+def client_shares(test: Mapping[str, Any], results: Path) -> dict[str, tuple[int, int]]:
+    """On each task, how many clients (over all seeds) end better off with one method than with another, and of how many."""
+    from potluck.benchmark.store import Results
+
+    stored = Results.read(results, test["suite"])
+    ends = {
+        (row.task, row.method, row.seed): stored.details.get(row.experiment, {}).get("clients") or []
+        for row in stored.rows
+        if row.task in test.get("tasks", [row.task])
+    }
+    found: dict[str, tuple[int, int]] = {}
+    for (task, method, seed), mine in ends.items():
+        others = ends.get((task, test["than"], seed), [])
+        if method == test["better"] and mine and len(mine) == len(others):
+            better, count = found.get(task, (0, 0))
+            gained = sum(a > b for a, b in zip(mine, others, strict=True))
+            found[task] = (better + gained, count + len(mine))
+    return found
