@@ -15,12 +15,12 @@ from potluck.benchmark.suite import Suite, Task
 TARGET = 0.8
 NEAR = 0.02
 WHY = (
-    "With all ten clients at work nobody is drawn: each begins anew when it has answered, so that the "
-    "jobs go to clients by their speed, and the slowest does a few of the 150 where whole rounds give it "
-    "15. What many train hardly suffers. What only slow clients hold does: their own networks, and in "
-    "FedAvg by architecture the model of a pair of them, which nobody else trains. Where each client has "
-    "two classes and all share one model, the classes of slow clients are known from old answers alone. With "
-    "five at work clients are drawn from those that are idle, and the slow ones have their turn."
+    "Whoever is fast is free again first. Unbounded, with all ten clients at work, the jobs go to clients by "
+    "their speed, and the slowest does a few of the 150 where whole rounds give it 15. What only slow clients "
+    "hold suffers: their own networks, in FedAvg by architecture the model of a pair of them, and where each "
+    "client has two classes and all share one model, the classes of slow clients. By default (`schedule.lead`) "
+    "a client that is four jobs ahead of the one with the fewest therefore waits: near the end everybody has "
+    "done about as many jobs as in whole rounds, and until then nobody waited for the slowest in every round."
 )
 
 
