@@ -50,6 +50,29 @@ class Counting(Method[Tensor, Number, Number]):
         return state
 
 
+@dataclass
+class Noting(Counting):
+    """The first client notes its job's number, the second what is no number, the third fails, the fourth notes nothing."""
+
+    fail: int = 2
+
+    def client(self, me: Client, message: Number) -> Number:
+        if me.info.index < 2:
+            me.note("jobs", me.job if me.info.index == 0 else float("nan"))
+        return super().client(me, message)
+
+
+def test_notes_are_kept_client_by_client_in_the_order_of_those_that_answered():
+    seen = Recorder()
+    make_loop(Noting(), tiny(4), rounds=2, callbacks=[seen], on_failure="continue").run()
+    records = [step.record for step in seen.steps]
+    assert [record.participants for record in records] == [[0, 1, 3]] * 2
+    numbers = [record.client_notes["jobs"] for record in records]
+    assert numbers[1][0] == numbers[0][0] + 1
+    assert [each[1:] for each in numbers] == [[None, None]] * 2
+    assert [record.notes["jobs"] for record in records] == [each[0] for each in numbers]
+
+
 def test_synchronous_every_participant_gets_the_same_state_and_none_is_stale():
     seen = Recorder()
     make_loop(Counting(), tiny(4), rounds=3, callbacks=[seen]).run()
