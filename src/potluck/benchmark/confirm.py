@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from typing import Any
 
 from potluck.benchmark.digests import code_digest
 from potluck.benchmark.measure import experiment_text, measure
 from potluck.benchmark.store import Results, Row
 from potluck.benchmark.suite import Suite
+from potluck.runs.several import run_processes
 
 
 def stale_rows(results: Results) -> list[Row]:
@@ -45,7 +44,7 @@ def confirm(suite: Suite, results: Results, jobs: int, say: Callable[[str], None
     chosen = sample(old)
     texts = [_text(suite, row) for row in chosen]
     changed_methods, changed_tasks = set[str](), set[str]()
-    with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver")) as pool:
+    with run_processes(jobs) as pool:
         for row, found in zip(chosen, pool.map(measure, texts), strict=True):
             same = _agrees(results, row, found)
             say(f"{label(row)}: {'the same' if same else 'something else'}")

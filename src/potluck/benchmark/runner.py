@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any
 
 from potluck.benchmark.digests import code_digest, experiment_digest
@@ -15,6 +14,7 @@ from potluck.benchmark.store import Results, Row, Trial, origin
 from potluck.benchmark.suite import Suite, Task, Values
 from potluck.core.errors import PotluckError
 from potluck.experiment import Experiment
+from potluck.runs.several import run_processes
 
 Say = Callable[[str], None]
 
@@ -102,7 +102,7 @@ class Runner:
         waiting = list(self.units())
         failures: list[str] = []
         under_way: dict[Future[dict[str, Any]], Work] = {}
-        with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver")) as pool:
+        with run_processes(jobs) as pool:
             while waiting or under_way:
                 while waiting and len(under_way) < jobs:
                     for work in self.next_work(*waiting.pop(0)):

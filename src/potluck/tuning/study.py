@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from potluck.core.errors import PotluckError
 from potluck.core.random import derive_seed
+from potluck.runs.several import run_processes
 from potluck.tuning.space import Choice, Space, Values, with_settings
 from potluck.tuning.trial import Outcome, run_trial
 
@@ -68,7 +68,7 @@ class Study:
 
     def run(self, jobs: int, say: Say) -> list[Tried]:
         """Do the trials that are missing, and give all finished ones, the best first."""
-        with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver")) as pool:
+        with run_processes(jobs) as pool:
             while asked := self._next_batch():
                 floor = self._floor()
                 futures = {
