@@ -20,8 +20,8 @@ test: $(VENV)/.installed-dev lint types ## what every change must pass: lint, ty
 check: test ## the same: exactly what CI runs
 
 lint: $(VENV)/.installed-dev ## ruff, as linter and as formatter
-	$(BIN)/ruff check src tests docs/generate docs/tables
-	$(BIN)/ruff format --check src tests docs/generate docs/tables
+	$(BIN)/ruff check src tests benchmarks docs/generate docs/tables
+	$(BIN)/ruff format --check src tests benchmarks docs/generate docs/tables
 
 types: $(VENV)/.installed-dev ## mypy, strict on src
 	$(BIN)/mypy

@@ -23,7 +23,7 @@ from potluck.engines.pool.process import connected
 from potluck.engines.pool.standstill import be_impatient, is_stopped
 from potluck.engines.serial import SerialEngine
 from potluck.loop.dispatch import ClientFailed
-from potluck.loop.jobs import Engine
+from potluck.loop.jobs import Engine, Job
 from potluck.loop.letter import Letter, receive, send
 from potluck.loop.schedule import Schedule
 from potluck.loop.worker import Worker
@@ -57,6 +57,32 @@ def test_the_number_of_workers_and_their_pace_do_not_matter(method: Methods, wor
     fed = federation()
     serial = outcome(method, SerialEngine(worker(method, fed)), fed, SYNCHRONOUS)
     assert_equal(outcome(method, PoolEngine(lambda: worker(method, fed), workers), fed, SYNCHRONOUS), serial)
+
+
+@dataclass
+class Signing(Standalone):
+    """Leaves a file when it is tested."""
+
+    folder: str = ""
+
+    def predict(self, me: Client, message: Any) -> Any:
+        Path(self.folder, str(me.info.index)).touch()
+        return super().predict(me, message)
+
+
+def test_a_test_begins_before_the_next_one_is_submitted(tmp_path: Path) -> None:
+    fed, method = federation(), Signing(folder=str(tmp_path))
+    engine = PoolEngine(lambda: worker(method, fed), 2)
+    try:
+        for index in range(3):  # the third needs a worker that is done with another
+            engine.submit(Job(index + 1, "evaluate", index, 0, 1, 1, None, ("own",)))
+            until = time.monotonic() + 60
+            while not (tmp_path / str(index)).exists():
+                assert time.monotonic() < until, "nobody began"
+                engine.feed()
+        assert sorted(result.job for result in engine.results()) == [1, 2, 3]
+    finally:
+        engine.close()
 
 
 def test_an_asynchronous_schedule_does_not_depend_on_who_is_really_faster() -> None:

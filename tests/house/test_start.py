@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HEAVY = ("torch._dynamo", "torch._inductor.compile_fx", "sympy", "sklearn", "scipy", "matplotlib", "pandas")
 RUN = f"""
 import sys
 from potluck.cli import main
-sys.argv = ["potluck", "run", "fedgh", "--rounds", "1", "--clients", "2", "--engine", "serial", "--out", sys.argv[1],
+sys.argv = ["potluck", "run", sys.argv[2], "--rounds", "1", "--clients", "2", "--engine", "serial", "--out", sys.argv[1],
             "--set", "data.limit=60"]
 try:
     main()
@@ -21,9 +23,14 @@ print("loaded:", [name for name in {HEAVY!r} if name in sys.modules])
 """
 
 
-def test_a_run_with_its_report_loads_neither_torchs_compiler_nor_what_only_others_need(tmp_path: Path):
+@pytest.mark.parametrize(
+    "method", ["fedgh", "fedgen"]
+)  # the second has an optimiser of its own on the server
+def test_a_run_with_its_report_loads_neither_torchs_compiler_nor_what_only_others_need(
+    method: str, tmp_path: Path
+):
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(tmp_path / "run")],
+        [sys.executable, "-c", RUN, str(tmp_path / "run"), method],
         capture_output=True,
         text=True,
         check=True,

@@ -1,45 +1,99 @@
-"""Large populations: testing everybody does not hold everybody's message at once."""
+"""Large populations: testing everybody does not hold everybody's message at once, and leaves nobody idle."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 
+from potluck.engines.serial import SerialEngine
 from potluck.loop import dispatch
-from potluck.loop.jobs import Job
+from potluck.loop.jobs import Answer, Failure, Job
+from potluck.loop.loop import Loop
 from potluck.loop.schedule import Evaluation
+from potluck.loop.worker import Worker
 from potluck.methods.fedavg import FedAvg
 from tiny import Recorder, make_loop, tiny
 
 
-def final_scores(monkeypatch: pytest.MonkeyPatch, limit: int) -> tuple[list[tuple[int, float]], int]:
-    """Every client's final accuracy, and the most evaluation jobs that waited at once."""
+class Telling(SerialEngine):
+    """Does the job that came last first, and keeps a diary of its tests."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        self.diary: list[str] = []
+
+    def submit(self, job: Job) -> None:
+        if job.kind == "evaluate":
+            self.diary.append("submit")
+        super().submit(job)
+
+    def feed(self) -> None:
+        self.diary.append("feed")
+
+    def results(self) -> Iterator[Answer | Failure]:
+        while self._jobs:
+            job = self._jobs.pop()
+            if job.kind == "evaluate":
+                self.diary.append("answer")
+            yield self.worker.run(job)
+
+    @property
+    def waiting(self) -> list[int]:
+        """How many tests were under way after each entry."""
+        steps = [{"submit": 1, "answer": -1}.get(entry, 0) for entry in self.diary]
+        return [sum(steps[: place + 1]) for place in range(len(steps))]
+
+
+def telling(loop: Loop) -> Telling:
+    """The loop's engine from now on."""
+    engine = loop.dispatcher.engine
+    assert isinstance(engine, SerialEngine)
+    loop.dispatcher.engine = told = Telling(engine.worker)
+    return told
+
+
+def final_scores(monkeypatch: pytest.MonkeyPatch, limit: int) -> tuple[list[tuple[int, float]], Telling]:
+    """Every client's final accuracy, and what the engine saw of it."""
     monkeypatch.setattr(dispatch, "IN_TRANSIT", limit)
-    seen, waiting, most = Recorder(), 0, 0
+    seen = Recorder()
     loop = make_loop(
         FedAvg(), tiny(5), rounds=1, evaluation=Evaluation("received", every=9), callbacks=[seen]
     )
-    submit, answers = loop.dispatcher.submit, loop.dispatcher.answers
-
-    def counted(kind, *args, **options):  # type: ignore[no-untyped-def]
-        nonlocal waiting, most
-        waiting += kind == "evaluate"
-        most = max(most, waiting)
-        return submit(kind, *args, **options)
-
-    def answered(jobs: list[Job]):  # type: ignore[no-untyped-def]
-        nonlocal waiting
-        waiting = 0
-        return answers(jobs)
-
-    monkeypatch.setattr(loop.dispatcher, "submit", counted)
-    monkeypatch.setattr(loop.dispatcher, "answers", answered)
+    engine = telling(loop)
     loop.run()
-    return [(one.client.index, one.score.loss) for one in seen.end.scores], most
+    return [(one.client.index, one.score.loss) for one in seen.end.scores], engine
 
 
 def test_messages_wait_only_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     plenty, all_at_once = final_scores(monkeypatch, 1 << 26)
     assert [index for index, _ in plenty] == [0, 1, 2, 3, 4]
-    assert all_at_once == 5
+    assert max(all_at_once.waiting) == 5
     # The two networks hold 55 and 71 numbers: 100 are passed by the second message.
-    assert final_scores(monkeypatch, 100) == (plenty, 2)
+    few, two_at_once = final_scores(monkeypatch, 100)
+    assert few == plenty
+    assert max(two_at_once.waiting) == 2
+
+
+def test_others_follow_before_all_that_are_under_way_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, engine = final_scores(monkeypatch, 150)  # passed by the third message
+    # Everybody is tested twice, after the round and at the end: this is the first time.
+    assert engine.diary[:10] == [*["submit"] * 3, *["answer", "submit"] * 2, *["answer"] * 3]
+
+
+def test_the_servers_own_model_is_tested_while_clients_are() -> None:
+    records = []
+    for engine_of in (telling, lambda loop: loop.dispatcher.engine):
+        seen = Recorder()
+        evaluation = Evaluation("received", ("global",))
+        fed = tiny(3, hidden=(5,))
+        loop = make_loop(FedAvg(), fed, rounds=1, evaluation=evaluation, callbacks=[seen])
+        engine = engine_of(loop)
+        loop.step()
+        records.append(replace(seen.steps[0].record, seconds=0.0))
+        if isinstance(engine, Telling):
+            # All tests are under way; between batches of the server's own the engine is looked after.
+            assert engine.diary == ["submit"] * 3 + ["feed"] + ["answer"] * 3
+    assert records[0] == records[1]
+    assert records[0].accuracy_global is not None

@@ -10,6 +10,7 @@ import potluck
 from potluck.core.model import tensors_of
 from potluck.core.training import Training
 from potluck.loop.schedule import Evaluation
+from potluck.methods import fedgen
 from potluck.methods.fedgen import FedGen, HeadAndCounts, HeadAndGenerator, diversity, label_shares
 from potluck.methods.lg_fedavg import LGFedAvg
 from potluck.models import build_model
@@ -46,6 +47,18 @@ def test_labels_are_drawn_from_the_pool_or_evenly_where_somebody_has_two():
         method = FedGen(**SMALL, variant=variant)
         state = method.server(method.init_server(ctx), updates, ctx)
         assert method.draw(state, ctx).tolist() == expected
+
+
+@VARIANTS
+def test_the_generators_steps_are_those_of_torchs_adam(variant: str, monkeypatch: pytest.MonkeyPatch):
+    method, ctx = FedGen(**SMALL, variant=variant), context()
+    updates = [update(sent(1, [5, 5, 5]), 0), update(sent(2, [5, 5, 5]), 1)]
+    mine = method.server(method.init_server(ctx), updates, ctx).generator.state_dict()
+    first = method.init_server(ctx).generator.state_dict()
+    monkeypatch.setattr(fedgen, "FusedAdam", torch.optim.Adam)
+    usual = method.server(method.init_server(ctx), updates, ctx).generator.state_dict()
+    assert same(mine, usual)
+    assert not same(mine, first)
 
 
 @VARIANTS

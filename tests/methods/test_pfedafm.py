@@ -13,6 +13,7 @@ from potluck.core.method import Update
 from potluck.core.task import ClientInfo, Context
 from potluck.core.training import Training
 from potluck.kit import SharedWeights
+from potluck.methods import pfedafm
 from potluck.methods.pfedafm import PFedAFM, mix
 from potluck.models import build_model
 from tiny import Recorder, make_loop, same_state, seeded_net, tiny
@@ -118,6 +119,33 @@ def test_the_second_step_leaves_the_large_model_alone(monkeypatch: pytest.Monkey
     assert seen["moved"]
     assert all(torch.equal(seen["before"][name], tensor) for name, tensor in me.model.state_dict().items())
     assert all(parameter.requires_grad for parameter in me.model.parameters())
+
+
+@pytest.mark.parametrize("train", ["iterative", "end_to_end"])
+def test_the_mixing_weights_learn_as_much_in_half_precision(train: str):
+    """Their gradient is scaled up with the loss, by 2^16: taken as it is, every weight would land on 0 or 1."""
+    learned = []
+    for amp in ("off", "fp16"):
+        fed = tiny(1, training=replace(FULL_BATCH, amp=amp), dtype=torch.float32)
+        method, me = PFedAFM(alpha_lr=0.1, train=train), fed.client(0)
+        message = first_message(fed, method)
+        me.begin("train", 0, 1, 1)
+        method.client(me, message)
+        learned.append(me.private["alpha"])
+    assert (learned[0] - 1).abs().max() > 1e-4
+    torch.testing.assert_close(learned[1], learned[0], rtol=0, atol=2e-4)
+
+
+def test_a_mixing_weight_that_overflows_in_half_precision_stays(monkeypatch: pytest.MonkeyPatch):
+    fed = tiny(1, training=replace(FULL_BATCH, amp="fp16"), dtype=torch.float32)
+    method, me = PFedAFM(alpha_decay=0.5), fed.client(0)
+    usual = pfedafm._mixed_loss
+    monkeypatch.setattr(pfedafm, "_mixed_loss", lambda *given: usual(*given) * 2.0**30)
+    message = first_message(fed, method)
+    me.begin("train", 0, 1, 1)
+    method.client(me, message)
+    assert me.private["alpha"].tolist() == [1.0] * me.model.feature_dim
+    assert me._loss_scale().state()["scale"] < 2.0**16
 
 
 def test_weights_are_personal_and_last():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -145,13 +145,15 @@ class Client:
         batch_size: int | None = None,
         adjust: Callable[[], None] | None = None,
         after: Callable[[], None] | None = None,
+        others: Sequence[nn.Parameter] = (),
     ) -> Fit:
         """The one loop of local training: a backward pass of `loss(x, y)` and a step of every model per batch.
 
         Each model has an optimiser and a gradient clip of its own, under its name. Losses of several models are summed
         by the caller: where each stops the gradient at the other models, one backward pass gives every model the
         gradient of its own loss. `batches` may be other ones than the usual epochs, `adjust` changes gradients
-        before each step, `after` follows it.
+        before each step, `after` follows it. `others` learn from the same loss by what `after` does with their
+        gradients; in `fp16` one that overflowed is None.
         """
         optimizers = [self.optimizer(model, name=name) for name, model in models.items()]
         if batches is None:
@@ -167,7 +169,7 @@ class Client:
                 if scale is None:
                     torch.autograd.backward(value)
                 else:
-                    scale.backward(value, optimizers)
+                    scale.backward(value, optimizers, others)
                 if adjust is not None:
                     adjust()
                 for optimizer in optimizers:

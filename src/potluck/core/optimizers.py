@@ -12,7 +12,7 @@ With mixed precision losses are computed in half the bits; weights, gradients an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal
 
@@ -119,16 +119,26 @@ class Scale:
     def __init__(self, device: torch.device, saved: dict[str, float] | None = None) -> None:
         self._scaler = GradScaler(device.type)
         self._unscaled: set[int] = set()
+        self._held: list[PlainSGD] = []
         if saved:
             self._scaler.load_state_dict(saved)
 
-    def backward(self, loss: Tensor, optimizers: list[Optimizer]) -> None:
-        """Gradients of the loss as they would be in full precision, infinite where they overflowed."""
+    def backward(self, loss: Tensor, optimizers: list[Optimizer], others: Sequence[Tensor] = ()) -> None:
+        """Gradients of the loss as they would be in full precision, infinite where they overflowed.
+
+        `others` are moved by nobody here: a gradient of theirs that overflowed is taken away.
+        """
         torch.autograd.backward(self._scaler.scale(loss))
-        for optimizer in optimizers:
+        self._held = [
+            PlainSGD([tensor], lr=0.0) for tensor in others
+        ]  # the scaler knows them by their addresses
+        for optimizer in [*optimizers, *self._held]:
             if any(tensor.grad is not None for group in optimizer.param_groups for tensor in group["params"]):
                 self._scaler.unscale_(optimizer)
                 self._unscaled.add(id(optimizer))
+        for tensor in others:
+            if tensor.grad is not None and not bool(torch.isfinite(tensor.grad).all()):
+                tensor.grad = None
 
     def step(self, optimizer: Optimizer) -> None:
         """A step, unless its gradients overflowed."""

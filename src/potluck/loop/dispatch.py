@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -13,7 +14,7 @@ from potluck.core.errors import PotluckError
 from potluck.core.payload import Payload, PayloadError
 from potluck.core.random import generator
 from potluck.core.task import Context, Task
-from potluck.loop.jobs import Answer, Engine, Failure, Job, Kind, Test
+from potluck.loop.jobs import Answer, Engine, Failure, Feeding, Job, Kind, Test
 from potluck.loop.letter import check_scores
 from potluck.loop.progress import Flight, Progress
 from potluck.loop.schedule import Clock, Schedule
@@ -24,6 +25,28 @@ IN_TRANSIT = 1 << 26
 
 class ClientFailed(PotluckError):
     """A client raised, and the run was told to stop at that."""
+
+
+@dataclass
+class _Transit:
+    """Jobs under way, submitted as they are taken from `coming`: `numbers` has what the messages of each hold."""
+
+    coming: Iterator[Job]
+    waiting: deque[Job] = field(default_factory=deque)
+    numbers: dict[int, int] = field(default_factory=dict)
+    total: int = 0
+
+    def fill(self) -> None:
+        """Submit as long as there is room."""
+        while self.total <= IN_TRANSIT and (job := next(self.coming, None)) is not None:
+            self.waiting.append(job)
+            self.numbers[job.id] = 0 if job.message is None else job.message.numbers()
+            self.total += self.numbers[job.id]
+
+    def end(self, jobs: Iterable[int]) -> None:
+        """These have their answers."""
+        for job in jobs:
+            self.total -= self.numbers.pop(job)
 
 
 class Dispatcher:
@@ -114,7 +137,7 @@ class Dispatcher:
         """The flight that ends next: first on the virtual clock, or first to answer on a real-time engine."""
         flights = self.progress.flights
         if self.engine.realtime:
-            self._wait_for({flight.job.id for flight in flights}, first=True)
+            self._wait_for({flight.job.id for flight in flights}, wanted=1)
             first = next(flight for flight in flights if flight.job.id in self._inbox)
         else:
             first = self._first_to_end()
@@ -184,15 +207,29 @@ class Dispatcher:
         return answers
 
     def exchange(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer | None]]:
-        """The answers to jobs that are submitted as they are taken, as many at once as messages leave room for."""
-        waiting, numbers = list[Job](), 0
-        for job in jobs:
-            waiting.append(job)
-            numbers += 0 if job.message is None else job.message.numbers()
-            if numbers > IN_TRANSIT:
-                yield from zip(waiting, self.answers(waiting), strict=True)
-                waiting, numbers = [], 0
-        yield from zip(waiting, self.answers(waiting), strict=True)
+        """The answers to jobs, in their order. The first are submitted now, others as those before them end.
+
+        As many are under way at once as their messages leave room for.
+        """
+        transit = _Transit(iter(jobs))
+        transit.fill()
+        return self._through(transit)
+
+    def _through(self, transit: _Transit) -> Iterator[tuple[Job, Answer | None]]:
+        waiting, under_way = transit.waiting, transit.numbers
+        while waiting:
+            # Half of them: who waited for all would leave workers without a job, who waited for each would often look.
+            self._wait_for(set(under_way), wanted=len(under_way) // 2 or 1)
+            transit.end(under_way.keys() & self._inbox.keys())
+            transit.fill()
+            while waiting and waiting[0].id not in under_way:
+                job = waiting.popleft()
+                yield job, self.answers([job])[0]
+
+    def feed(self) -> None:
+        """Keep an engine's workers at work in the middle of something else; takes no time."""
+        if isinstance(self.engine, Feeding):
+            self.engine.feed()
 
     def fetch(self, client: int, context: Context) -> tree.Flat:
         """A client's whole state, as it is saved."""
@@ -219,10 +256,10 @@ class Dispatcher:
                 failed.add_note(failure.trace)
             raise failed
 
-    def _wait_for(self, ids: set[int], *, first: bool = False) -> None:
-        """Take answers in until those to all of these jobs are there, or the `first` of them."""
+    def _wait_for(self, ids: set[int], *, wanted: int | None = None) -> None:
+        """Take answers in until those to all of these jobs are there, or as many of them as are wanted."""
         missing = ids - self._inbox.keys()
-        enough = len(ids) - 1 if first else 0
+        enough = 0 if wanted is None else len(ids) - wanted
         if len(missing) <= enough:
             return
         for result in self.engine.results():

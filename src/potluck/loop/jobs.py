@@ -98,3 +98,11 @@ class Keeping(Protocol):
 
     def keep(self, client: int, path: Path) -> bool:
         """Put a client's state, as it is between jobs, at `path` if that takes no time; says whether it did."""
+
+
+@runtime_checkable
+class Feeding(Protocol):
+    """An engine whose workers get their next job from the loop's own process."""
+
+    def feed(self) -> None:
+        """Give jobs to workers that are done with theirs, without waiting for any."""

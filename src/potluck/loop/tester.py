@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
+from potluck.core.method import Predictor
 from potluck.core.samples import Samples, outputs
 from potluck.core.task import Context
 from potluck.loop.attack import Attackers
@@ -37,8 +40,8 @@ class Tester:
         tests = self.evaluation.tests(task)
         clients = self.evaluation.population(task, self.newcomers)
         asked = self._ask(clients, tests, received=True) if tests else ()
+        own = self._global(context)  # while clients are at it
         others = self._scores(asked, number, "received")
-        own = self._global(context)
         return Scores(
             [*local.test, *others.test, *own.test],
             [*local.validation, *others.validation],
@@ -63,13 +66,21 @@ class Tester:
         wished = None if self.attackers is None else self.attackers.wished(self.shared_test, task)
         sets = {"test": self.shared_test, "attacked": wished}
         found = {
-            name: [
-                ClientScore(context.round, None, "global", score_outputs(outputs(predictor, samples, task)))
-            ]
+            name: [ClientScore(context.round, None, "global", self._score(predictor, samples))]
             for name, samples in sets.items()
             if samples is not None and len(samples)
         }
         return Scores(**found)
+
+    def _score(self, predictor: Predictor, samples: Samples) -> Score:
+        """A test of the server's own model, with a look at the clients' between batches."""
+
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            for batch in outputs(predictor, samples, self.server.task):
+                self.dispatcher.feed()
+                yield batch
+
+        return score_outputs(batches())
 
     def _scores(self, found: Found, number: int, own: Protocol, *, final: bool = False) -> Scores:
         """Scores by what they are of; `own` is the protocol of tests on clients' own samples."""
@@ -87,7 +98,7 @@ class Tester:
     def _ask(
         self, clients: Iterable[int], tests: tuple[Test, ...], *, received: bool, details: bool = False
     ) -> Found:
-        """Clients' answers to evaluation jobs."""
+        """Clients' answers to evaluation jobs, of which the first are under way when this returns."""
         context, task, submit = (
             replace(self.server.context(), testing=True),
             self.server.task,
@@ -101,5 +112,5 @@ class Tester:
             submit("evaluate", index, context, message, tests=tests, details=details)
             for index, message in messages
         )
-        for job, answer in self.dispatcher.exchange(jobs):
-            yield job.client, {} if answer is None else answer.scores
+        answers = self.dispatcher.exchange(jobs)
+        return ((job.client, {} if answer is None else answer.scores) for job, answer in answers)

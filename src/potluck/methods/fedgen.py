@@ -33,6 +33,7 @@ from potluck.core import (
     setting,
     tensors_of,
 )
+from potluck.core.optimizers import FusedAdam
 from potluck.kit import Weighting, average, distillation, initial_head, portion, trusted, with_head
 
 
@@ -207,7 +208,7 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
     ) -> None:
         steps = (50 if self.original else 100) if self.server_steps is None else self.server_steps
         rate = (3e-4 if self.original else 1e-3) if self.server_lr is None else self.server_lr
-        optimizer = torch.optim.Adam(state.generator.parameters(), rate, fused=True)
+        optimizer = FusedAdam(state.generator.parameters(), rate, fused=True)
         draw, labels_rng, noise_rng = self.draw(state, ctx), ctx.rng("labels"), ctx.rng("noise")
         shares = label_shares(state, updates)
         state.generator.train(self.server_batch > 1)

@@ -111,6 +111,7 @@ class PFedAFM(Method[Tensors, SharedWeights, SharedWeights]):
                 models,
                 lambda x, y: _mixed_loss(mixture, x, y, small, together),
                 after=lambda: self.adapt(alpha),
+                others=[alpha],
             )
         me.private["alpha"] = alpha.detach().clone()
         me.note("alpha", float(alpha.detach().mean()))
@@ -125,7 +126,8 @@ class PFedAFM(Method[Tensors, SharedWeights, SharedWeights]):
 
     def adapt(self, alpha: Tensor) -> None:
         """A plain step on α's gradient (eq. 6); decayed only if told to, since that pulls every weight towards 0."""
-        assert alpha.grad is not None
+        if alpha.grad is None:  # it overflowed in half precision
+            return
         with torch.no_grad():
             alpha -= self.alpha_lr * (alpha.grad + self.alpha_decay * alpha)
             if self.clamp:

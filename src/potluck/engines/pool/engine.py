@@ -81,14 +81,18 @@ class PoolEngine:
             self._settle(process)
 
     def submit(self, job: Job) -> None:
-        """Queue a job. It starts at once only beside others: the first of many waits to be compared with them."""
+        """Queue a job. A test starts at once, others only beside others: the first waits to be compared with them."""
         if not self._end.alive:
             raise RuntimeError("this engine is closed")
         self._agenda.add(job)
         self._outstanding += 1
-        if self._working():
-            self._listen(0.0)
-            self._give_out()
+        if self._working() or job.kind == "evaluate":  # short jobs, whose messages often take longer to make
+            self.feed()
+
+    def feed(self) -> None:
+        """Take in what workers have to say by now, and give the idle ones work."""
+        self._listen(0.0)
+        self._give_out()
 
     def results(self) -> Iterator[Answer | Failure]:
         """Answers as they come; those of different clients in any order."""
