@@ -23,17 +23,17 @@ lint: $(VENV)/.installed-dev ## ruff, as linter and as formatter
 	$(BIN)/ruff check src tests benchmarks docs/generate docs/tables
 	$(BIN)/ruff format --check src tests benchmarks docs/generate docs/tables
 
-types: $(VENV)/.installed-dev ## mypy, strict on src
+types: $(VENV)/.installed-dev ## mypy, strict on src and benchmarks
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed ## speed and memory as ratios measured in one run
 	OMP_NUM_THREADS=1 $(BIN)/potluck bench --store results/bench.csv
 
-bench-peers: ## beside pfl-research, in an environment of its own
+bench-peers: ## beside pfl-research, in an environment of its own; some minutes
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers || python3 -m venv .venv-peers
 	.venv-peers/bin/pip install -q -c constraints.txt -e .
 	.venv-peers/bin/pip install -q --no-deps pfl==0.6.0 multiprocess dill prv-accountant dp-accounting h5py
-	OMP_NUM_THREADS=1 .venv-peers/bin/python benchmarks/peers.py
+	OMP_NUM_THREADS=1 .venv-peers/bin/python benchmarks/peers.py --store results/bench.csv
 
 test-slow: $(VENV)/.installed-dev ## minutes of work: many kills, large populations
 	$(RUN) -m pytest -m slow

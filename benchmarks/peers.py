@@ -7,10 +7,13 @@ is not counted.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import logging
-import sys
 import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
@@ -23,14 +26,18 @@ from pfl.data.federated_dataset import FederatedDataset
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
+from torch import Tensor
 from torch.nn import functional as F
 
 from potluck.bench.population import endless, serial_engine
 from potluck.bench.rows import Row, machine
 from potluck.bench.small_clients import BATCH, COHORT, LR, SimpleCNN, cohort
+from potluck.bench.store import store_rows
 from potluck.bench.trials import Spread, ratio
 from potluck.core.random import one_thread
 from potluck.engines.vectorized import VectorizedEngine
+from potluck.federation.federation import Federation
+from potluck.loop.jobs import Engine
 from potluck.loop.worker import Worker, keep_freed_memory
 from potluck.methods.fedavg import FedAvg
 
@@ -40,24 +47,27 @@ TRIALS, PEER = 5, "pfl-research"
 class PeerCNN(SimpleCNN):
     """The same network with what pfl-research asks of a model."""
 
-    def loss(self, x, y, is_eval=False):
+    def loss(self, x: Tensor, y: Tensor, is_eval: bool = False) -> Tensor:
         """Of a batch."""
         self.train(not is_eval)
         return F.cross_entropy(self(x), y)
 
-    def metrics(self, x, y, is_eval=True):
+    def metrics(self, x: Tensor, y: Tensor, is_eval: bool = True) -> dict[str, Any]:
         """Of a batch, where it is tested."""
         return {"loss": Weighted(float(self.loss(x, y, is_eval).detach()) * len(y), len(y))}
 
 
-class Turns(TrainingProcessCallback):
+class Turns(TrainingProcessCallback):  # type: ignore[misc]  # the peer is not where types are checked
     """After every round of the peer, rounds of ours; the first of each warms up and does not count."""
 
-    def __init__(self, actions):
-        self.actions, self.seconds = actions, {PEER: [], **{label: [] for label in actions}}
+    def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
+        self.actions = actions
+        self.seconds: dict[str, list[float]] = {PEER: [], **{label: [] for label in actions}}
         self.rounds, self.began = 0, time.process_time()
 
-    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
+    def after_central_iteration(
+        self, aggregate_metrics: Any, model: Any, *, central_iteration: int
+    ) -> tuple[bool, Any]:
         """The peer's round has just ended."""
         found = {PEER: time.process_time() - self.began}
         for label, action in self.actions.items():
@@ -70,14 +80,14 @@ class Turns(TrainingProcessCallback):
         return False, Metrics()
 
 
-def peer_rounds(federation, turns):
+def peer_rounds(federation: Federation, turns: Turns, trials: int) -> None:
     """Rounds of pfl-research with `turns` in between."""
     data = {str(index): one.train.take(slice(None)) for index, one in enumerate(federation.members)}
     users = itertools.cycle(data)
     dataset = FederatedDataset(lambda name: Dataset(data[name], user_id=name), lambda: next(users))
     network = PeerCNN()
     FederatedAveraging().run(
-        NNAlgorithmParams(1 + TRIALS, 1_000_000, len(data), 0),
+        NNAlgorithmParams(1 + trials, 1_000_000, len(data), 0),
         SimulatedBackend(dataset, dataset, [WeightByDatapoints()]),
         PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), 1.0)),
         NNTrainHyperParams(BATCH, 1, LR),
@@ -86,28 +96,43 @@ def peer_rounds(federation, turns):
     )
 
 
-def main():
-    """Show the table's rows; an argument is a cohort of another size, for a quick look."""
-    logging.disable(logging.WARNING)
-    torch.manual_seed(0)
-    keep_freed_memory()
-    clients = int(sys.argv[1]) if len(sys.argv) > 1 else COHORT
+def measure(clients: int, trials: int) -> list[Row]:
+    """Rounds of the peer and of ours in turns."""
     federation, method = cohort(clients), FedAvg()
-    engines = {
+    engines: dict[str, Engine] = {
         "Potluck, one by one": serial_engine(method, federation),
         "Potluck, channels last": serial_engine(method, federation.laid_out(("simple-cnn",))),
         "Potluck, stacked": VectorizedEngine(Worker(method, federation.client)),
     }
     turns = Turns({label: endless(method, federation, one, clients).step for label, one in engines.items()})
-    print(machine())
     with one_thread():
-        peer_rounds(federation, turns)
-    part = f"{clients} clients × 50 images"
-    for label, found in turns.seconds.items():
-        print(Row(part, f"a round, {label}", Spread.of(found), "s"))
+        peer_rounds(federation, turns, trials)
+    part = f"{clients} clients × 50 images beside {PEER}"
+    rows = [Row(part, f"a round, {label}", Spread.of(found), "s") for label, found in turns.seconds.items()]
     for label in engines:
         ratios = ratio(turns.seconds[PEER], turns.seconds[label])
-        print(Row(part, f"{PEER} ÷ {label}", ratios, goal=1.0, at_least=True))
+        rows.append(Row(part, f"{PEER} ÷ {label}", ratios, goal=1.0, at_least=True))
+    return rows
+
+
+def main() -> None:
+    """Show the table's rows, and keep them where told."""
+    words = argparse.ArgumentParser(description=main.__doc__)
+    words.add_argument(
+        "--clients", type=int, default=COHORT, help="another size of the cohort, for a quick look"
+    )
+    words.add_argument("--trials", type=int, default=TRIALS, help="rounds that count")
+    words.add_argument("--store", type=Path, help="a table in which the rows of this part are replaced")
+    asked = words.parse_args()
+    logging.disable(logging.WARNING)
+    torch.manual_seed(0)
+    keep_freed_memory()
+    print(machine(), flush=True)
+    rows = measure(asked.clients, asked.trials)
+    for row in rows:
+        print(row)
+    if asked.store is not None:
+        store_rows(asked.store, rows)
 
 
 if __name__ == "__main__":

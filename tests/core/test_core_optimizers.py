@@ -95,20 +95,32 @@ def test_a_first_step_of_adam_is_one_learning_rate_long():
     torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.01])
 @pytest.mark.parametrize(("momentum", "kind"), [(0.0, SGD), (0.9, SGD), (0.9, Adam), (0.9, AdamW)])
-def test_steps_without_torchs_wrappers_are_bit_for_bit_its_steps(momentum: float, kind: type[Optimizer]):
+def test_steps_without_torchs_wrappers_are_bit_for_bit_its_steps(
+    momentum: float, kind: type[Optimizer], decay: float
+):
     """What is wrapped around an optimiser loads torch's compiler; what is under it must be all that counts."""
-    settings = Training(optimizer=kind.__name__.lower(), momentum=momentum, weight_decay=0.01)  # type: ignore[arg-type]
+    settings = Training(optimizer=kind.__name__.lower(), momentum=momentum, weight_decay=decay)  # type: ignore[arg-type]
     mine, theirs = weights(FIRST), weights(FIRST)
     options = {"momentum": momentum} if kind is SGD else {}
     fused = None if kind is SGD and not momentum else True
     ours = settings.make_optimizer(mine, 0.1)
-    usual_one = kind(theirs, lr=0.1, weight_decay=0.01, fused=fused, **options)  # type: ignore[call-arg]
+    usual_one = kind(theirs, lr=0.1, weight_decay=decay, fused=fused, **options)  # type: ignore[call-arg]
     for _ in range(3):
         for parameters, optimizer in ((mine, ours), (theirs, usual_one)):
             optimizer.zero_grad()
             sum(parameter.square().sum() for parameter in parameters).backward()
             optimizer.step()
+    assert all(torch.equal(one, same) for one, same in zip(mine, theirs, strict=True))
+    for optimizer, parameters in ((ours, mine), (usual_one, theirs)):
+        optimizer.zero_grad()
+        parameters[0].sum().backward()
+        parameters[0].grad *= 3  # and the other has none
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        assert [parameter.grad is None for parameter in parameters] == [False, True]
+        assert not parameters[0].grad.any()
     assert all(torch.equal(one, same) for one, same in zip(mine, theirs, strict=True))
     again = settings.make_optimizer(mine, 0.5)
     again.load_state_dict(copy.deepcopy(usual_one.state_dict()))

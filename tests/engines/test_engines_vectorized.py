@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from potluck.core.training import Training
-from potluck.engines.vectorized import VectorizedEngine
+from potluck.engines.vectorized import VectorizedEngine, seats, stack
 from potluck.engines.vectorized.decide import is_faster_together
 from potluck.engines.vectorized.seats import Seat, run_together
+from potluck.engines.vectorized.stack import Stack
 from potluck.federation.own import Member, federate
 from potluck.loop.worker import Worker
 from potluck.methods import METHODS, method_class
@@ -59,6 +60,24 @@ def test_unequal_clients_train_as_they_do_alone(training: Training):
 def test_methods_with_what_their_losses_are_given(method: Any):
     one, other = both(method, lambda: tiny(4, sizes=(7, 12)), rounds=2)
     assert_close(one, other)
+
+
+def test_large_models_are_stacked_in_pieces(monkeypatch: pytest.MonkeyPatch):
+    """A network of 55 numbers of 8 bytes: two make a stack of 1,000 bytes, so five clients are three pieces."""
+    sizes: list[int] = []
+
+    class Counted(Stack):
+        def __init__(self, pairs: Any) -> None:
+            sizes.append(len(pairs))
+            super().__init__(pairs)
+
+    monkeypatch.setattr(seats, "Stack", Counted)
+    whole = both(Standalone(), lambda: tiny(5, hidden=(5,)), rounds=1)[1]
+    monkeypatch.setattr(stack, "LARGEST", 1000)
+    one, other = both(Standalone(), lambda: tiny(5, hidden=(5,)), rounds=1)
+    assert sizes == [5, 2, 2]  # and one alone
+    assert_close(one, other)
+    assert_close(whole, other)
 
 
 def test_batch_norm_statistics_are_each_clients_own():

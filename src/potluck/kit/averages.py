@@ -203,6 +203,8 @@ def _weighed(
     total = sum(mine)
     if not total:
         return old
-    return sum_tensors(
-        [(weight / total) * parts[number][name] for weight, number in zip(mine, owners, strict=True)]
-    )
+    result = (mine[0] / total) * parts[owners[0]][name]
+    product = torch.empty_like(result)  # one for all: a model for every client would not stay in the cache
+    for weight, number in zip(mine[1:], owners[1:], strict=True):
+        result += torch.mul(parts[number][name], weight / total, out=product)
+    return result

@@ -9,7 +9,7 @@ from potluck.core.client import Client
 from potluck.core.random import seeded
 from potluck.core.task import Task
 from potluck.engines.trial import TRIALS, Pair, plain_request, time_training
-from potluck.engines.vectorized.stack import Stack, key_of
+from potluck.engines.vectorized.stack import Stack, in_pieces, key_of
 
 CLIENTS = 8
 
@@ -36,7 +36,8 @@ def is_faster_together(task: Task, make: Callable[[int], Client]) -> bool:
 
 
 def _stacked(pairs: list[Pair]) -> None:
-    Stack(pairs).fit()
+    for piece in in_pieces(pairs, pairs[0][1].model):
+        Stack(piece).fit()
 
 
 def _alike(clients: Sequence[Client]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from potluck.core.client import Client
 from potluck.core.training import Fit, FitRequest
-from potluck.engines.vectorized.stack import Stack, key_of
+from potluck.engines.vectorized.stack import Stack, in_pieces, key_of
 
 
 class Seat:
@@ -65,13 +65,19 @@ def run_together(seats: Sequence[Seat]) -> list[Any]:
     return [seat.result for seat in seats]
 
 
-def _alike(seats: Sequence[Seat]) -> list[list[Seat]]:
+def _alike(seats: Sequence[Seat]) -> list[Sequence[Seat]]:
+    """Those that can train together, no more of them at once than pays."""
     groups: dict[object, list[Seat]] = defaultdict(list)
     for number, seat in enumerate(seats):
         assert seat.request is not None
         key = key_of(seat.me, seat.request)
         groups[("alone", number) if key is None else key].append(seat)
-    return list(groups.values())
+    return [
+        piece
+        for group in groups.values()
+        if (first := group[0].request) is not None
+        for piece in in_pieces(group, first.model)
+    ]
 
 
 def _train(group: Sequence[Seat]) -> list[Fit | BaseException]:

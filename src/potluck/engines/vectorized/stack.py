@@ -6,7 +6,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,18 @@ from potluck.core.training import Fit, FitRequest
 from potluck.engines.vectorized.structure import structure_of
 
 Batch = tuple[Tensor, Tensor]
+Item = TypeVar("Item")
+
+LARGEST = 1 << 26
+"""Bytes of parameters in a stack: one of more takes longer than its halves, since nothing of it stays in a cache."""
+
+
+def in_pieces(group: Sequence[Item], model: nn.Module) -> list[Sequence[Item]]:
+    """A group whose models are all like this one, cut into as few about equal parts as make stacks of good size."""
+    size = sum(tensor.nbytes for tensor in model.parameters())
+    most = max(1, LARGEST // max(1, size))
+    count = -(-len(group) // most)
+    return [group[i * len(group) // count : (i + 1) * len(group) // count] for i in range(count)]
 
 
 def key_of(me: Client, request: FitRequest) -> object | None:
