@@ -203,8 +203,8 @@ def _weighed(
     total = sum(mine)
     if not total:
         return old
-    result = (mine[0] / total) * parts[owners[0]][name]
+    result = (mine[0] / total) * parts[owners[0]][name].detach()
     product = torch.empty_like(result)  # one for all: a model for every client would not stay in the cache
     for weight, number in zip(mine[1:], owners[1:], strict=True):
-        result += torch.mul(parts[number][name], weight / total, out=product)
+        result += torch.mul(parts[number][name].detach(), weight / total, out=product)
     return result
