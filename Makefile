@@ -32,7 +32,7 @@ bench: $(VENV)/.installed ## speed and memory as ratios measured in one run
 bench-peers: ## beside pfl-research, in an environment of its own; some minutes
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers || python3 -m venv .venv-peers
 	.venv-peers/bin/pip install -q -c constraints.txt -e .
-	.venv-peers/bin/pip install -q --no-deps pfl==0.6.0 multiprocess dill prv-accountant dp-accounting h5py
+	.venv-peers/bin/pip install -q --no-deps pfl==0.6.0 multiprocess dill prv-accountant dp-accounting h5py attrs absl-py
 	OMP_NUM_THREADS=1 .venv-peers/bin/python benchmarks/peers.py --store results/bench.csv
 
 test-slow: $(VENV)/.installed-dev ## minutes of work: many kills, large populations
