@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ class Claim:
     why: str = ""
     test: Mapping[str, Any] | None = None
     verdict: str = ""
-    because: Mapping[str, Any] | None = None
-    """A test whose figure supports the reason."""
+    because: Sequence[Mapping[str, Any]] = ()
+    """Tests whose figures support the reason."""
 
     @property
     def command(self) -> str:
@@ -113,8 +113,9 @@ def _row(claim: Claim, one: Finding, results: Path) -> tuple[str, str, str, str]
 
 def _support(claim: Claim, results: Path) -> str:
     """The figure behind a reason, where there are rows for it."""
-    found = finding(claim.because, results) if claim.because else NOTHING
-    return f"(Beside it: {found.figure}.)" if found is not NOTHING else ""
+    found = [finding(test, results) for test in claim.because]
+    told = [one.figure for one in found if one is not NOTHING]
+    return f"(Beside it: {'. And '.join(told)}.)" if told else ""
 
 
 def _counted(seeds: int) -> str:

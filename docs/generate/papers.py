@@ -115,7 +115,22 @@ def _part(table: Any, cells: list[Any], had: set[str]) -> str:
         shown = [column[position] for _, columns in parts for _, column in columns]
         lines.append("| " + " | ".join([row, *shown]) + " |")
     seeds = ", ".join(map(str, table.seeds))
-    return "\n".join([*lines, "", f"Seed {seeds}. " + " ".join(scale_lines(table)[1:]) + _absent(table, had)])
+    told = " ".join(scale_lines(table)[1:]) + _absent(table, had) + _without(table)
+    return "\n".join([*lines, "", f"Seed {seeds}. {told}"])
+
+
+def _without(table: Any) -> str:
+    """Rows that have no result in columns where others have one: runs that failed, or are still to come."""
+    from potluck.recipes.recipe import NO_CELL
+
+    rows = [
+        row
+        for row in table.recipe.rows
+        if not any(key[0] == row for key in table.values)
+        and any(table.recipe.printed(row, name) != NO_CELL for name in table.columns)
+    ]
+    note = f"the notes of `potluck recipes {table.recipe.name}` say why where that is known"
+    return f" Without a result: {', '.join(rows)} ({note})." if rows else ""
 
 
 def _absent(table: Any, had: set[str]) -> str:

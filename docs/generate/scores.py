@@ -71,7 +71,10 @@ def read_scores(test: Mapping[str, Any], results: Path) -> Scores:
 
 
 def _of_recipe(test: Mapping[str, Any], results: Path) -> Scores:
-    """Cells of a recipe; with `value = "seconds"` processor time instead of what was measured."""
+    """Cells of a recipe; with `value = "seconds"` processor time instead of what was measured.
+
+    A column counts when all of it is there but for rows that are known to have `failed`.
+    """
     from potluck.recipes.measures import TO_TARGET
     from potluck.recipes.recipe import NO_CELL, find_recipe
     from potluck.recipes.store import read_cells, stored_table
@@ -83,8 +86,12 @@ def _of_recipe(test: Mapping[str, Any], results: Path) -> Scores:
     for name in wanted:
         seconds = test.get("value") == "seconds"
         values = {row: _cell(table, cells, row, name, seconds=seconds) for row in recipe.rows}
-        known = {row: score for row, score in values.items() if score.by_seed}
-        run = {row for row in recipe.rows if recipe.printed(row, name) != NO_CELL}
+        known = {
+            row: score for row, score in values.items() if score.by_seed and row not in test.get("failed", ())
+        }
+        run = {row for row in recipe.rows if recipe.printed(row, name) != NO_CELL} - set(
+            test.get("failed", ())
+        )
         if known.keys() == run or recipe.columns[name].measure in TO_TARGET:  # half a column tells nothing
             found[recipe.heading(name)] = known
     return found

@@ -67,7 +67,7 @@ def test_a_claim_can_be_judged_and_a_verdict_against_it_has_a_reason(claim: clai
     assert claim.why or found.verdict in (HOLDS, UNTOLD, NOT_RUN)
     if claim.test is None:
         return
-    for test in filter(None, (claim.test, claim.because)):
+    for test in (claim.test, *claim.because):
         assert sum(name in test for name in (*JUDGES, "better")) == 1
         there = find_recipe(test["recipe"]).rows if "recipe" in test else METHODS
         assert contenders(test) <= set(there), f"{contenders(test) - set(there)} are not there"
@@ -79,7 +79,7 @@ def contenders(test: Mapping[str, Any]) -> set[str]:
     """Everybody whom a test names; the values of an option that trials are told apart by are not among them."""
     words = {"ahead", "behind", "part", "soonest", "equals", "ends", "steady", "better", "than", "beside"}
     one = {test[name] for name in words if name in test}
-    lists = ("keeps", "falls", "shows", "spread", "of", "without", "rows")
+    lists = ("keeps", "falls", "shows", "spread", "of", "without", "rows", "failed")
     many = {name for key in lists if isinstance(test.get(key), list) for name in test[key]}
     return one | many
 
@@ -228,10 +228,10 @@ def test_a_verdict_says_how_many_seeds_it_has(suite: Path, tmp_path: Path):
 
 def test_a_reason_is_supported_by_rows_where_there_are_some(suite: Path):
     test = {"suite": "cpu", "ahead": "fedproto", "of": ["fedgh"]}
-    claim = claims.Claim("FedGH", "5", "It is so.", "Because.", test, because={**test, "tasks": ["hard"]})
+    claim = claims.Claim("FedGH", "5", "It is so.", "Because.", test, because=[{**test, "tasks": ["hard"]}])
     told = claims._row(claim, finding(test, suite), suite)[3]
     assert "Because. (Beside it: lead of fedproto in points: hard +0.0 ± 1.0 (fedgh).)" in told
-    without = claims.Claim("FedGH", "5", "It is so.", "Because.", test, because={**test, "tasks": ["none"]})
+    without = claims.Claim("FedGH", "5", "It is so.", "Because.", test, because=[{**test, "tasks": ["none"]}])
     assert "Beside" not in claims._row(without, finding(test, suite), suite)[3]
 
 
@@ -239,6 +239,8 @@ def test_half_a_column_tells_nothing(tmp_path: Path):
     add_cells(tmp_path / "papers.csv", [cell("FedGH", "c10", 90), cell("rate 1", "c10", 50)])
     test = {"recipe": "fedgh-ablation", "columns": ["c10"], "ahead": "FedGH", "of": ["rate 1"]}
     assert finding(test, tmp_path).verdict == NOT_RUN
+    others = ["header never trained", "rate 0.001", "rate 0.1"]
+    assert finding({**test, "failed": others}, tmp_path).verdict == HOLDS  # nothing more will come
 
 
 def test_a_cell_of_other_settings_is_left_out(tmp_path: Path):
