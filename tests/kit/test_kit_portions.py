@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from families import deep
 from potluck.core.method import Update
 from potluck.core.task import Averaging, ClientInfo, Context
 from potluck.kit import (
+    ALL,
     ClassTable,
     Portion,
     SliceMean,
@@ -18,6 +20,7 @@ from potluck.kit import (
     average,
     by_group,
     fold_rows,
+    initial_groups,
     initial_head,
     mean_change,
     portion,
@@ -122,6 +125,14 @@ def test_a_slice_moves_what_it_holds_by_its_own_change(rule: Any):
     mean = SliceMean(replace(of_four(), averaging=Averaging(rule)), {"w": old}, [update()])
     mean.add("w", one(3.0)[None], [torch.tensor([0])], one(1.0)[None], 0.5)
     assert mean.result()["w"].tolist() == [5.0 + 1.0 / 16, 5.0]
+
+
+def test_names_that_several_have_begin_with_the_deepest_networks_values():
+    task = deep((1, 1), (2, 2)).task
+    deepest = max(task.architectures.values(), key=lambda one: len(one.initial))
+    union = initial_groups(task, "layerwise", buffers=True)[ALL]
+    assert union.keys() == deepest.initial.keys()
+    assert all(torch.equal(union[name], tensor) for name, tensor in deepest.initial.items())
 
 
 def test_a_common_first_head_is_a_copy():

@@ -47,6 +47,12 @@ def test_krum_keeps_those_who_are_near_to_each_other():
     assert answer_weights(Averaging("krum"), *squares(7.0)).tolist() == [[1.0]]
 
 
+def test_krum_counts_two_neighbours_fewer_than_are_honest():
+    """One of five may lie: sums over 5 - 1 - 2 = 2 neighbours are 37, 26, 17, 10, 25; over three the last has most."""
+    kept = answer_weights(Averaging("krum", 0.2), *squares(0.0, 1.0, 6.0, 7.0, 10.0))
+    assert kept.tolist() == [[0.0] + [pytest.approx(1 / 4)] * 4]
+
+
 def test_the_geometric_median_is_nearest_to_all():
     """On a line it is the median; in the plane the vertex of a wide angle, and the centre of what is symmetric."""
     line = rows(0.0, 1.0, 10.0)

@@ -225,9 +225,11 @@ def test_clients_without_data_are_none_of_those_that_control_is_divided_by():
 
 
 def test_a_change_of_control_counts_once():
+    """Both sent -1; the first one's is in c already, the second one's half of it comes now."""
     state, update, context = one_parameter((5, 5))
-    after = Scaffold().server(state, [replace(update, fresh=False)], replace(context, cohort=2))
-    assert values(after.control["Net"]).unique().tolist() == [0.0]
+    other = replace(update, client=context.task.clients[1])
+    after = Scaffold().server(state, [replace(update, fresh=False), other], replace(context, cohort=2))
+    assert values(after.control["Net"]).unique().tolist() == [-0.5]
 
 
 def test_who_is_away_for_a_round_is_still_told_which_job_counted():
