@@ -116,6 +116,10 @@ def test_a_group_misses_its_own_part_of_a_round():
     found = by_group(ctx, {"rare": {}, "usual": {}}, [Update(kinds[0], None)])
     assert found["rare"][1] == Portion(False, 1.0, 0.75)
     assert found["usual"][0] == []
+    answers = [Update(kinds[0], None, fresh=False), Update(kinds[5], None)]
+    assert (
+        by_group(ctx, {"rare": {}, "usual": {}}, answers)["rare"][0] == []
+    )  # or its old statistics would enter again
 
 
 @pytest.mark.parametrize("rule", ["mean", "median"])

@@ -117,7 +117,7 @@ def test_numbers_that_travel(classes: int, held: int, default: int, paper: int):
 
 def test_one_round_against_plain_torch():
     """A full-batch round with two clients, computed a second time in a few lines of torch."""
-    fed = tiny(2, training=Training(epochs=1, batch_size=0, lr=0.1))
+    fed = tiny(2, smooth=True, training=Training(epochs=1, batch_size=0, lr=0.1))
     seen = Recorder()
     make_loop(FedGH(server_lr=0.5), fed, rounds=1, callbacks=[seen]).run()
     head = seen.sent[0][2].weights
