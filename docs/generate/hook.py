@@ -38,6 +38,7 @@ MEASURED = {
     "Benchmark": "benchmark.md",
     "When federating helps": "when-it-helps.md",
     "Every method as it comes": "usual.md",
+    "Options, one at a time": "ablations.md",
     "Whole rounds or answers as they come": "asynchrony.md",
     "What the papers claim": "claims.md",
 }

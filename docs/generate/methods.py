@@ -33,7 +33,8 @@ def renewed(name: str, page: str) -> str:
     page = with_block(page, "travels", travels(name))
     page = with_block(page, "needs", needs(name))
     page = with_block(page, "options", options(name, origins(page)))
-    return with_block(page, "measured", measured(name))
+    page = with_block(page, "measured", measured(name))
+    return with_block(page, "ablations", ablations(name)) if name in ablated() else page
 
 
 def travels(name: str) -> str:
@@ -111,4 +112,27 @@ def measured(name: str) -> str:
         + table(
             ("task", "accuracy", "gain", "seeds", "numbers per client and round"), rows, numbers=(1, 2, 3, 4)
         )
+    )
+
+
+def ablated() -> list[str]:
+    """The methods whose options are varied one at a time."""
+    from potluck.benchmark.pages.ablations import methods
+    from potluck.benchmark.suite import find_suite
+
+    return methods(find_suite("ablations"))
+
+
+def ablations(name: str) -> str:
+    """The method's options, one at a time, with what validation and test samples say of each."""
+    from potluck.benchmark.pages.ablations import setting_of
+    from potluck.benchmark.pages.ablations import table as rows
+    from potluck.benchmark.store import Results
+    from potluck.benchmark.suite import find_suite
+
+    suite = find_suite("ablations")
+    return (
+        f"Options, one at a time, on {setting_of(suite)}, from `results/{suite.name}.csv`; `potluck benchmark {suite.name}` made it. "
+        f"How to read it: [options, one at a time](../ablations.md).\n\n"
+        + rows(suite, Results.read(ROOT / "results", suite.name), name)
     )

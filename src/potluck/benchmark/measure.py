@@ -15,6 +15,8 @@ from potluck.core.files import parse_json
 from potluck.experiment import Experiment, parse_experiment
 from potluck.runs.run import Run
 
+LAST = ("validation", "local", "received", "shared", "global")
+
 
 def experiment_text(experiment: Experiment) -> str:
     """An experiment as text that another process reads."""
@@ -53,6 +55,7 @@ def _details(run: Run) -> dict[str, Any]:
         "curve": thinned([row.get("accuracy") for row in run.rounds]),
         "clock": _clock(run),
         "clients": [round(value, 5) for _, value in sorted(run.client_accuracy.items())],
+        "last": _last(run),
         "notes": {
             name: thinned([row.get("notes", {}).get(name) for row in run.rounds]) for name in _notes(run)
         },
@@ -69,6 +72,16 @@ def _leaks(run: Run) -> dict[str, Any]:
         {**one, "score": round(one["score"], 5), "chance": round(one["chance"], 5)} for one in found["scores"]
     ]
     return {"leaks": {**found, "scores": rounded}}
+
+
+def _last(run: Run) -> dict[str, float]:
+    """The last accuracy under each protocol that was asked for, and on validation samples."""
+    found: dict[str, float] = {}
+    for row in run.rounds:
+        for name, value in row.items():
+            if name.startswith("accuracy_") and name.removeprefix("accuracy_") in LAST and value is not None:
+                found[name.removeprefix("accuracy_")] = round(value, 5)
+    return found
 
 
 def _clock(run: Run) -> list[tuple[float, float]]:

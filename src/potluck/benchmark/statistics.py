@@ -48,7 +48,7 @@ def lines(results: Results, task: str) -> list[Line]:
             by_method.setdefault(row.method, []).append(row)
     reference = {row.seed: row for row in by_method.get(REFERENCE, [])}
     tests = {
-        method: _test(results, rows, reference) for method, rows in by_method.items() if method != REFERENCE
+        method: paired(results, rows, reference) for method, rows in by_method.items() if method != REFERENCE
     }
     corrected = holm({method: p for method, p in tests.items() if p is not None})
     found = [
@@ -84,7 +84,7 @@ def _line(
     )
 
 
-def _test(results: Results, rows: Sequence[Row], reference: dict[int, Row]) -> float | None:
+def paired(results: Results, rows: Sequence[Row], reference: dict[int, Row]) -> float | None:
     """Wilcoxon's signed-rank test over all clients of all common seeds, each paired with itself trained alone."""
     mine: list[float] = []
     theirs: list[float] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from potluck.benchmark.pages import asynchrony, attacks, gain, privacy, tasks, usual
+from potluck.benchmark.pages import ablations, asynchrony, attacks, gain, privacy, tasks, usual
 from potluck.benchmark.store import Results
 from potluck.benchmark.suite import Suite
 from potluck.core.errors import unknown
@@ -18,6 +18,7 @@ PAGES: dict[str, Page] = {
     "attacks": (attacks.page, attacks.draw, "docs/attacks.md"),
     "privacy": (privacy.page, privacy.draw, "docs/privacy-accuracy.md"),
     "usual": (usual.page, usual.draw, "docs/usual.md"),
+    "ablations": (ablations.page, ablations.draw, "docs/ablations.md"),
     "asynchrony": (asynchrony.page, asynchrony.draw, "docs/asynchrony.md"),
 }
 """For each kind of page: its text, its figures, and where it goes unless asked elsewhere."""

@@ -1,0 +1,176 @@
+"""Options of single methods: each setting beside the usual one, on the same samples and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from potluck.analysis.significance import holm
+from potluck.benchmark.pages.words import made_from, wrapped
+from potluck.benchmark.statistics import LEVEL, REFERENCE, paired
+from potluck.benchmark.store import Results, Row
+from potluck.benchmark.suite import Suite, Task
+from potluck.core.settings import settings_of
+from potluck.methods import method_class
+
+ALONE = "training alone"
+NOTES: dict[str, tuple[str, str, Callable[[Sequence[float]], float]]] = {
+    "pfedafm": ("alpha", "mean of α at the end", lambda values: values[-1]),
+    "fedl2g-l": ("movement", "vectors move per round", lambda values: float(np.mean(values))),
+    "fedl2g-f": ("movement", "vectors move per round", lambda values: float(np.mean(values))),
+}
+"""What a method records of itself that is worth a column: its name, the heading, and what becomes of the rounds."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A setting of a method: accuracies over seeds, and its mean distance to the usual setting on test samples."""
+
+    setting: str
+    usual: bool
+    validation: tuple[float, ...]
+    test: tuple[float, ...]
+    received: tuple[float, ...]
+    note: tuple[float, ...]
+    gain: float | None
+    apart: bool
+
+
+def methods(suite: Suite) -> list[str]:
+    """The methods whose options are varied, in the suite's order."""
+    return list(
+        dict.fromkeys(method for task in suite.tasks for method in task.methods if method != REFERENCE)
+    )
+
+
+def is_usual(task: Task) -> bool:
+    """Whether a task's settings are its method's defaults."""
+    known = {each.name: each.default for each in settings_of(method_class(task.methods[0]))}
+    return all(known[name] == value for name, value in task.experiment.get("method", {}).items())
+
+
+def lines(suite: Suite, results: Results, method: str) -> list[Line]:
+    """A line per setting that has results, in the suite's order, and one of training alone."""
+    mine = [task for task in suite.tasks if method in task.methods]
+    alone = [task for task in suite.tasks if REFERENCE in task.methods]
+    rows = {task.name: _rows(results, task) for task in mine + alone}
+    (usual,) = (task for task in mine if is_usual(task))
+    reference = {row.seed: row for row in rows[usual.name]}
+    tests = {
+        task.name: paired(results, rows[task.name], reference) for task in mine + alone if task is not usual
+    }
+    corrected = holm({name: p for name, p in tests.items() if p is not None})
+    return [
+        _line(task, rows[task.name], results, reference, corrected.get(task.name, 1.0) < LEVEL)
+        for task in mine + alone
+        if rows[task.name]
+    ]
+
+
+def _rows(results: Results, task: Task) -> list[Row]:
+    return [row for row in results.rows if row.task == task.name]
+
+
+def _line(task: Task, rows: list[Row], results: Results, reference: dict[int, Row], apart: bool) -> Line:
+    alone = REFERENCE in task.methods
+    found = [results.details.get(row.experiment, {}) for row in rows]
+    note, _, told = NOTES.get(task.methods[0], ("", "", np.mean))
+    notes = [one.get("notes", {}).get(note) for one in found]
+    usual = not alone and is_usual(task)
+    gains = [row.final_accuracy - reference[row.seed].final_accuracy for row in rows if row.seed in reference]
+    return Line(
+        setting=ALONE if alone else task.axes["setting"],
+        usual=usual,
+        validation=tuple(one["last"]["validation"] for one in found if "validation" in one.get("last", {})),
+        test=tuple(row.final_accuracy for row in rows),
+        received=tuple(one["last"]["received"] for one in found if "received" in one.get("last", {})),
+        note=tuple(told([value for _, value in values]) for values in notes if values),
+        gain=float(np.mean(gains)) if gains and not usual else None,
+        apart=apart,
+    )
+
+
+def table(suite: Suite, results: Results, method: str) -> str:
+    """A method's settings, the usual one marked, and in a sentence what they show."""
+    found = lines(suite, results, method)
+    if not any(line.usual for line in found):
+        return f"Not measured yet: `potluck benchmark {suite.name} --methods {method} --resume` would change that."
+    head = ["setting", "validation", "test", "against usual", "as received"]
+    if method in NOTES:
+        head.append(NOTES[method][1])
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    cells = [_cells(line, method) for line in found]
+    return (
+        "\n".join(f"| {' | '.join(one)} |" for one in [head, rule, *cells])
+        + f"\n\n{wrapped(_verdict(found))}"
+    )
+
+
+def _cells(line: Line, method: str) -> list[str]:
+    gain = "" if line.gain is None else f"{100 * line.gain:+.1f}"
+    cells = [
+        f"{line.setting} (usual)" if line.usual else line.setting,
+        _percent(line.validation),
+        _percent(line.test),
+        f"**{gain}**" if line.apart and gain else gain,
+        _percent(line.received),
+    ]
+    if method in NOTES:
+        cells.append(f"{np.mean(line.note):.4g}" if line.note else "")
+    return cells
+
+
+def _percent(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{100 * np.mean(values):.1f}{spread}"
+
+
+def _verdict(found: Sequence[Line]) -> str:
+    """Which setting validation would choose, and whose clients' test accuracies are told apart from the usual one's."""
+    tried = [line for line in found if line.setting != ALONE and line.validation]
+    best = max(tried, key=lambda line: (round(float(np.mean(line.validation)), 6), line.usual))
+    usual = next(line for line in found if line.usual)
+    ahead = 100 * float(np.mean(best.validation) - np.mean(usual.validation))
+    chosen = (
+        "the usual setting"
+        if best is usual
+        else f"{best.setting}, {ahead:.1f} points ahead of the usual setting"
+    )
+    apart = [
+        f"{line.setting} ({100 * line.gain:+.1f})" for line in found if line.apart and line.gain is not None
+    ]
+    told = "; ".join(apart) if apart else "none"
+    return (
+        f"Best on validation: {chosen}. Told apart from the usual setting by clients' test samples: {told}."
+    )
+
+
+def setting_of(suite: Suite) -> str:
+    """What all tasks have in common, in words."""
+    (common,) = {task.title.removesuffix(f", setting {task.axes.get('setting')}") for task in suite.tasks}
+    return common
+
+
+def page(suite: Suite, results: Results) -> str:
+    """All methods' tables."""
+    seeds = {row.seed for row in results.rows}
+    reading = (
+        f"All on {setting_of(suite)}. Accuracy is a mean over the clients' own samples after the last round, in per "
+        f"cent, with the standard deviation over {len(seeds)} seeds; *as received* tests clients with what the server "
+        "just sent. *Against usual* is the difference on test samples to the method's usual settings, in points; bold "
+        f"where Wilcoxon's test over all clients, corrected for the lines of a table, has p < {LEVEL}. Of some hundred "
+        "test samples per seed, differences of a few points are mostly chance."
+    )
+    parts = ["# Options, one at a time", wrapped(made_from(suite, results)), wrapped(reading)]
+    for method in methods(suite):
+        parts += [f"## {method}", table(suite, results, method)]
+    return "\n\n".join(parts) + "\n"
+
+
+def draw(suite: Suite, results: Results, folder: Path) -> None:
+    """The page has no figure."""
