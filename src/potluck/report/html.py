@@ -15,6 +15,8 @@ from potluck.core.errors import PotluckError
 from potluck.report import overview, sections
 from potluck.report.cards import cards
 from potluck.report.data import report_data, to_json
+from potluck.report.leaks import LINK as LEAKS_LINK
+from potluck.report.leaks import leaks_section
 from potluck.runs.read import read_run
 from potluck.runs.run import Run
 
@@ -83,6 +85,8 @@ def render(comparison: Comparison, *, networks: bool = False) -> str:
         from potluck.report.networks import LINK, networks_section
 
         seen = {"networks": networks_section(comparison.groups), "networks_link": LINK}
+    if leaks := leaks_section(comparison.groups):
+        seen |= {"leaks": leaks, "leaks_link": LEAKS_LINK}
     return page(
         {**parts(comparison), **seen, "data": to_json(report_data(comparison))},
         brand="Potluck report",
@@ -115,7 +119,7 @@ def page(
     *first, start = (_asset(name) for name in _SCRIPTS)
     script = "\n".join([*first, *(_asset(name) for name in scripts), start])
     everything = {
-        **dict.fromkeys(("connect", "jump", "networks", "networks_link"), ""),
+        **dict.fromkeys(("connect", "jump", "networks", "networks_link", "leaks", "leaks_link"), ""),
         "live": _asset(live_file) if live_file else "",
         **filled,
         **more,

@@ -25,6 +25,8 @@ DIGESTS = "digests.json"
 REPORT = "report.html"
 CHECKPOINT = "checkpoint"
 ANSWERS = "answers"
+LEAKS = "leaks.json"
+LEAK_PICTURES = "leaks.png"
 WORK = ".work"
 METRICS = (ROUNDS, CLIENTS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from potluck.benchmark.pages import ablations, asynchrony, attacks, gain, privacy, tasks, usual
+from potluck.benchmark.pages import ablations, asynchrony, attacks, gain, leaks, privacy, tasks, usual
 from potluck.benchmark.store import Results
 from potluck.benchmark.suite import Suite
 from potluck.core.errors import unknown
@@ -17,6 +17,7 @@ PAGES: dict[str, Page] = {
     "gain": (gain.page, gain.draw, "docs/when-it-helps.md"),
     "attacks": (attacks.page, attacks.draw, "docs/attacks.md"),
     "privacy": (privacy.page, privacy.draw, "docs/privacy-accuracy.md"),
+    "leaks": (leaks.page, leaks.draw, "docs/leaks.md"),
     "usual": (usual.page, usual.draw, "docs/usual.md"),
     "ablations": (ablations.page, ablations.draw, "docs/ablations.md"),
     "asynchrony": (asynchrony.page, asynchrony.draw, "docs/asynchrony.md"),
