@@ -129,6 +129,14 @@ def test_only_eq14_halves_the_local_gradient_outside_of_the_middle(alleviation: 
         assert torch.allclose(steps[name], factor * local[name], atol=1e-12), name
 
 
+@pytest.mark.parametrize("alleviation", ["eq14", "eq13", "sum"])
+def test_a_stated_factor_acts_outside_of_the_middle_however_gradients_join(alleviation: str):
+    me, features, steps, _ = one_client(FedIN(alleviation=alleviation, outer_scale=0.25))
+    local, inner = gradients(me, *features)
+    for name in local.keys() - inner.keys():
+        assert torch.allclose(steps[name], 0.25 * local[name], atol=1e-12), name
+
+
 def test_extractor_end_moves_the_cut():
     _, _, stem, up = one_client(FedIN())
     assert up.entering.shape == up.leaving.shape == (12, 6)

@@ -200,7 +200,7 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
             for parameter, gradient in zip(inner, joint, strict=True):
                 parameter.grad = gradient
             for parameter in outer:
-                if parameter.grad is not None and self.alleviation != "sum":
+                if parameter.grad is not None:
                     parameter.grad *= scale
 
         return adjust
