@@ -214,7 +214,9 @@ def test_advice_keeps_to_its_constraint_and_to_methods_that_did_every_task(tmp_p
     assert "fedproto" not in choices(found, asked)
     found.rows = [replace(row, newcomers=None) for row in found.rows]  # a suite without newcomers
     assert (
-        choices(found, asked).splitlines()[-1].endswith(": no method of this kind was measured on all tasks.")
+        choices(found, asked)
+        .splitlines()[-1]
+        .endswith(": no method of this kind was measured on so many tasks.")
     )
     alone = choices(results(tmp_path, {"fedgh": -0.02}), asked)
     assert "No public samples: train alone; the best of the others is **fedgh** (-2.0" in alone
@@ -298,6 +300,17 @@ def test_the_page_on_engines_has_the_table_of_asynchrony():
     page = (ROOT / "docs" / "asynchrony.md").read_text()
     table = page[page.index("| setting |") :].split("\n\n")[0]
     assert table in (ROOT / "docs" / "engines.md").read_text()
+
+
+def test_advice_forgives_a_method_one_task_of_five(tmp_path: Path):
+    found = results(tmp_path, {"fedgh": 0.02, "fedmd": 0.05})
+    names, first = ("one", "two", "three", "four", "five"), [row for row in found.rows if row.task == "one"]
+    found.rows += [replace(row, task=name) for name in names[2:] for row in first]
+    found.rows = [row for row in found.rows if (row.task, row.method) != ("five", "fedmd")]
+    asked = [SimpleNamespace(name=name) for name in names]
+    assert "**fedmd** (+5.0 points in the mean of 4 tasks" in choices(found, asked)
+    found.rows = [row for row in found.rows if (row.task, row.method) != ("four", "fedmd")]
+    assert "fedmd" not in choices(found, asked)
 
 
 def test_the_page_on_asynchrony_says_where_the_loss_is(tmp_path: Path):

@@ -14,8 +14,8 @@ from potluck.benchmark.suite import Task
 from potluck.core.method import Need
 from potluck.methods import method_class
 
-LITTLE = 5_000
-"""Numbers per client and round, both ways, that a slow link carries."""
+LITTLE = 20_000
+"""Numbers per client and round, both ways, that a slow link carries: 80 kB."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,17 @@ def choices(results: Results, tasks: Sequence[Task]) -> str:
 
 
 def candidates(results: Results, tasks: Sequence[Task]) -> list[Candidate]:
-    """The methods that did all of the tasks; the reference is what they are measured by."""
+    """The methods that did the tasks, or all but one of five; the reference is what they are measured by."""
     found: dict[str, list[Line]] = {}
     for task in tasks:
         for line in lines(results, task.name):
             if line.method != REFERENCE and line.gain is not None:
                 found.setdefault(line.method, []).append(line)
-    return [Candidate(method, tuple(own)) for method, own in found.items() if len(own) == len(tasks)]
+    return [
+        Candidate(method, tuple(own))
+        for method, own in found.items()
+        if len(own) >= len(tasks) - len(tasks) // 5
+    ]
 
 
 def _best(
@@ -96,7 +100,7 @@ def _best(
     fit = [one for one in known if keeps(one) and not math.isnan(worth(one))]
     order = sorted(fit, key=worth, reverse=True)
     if not order:
-        return "no method of this kind was measured on all tasks."
+        return "no method of this kind was measured on so many tasks."
     best, *others = order
     if worth(best) <= 0:
         return f"train alone; the best of the others is {best.told(worth(best))}."

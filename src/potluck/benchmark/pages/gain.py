@@ -43,8 +43,9 @@ def page(suite: Suite, results: Results) -> str:
 def _reading(suite: Suite) -> str:
     return (
         "Gain is the accuracy of clients on their own test samples minus that of the same clients trained alone, in "
-        f"points: mean and standard deviation over {len(suite.seeds)} seeds. Samples are training samples per client "
-        "on average. No method was tuned here: all train with one learning rate and their usual settings."
+        f"points: mean and standard deviation over {len(suite.seeds)} seeds, or one seed where there is no ±. Samples "
+        "are training samples per client on average. No method was tuned here: all train with one learning rate and "
+        "their usual settings."
     )
 
 
@@ -65,11 +66,14 @@ def _cell(values: list[float]) -> str:
 
 
 def _words(found: Gains) -> str:
-    """Where the largest mean gain of each skew lies, and how many methods gain at both ends."""
+    """Where the largest mean gain of each skew lies, and how many methods gain at both ends; one seed says nothing."""
     said = []
     for skew, by_method in found.items():
         means = {
-            (m, size): float(np.mean(v)) for m, points in by_method.items() for size, v in points.items()
+            (m, size): float(np.mean(v))
+            for m, points in by_method.items()
+            for size, v in points.items()
+            if all(len(others.get(size, ())) > 1 for others in by_method.values())
         }
         if not means:
             continue
