@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import potluck
+from kept_runs import kept_run
 from potluck.analysis.leak import Leak, find_leaks
 from potluck.analysis.leak.classes import class_scores, told_shares
 from potluck.analysis.leak.members import auc_and_rate, rate_by_chance
@@ -80,16 +81,7 @@ def test_the_rate_by_chance_knows_how_few_samples_it_rests_on():
 
 
 def kept(tmp_path: Path, method: str, **more: Any) -> dict[str, Leak]:
-    settings = {
-        "data": {"limit": 300},
-        "clients": 5,
-        "rounds": 2,
-        "engine": "serial",
-        "models": "small-mlp",
-        **more,
-    }
-    run = potluck.run(method, out=tmp_path / method, keep_answers=True, **settings)
-    return {leak.question: leak for leak in find_leaks(run.path).scores}
+    return {leak.question: leak for leak in find_leaks(kept_run(tmp_path, method, **more)).scores}
 
 
 def test_class_means_tell_classes_and_single_samples(tmp_path: Path):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import potluck
+from kept_runs import kept_run
 from potluck.analysis.leak import Findings, find_leaks, read_shown
 from potluck.analysis.leak.decoder import learn_decoder
 from potluck.analysis.leak.finding import Shown
@@ -151,15 +152,7 @@ def test_pictures_are_kept_in_256_shades():
 
 
 def look(tmp_path: Path, method: str, **more: Any) -> Findings:
-    settings = {
-        "data": {"limit": 300},
-        "clients": 5,
-        "rounds": 2,
-        "engine": "serial",
-        "models": "small-mlp",
-        **more,
-    }
-    return find_leaks(potluck.run(method, out=tmp_path / method, keep_answers=True, **settings).path)
+    return find_leaks(kept_run(tmp_path, method, **more))
 
 
 def test_class_means_show_single_samples_to_who_has_the_extractor(tmp_path: Path):

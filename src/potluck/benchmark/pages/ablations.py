@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from potluck.analysis.significance import holm
-from potluck.benchmark.pages.words import made_from, wrapped
+from potluck.benchmark.pages.words import made_from, with_spread, wrapped
 from potluck.benchmark.statistics import LEVEL, REFERENCE, paired
 from potluck.benchmark.store import Results, Row
 from potluck.benchmark.suite import Suite, Task
@@ -113,21 +113,14 @@ def _cells(line: Line, method: str) -> list[str]:
     gain = "" if line.gain is None else f"{100 * line.gain:+.1f}"
     cells = [
         f"{line.setting} (usual)" if line.usual else line.setting,
-        _percent(line.validation),
-        _percent(line.test),
+        with_spread(line.validation),
+        with_spread(line.test),
         f"**{gain}**" if line.apart and gain else gain,
-        _percent(line.received),
+        with_spread(line.received),
     ]
     if method in NOTES:
         cells.append(f"{np.mean(line.note):.4g}" if line.note else "")
     return cells
-
-
-def _percent(values: Sequence[float]) -> str:
-    if not values:
-        return ""
-    spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-    return f"{100 * np.mean(values):.1f}{spread}"
 
 
 def _verdict(found: Sequence[Line]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from potluck.benchmark.figures import COLOURS, new_figure, save
-from potluck.benchmark.pages.words import made_from, wrapped
+from potluck.benchmark.pages.words import made_from, with_spread, wrapped
 from potluck.benchmark.store import Results
 from potluck.benchmark.suite import Suite, Task
 
@@ -57,7 +57,7 @@ def _table(suite: Suite, results: Results) -> str:
         for method in next(iter(by_schedule.values())).methods:
             cells = [_found(results, by_schedule[one], method) for one in schedules]
             if any(accuracies for accuracies, _ in cells):
-                shown = [_accuracy(a) for a, _ in cells] + [_seconds(a, s) for a, s in cells]
+                shown = [with_spread(a) for a, _ in cells] + [_seconds(a, s) for a, s in cells]
                 lines.append(f"| {title} | {method} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
@@ -117,13 +117,6 @@ def _found(results: Results, task: Task, method: str) -> tuple[list[float], list
     clocks = [results.details.get(row.experiment, {}).get("clock", []) for row in rows]
     times = [next((seconds for seconds, accuracy in clock if accuracy >= TARGET), None) for clock in clocks]
     return [clock[-1][1] for clock in clocks if clock], [one for one in times if one is not None]
-
-
-def _accuracy(values: list[float]) -> str:
-    if not values:
-        return ""
-    spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-    return f"{100 * np.mean(values):.1f}{spread}"
 
 
 def _seconds(accuracies: list[float], times: list[float]) -> str:

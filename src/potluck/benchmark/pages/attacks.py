@@ -10,7 +10,7 @@ import numpy as np
 
 from potluck.benchmark.figures import new_figure, save
 from potluck.benchmark.pages import shares
-from potluck.benchmark.pages.words import made_from, wrapped
+from potluck.benchmark.pages.words import made_from, with_spread, wrapped
 from potluck.benchmark.store import Results, Row
 from potluck.benchmark.suite import Suite, Task
 
@@ -138,7 +138,7 @@ def _table(results: Results, grid: Grid, method: str) -> str:
 def _cell(values: Seeds, attack: str) -> str:
     if not values:
         return ""
-    shown = shares.with_spread([honest for honest, _ in values.values()])
+    shown = with_spread([honest for honest, _ in values.values()])
     return f"{shown} / {_mean(values, 1):.1f}" if attack == "backdoor" else shown
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from potluck.analysis.leak.invert import SCORES, WITH, WITHOUT
 from potluck.benchmark.figures import save
 from potluck.benchmark.pages.words import made_from, wrapped
 from potluck.benchmark.store import Results, Row
@@ -26,8 +27,7 @@ KINDS = {
     "All weights": ("fedavg",),
 }
 INVERTED = "inverted "
-WITH, WITHOUT = "with the extractor", "without it"
-PSNR, SSIM = "PSNR in dB", "SSIM"
+PSNR, SSIM = SCORES
 
 
 @dataclass(frozen=True)

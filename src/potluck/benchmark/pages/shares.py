@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from potluck.benchmark.pages.words import wrapped
+from potluck.benchmark.pages.words import with_spread, wrapped
 
 SHARES = (0.0, 0.1, 0.2, 0.3)
 
@@ -103,12 +103,6 @@ def _over_seeds(kept: Sequence[Found], rule: str, share: float) -> list[float]:
         float(np.mean([one.honest for one in mine if one.seed == seed]))
         for seed in sorted({o.seed for o in mine})
     ]
-
-
-def with_spread(values: Sequence[float]) -> str:
-    """A mean in per cent, and the standard deviation over seeds where there are several."""
-    spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-    return f"{100 * np.mean(values):.1f}{spread}"
 
 
 def _worst(kept: Sequence[Found], rule: str) -> str:

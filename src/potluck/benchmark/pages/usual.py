@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from potluck.benchmark.pages.words import made_from, wrapped
+from potluck.benchmark.pages.words import made_from, with_spread, wrapped
 from potluck.benchmark.statistics import REFERENCE
 from potluck.benchmark.store import Results, Row
 from potluck.benchmark.suite import Suite
@@ -93,10 +93,8 @@ def _table(found: list[Line]) -> str:
 
 
 def _row(line: Line) -> str:
-    values = [100 * value for value in line.accuracies]
-    spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
     gain = "" if line.method == REFERENCE else f"{100 * line.gain:+.1f}"
-    return f"| {line.method} | {np.mean(values):.1f}{spread} | {gain} | {line.samples:,.0f} | {line.floats:,.0f} |"
+    return f"| {line.method} | {with_spread(line.accuracies)} | {gain} | {line.samples:,.0f} | {line.floats:,.0f} |"
 
 
 def _verdict(found: list[Line]) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
+
+import numpy as np
 
 from potluck.benchmark.store import Results
 from potluck.benchmark.suite import Suite
@@ -11,6 +14,14 @@ from potluck.benchmark.suite import Suite
 def wrapped(text: str) -> str:
     """A paragraph in lines."""
     return textwrap.fill(text, 140, break_long_words=False, break_on_hyphens=False)
+
+
+def with_spread(values: Sequence[float]) -> str:
+    """A mean in per cent, and the standard deviation over seeds where there are several; nothing of nothing."""
+    if not values:
+        return ""
+    spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{100 * np.mean(values):.1f}{spread}"
 
 
 def made_from(suite: Suite, results: Results) -> str:
