@@ -41,12 +41,12 @@ def public_logits(answer: Payload) -> Tensor | None:
     return rows
 
 
-def head_change(kept: Kept, classes: int) -> Tensor | None:
-    """How the last layer's bias of each class moved in training, where weights of a head or a whole model travel."""
+def head_change(kept: Kept, classes: int, part: str = "bias") -> Tensor | None:
+    """How the last layer's bias (or weights) of each class moved in training, where a head or a whole model travels."""
     sent, got = kept.answer.flatten()[0], kept.message.flatten()[0]
     for name, tensor in sent.items():
         key = name.partition(".")[2]
-        if (key == "bias" or key.endswith("head.bias")) and len(tensor) == classes:
+        if (key == part or key.endswith(f"head.{part}")) and len(tensor) == classes:
             before = next((old for other, old in got.items() if other.partition(".")[2] == key), None)
             return tensor - before if before is not None and before.shape == tensor.shape else None
     return None
@@ -63,28 +63,12 @@ def head_vectors(kept: Kept, classes: int) -> tuple[Tensor, Tensor] | None:
     if not any(isinstance(rule, Like) and rule.what in ("head", "model") for rule in rules):
         return None
     moved = head_change(kept, classes)
-    weight = None if moved is None else _head_weight_change(kept, classes)
+    weight = None if moved is None else head_change(kept, classes, "weight")
     if moved is None or weight is None:
         return None
     least = moved.argmin()
     labels = torch.nonzero(moved > max(0.0, float(moved[least]))).flatten()
     return (weight[labels] - weight[least]) / (moved[labels] - moved[least])[:, None], labels
-
-
-def _head_weight_change(kept: Kept, classes: int) -> Tensor | None:
-    sent, got = (
-        {name.partition(".")[2]: tensor for name, tensor in payload.flatten()[0].items()}
-        for payload in (kept.answer, kept.message)
-    )
-    for name in ("weight", "head.weight"):
-        if (
-            name in sent
-            and name in got
-            and sent[name].shape == got[name].shape
-            and len(sent[name]) == classes
-        ):
-            return sent[name] - got[name]
-    return None
 
 
 def whole_model(kept: Kept, learned: Iterable[str]) -> dict[str, Tensor] | None:
