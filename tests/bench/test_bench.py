@@ -57,6 +57,9 @@ def test_a_quick_run_measures_every_part_and_writes_it_down(tmp_path: Path) -> N
     rows = run_suite(tmp_path, quick=True, show=said.append)
     assert {row.part for row in rows} == {
         "serial ÷ bare loop",
+        "share of a step",
+        "share of a plain step",
+        "plain ÷ our step",
         "method ÷ its bare loop",
         "measures of a test",
         "serial ÷ pool of 2",

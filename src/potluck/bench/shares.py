@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from potluck.bench.population import CNNS, AnyMethod, endless, population, serial_engine
 from potluck.bench.rows import Row
-from potluck.bench.trials import Spread
+from potluck.bench.trials import Spread, wrapped
 from potluck.core.client import Client
 from potluck.core.method import Update
 from potluck.core.payload import Payload
@@ -81,7 +82,7 @@ def _shares(method: AnyMethod, rounds: int, samples: int) -> list[dict[str, floa
         stack.callback(spills.remove)
         for label, places in PLACES.items():
             for owner, name in places:
-                stack.enter_context(_timed(owner, name, spent, label))
+                stack.enter_context(wrapped(owner, name, partial(_timed, spent=spent, label=label)))
         run = Path(stack.enter_context(TemporaryDirectory()))
         keeper = stack.enter_context(Checkpointer(RunWriter(run, {}, []), federation))
         loop.callbacks = [Postman(), keeper]
@@ -96,10 +97,8 @@ def _shares(method: AnyMethod, rounds: int, samples: int) -> list[dict[str, floa
     return found
 
 
-@contextmanager
-def _timed(owner: Any, name: str, spent: dict[str, float], label: str) -> Iterator[None]:
-    """Add up the processor time of every call of a method while the block runs, each on its own thread."""
-    original: Callable[..., Any] = getattr(owner, name)
+def _timed(original: Callable[..., Any], spent: dict[str, float], label: str) -> Callable[..., Any]:
+    """A function whose calls' processor time is added up, each on its own thread."""
 
     def timed(*args: Any, **options: Any) -> Any:
         started = time.thread_time()
@@ -108,8 +107,4 @@ def _timed(owner: Any, name: str, spent: dict[str, float], label: str) -> Iterat
         finally:
             spent[label] += time.thread_time() - started
 
-    setattr(owner, name, timed)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+    return timed

@@ -16,6 +16,7 @@ from potluck.bench import (
     pool,
     shares,
     small_clients,
+    step,
     vectorized,
 )
 from potluck.bench.rows import Row, machine, markdown, to_json
@@ -34,6 +35,7 @@ class Part(Protocol):
 
 PARTS: Mapping[str, Part] = {
     "local": local.measure,
+    "step": step.measure,
     "methods": methods.measure,
     "measures": measures.measure,
     "pool": pool.measure,

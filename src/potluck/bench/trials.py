@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 Clock = Callable[[], float]
 Action = Callable[[], object]
@@ -51,3 +53,19 @@ def in_turns(
 def ratio(over: list[float], under: list[float]) -> Spread:
     """Trial by trial, one divided by the other."""
     return Spread.of([mine / other for mine, other in zip(over, under, strict=True)])
+
+
+@contextmanager
+def wrapped(
+    owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """A block in which a method, or a function of a module, is what `wrap` makes of it."""
+    own, original = name in vars(owner), getattr(owner, name)
+    setattr(owner, name, wrap(original))
+    try:
+        yield
+    finally:
+        if own:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)

@@ -15,7 +15,8 @@ def bench(
         list[str] | None,
         typer.Option(
             "--part",
-            help="local | methods | measures | pool | vectorized | small-clients | layout | data | shares | growth",
+            help="local | step | methods | measures | pool | vectorized | small-clients | layout | data | shares "
+            "| growth",
         ),
     ] = None,
     store: Annotated[

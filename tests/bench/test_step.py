@@ -1,0 +1,96 @@
+"""The profile of a step counts what it says: every kind under torch's names, nothing twice, and all of the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.profiler import profile
+
+from potluck.bench import step
+from potluck.bench.population import population
+from potluck.bench.small_clients import cohort
+from potluck.bench.trials import wrapped
+from potluck.core.optimizers import PlainSGD
+from potluck.models import build_model, dense
+
+
+def event(name: str, microseconds: float, *inner: Any) -> Any:
+    span = SimpleNamespace(elapsed_us=lambda: microseconds)
+    return SimpleNamespace(name=name, time_range=span, cpu_children=list(inner))
+
+
+def test_the_outermost_operator_of_a_kind_counts_with_what_it_calls() -> None:
+    convolution = event("aten::conv2d", 30.0, event("aten::_convolution", 29.0, event("aten::relu", 4.0)))
+    back = event("autograd::engine::evaluate_function: ReluBackward0", 5.0, event("ReluBackward0", 4.0))
+    spent, noted = step.by_kind([event("other", 90.0, convolution, back), event("aten::relu", 2.0)])
+    assert dict(spent) == pytest.approx({"convolutions, forward": 30e-6, "rectifiers": 7e-6})
+    assert dict(noted) == {"convolutions, forward": 3, "rectifiers": 3}
+
+
+def test_shares_make_a_whole_and_the_profilers_own_time_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten milliseconds by themselves, fourteen under the profiler, half of the clock; four events, one each."""
+    relu = event("aten::relu", 18_000.0, event("aten::clamp_min", 17_000.0))
+    events = [relu, *relu.cpu_children, event("job", 1.0), event("more", 1.0)]
+    for one, parent in zip(events, (None, relu, None, None), strict=True):
+        one.cpu_parent = parent
+    monkeypatch.setattr(step, "profile", lambda **_: _Watch(events))
+    clock = iter((0.0, 0.014)), iter((0.0, 0.028))
+    fake = SimpleNamespace(process_time=lambda: next(clock[0]), perf_counter=lambda: next(clock[1]))
+    monkeypatch.setattr(step, "time", fake)
+    found = step.shares(lambda: None, 0.010)
+    assert found["rectifiers"] == pytest.approx((0.009 - 2 * 0.001) / 0.010)
+    assert found[step.REST] == pytest.approx(0.3)
+    assert sum(found.values()) == pytest.approx(1)
+
+
+class _Watch:
+    def __init__(self, events: list[Any]) -> None:
+        self.function_events = events
+
+    def __enter__(self) -> _Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def names(events: Iterable[Any]) -> set[str]:
+    return {one.name.removeprefix("autograd::engine::evaluate_function: ") for one in events}
+
+
+def test_torch_knows_every_operator_by_the_name_that_is_looked_for() -> None:
+    seen: set[str] = set()
+    for federation in (population(1, ["cnn-5"], 10, 10), cohort(1, 10)):
+        for action in (step.jobs(federation), step.plain_epochs(federation)):
+            with profile(use_kineto=False) as watch:
+                action()
+            seen |= names(watch.function_events or ())
+    wanted = {name for found in step.KINDS.values() for name in found} - {"optimiser", "batches"}
+    assert wanted - seen <= (set() if dense._AVAILABLE else {"_Product", "_ProductBackward"})
+
+
+def test_the_plain_network_computes_the_same_with_torchs_own_layers() -> None:
+    torch.manual_seed(0)
+    model, x = build_model("cnn-4", (3, 32, 32), 10), torch.randn(10, 3, 32, 32)
+    written = step.as_written(model)
+    assert {type(layer).__module__.split(".")[0] for layer in written.modules()} == {"torch"}
+    assert all(tensor.is_contiguous() for tensor in written.parameters())
+    torch.testing.assert_close(written(x), model(x))
+    own = nn.Linear(3, 2)
+    copied = step.as_written(own)
+    assert type(copied) is nn.Linear
+    assert copied is not own
+
+
+def test_what_was_wrapped_is_as_it_was_inherited_or_not() -> None:
+    before = PlainSGD.step, PlainSGD.zero_grad
+    with wrapped(PlainSGD, "step", lambda _: max), wrapped(PlainSGD, "zero_grad", lambda _: min):
+        assert (PlainSGD.step, PlainSGD.zero_grad) == (max, min)
+    assert (PlainSGD.step, PlainSGD.zero_grad) == before
+    assert "step" in vars(PlainSGD)
+    assert "zero_grad" not in vars(PlainSGD)
