@@ -35,7 +35,7 @@ from potluck.bench.small_clients import BATCH, COHORT, LR, SimpleCNN, cohort
 from potluck.bench.store import store_rows
 from potluck.bench.trials import Spread, ratio
 from potluck.core.random import one_thread
-from potluck.engines.vectorized import VectorizedEngine
+from potluck.engines.vectorized import Teams, VectorizedEngine
 from potluck.federation.federation import Federation
 from potluck.loop.jobs import Engine
 from potluck.loop.worker import Worker, keep_freed_memory
@@ -102,7 +102,7 @@ def measure(clients: int, trials: int) -> list[Row]:
     engines: dict[str, Engine] = {
         "Potluck, one by one": serial_engine(method, federation),
         "Potluck, channels last": serial_engine(method, federation.laid_out(("simple-cnn",))),
-        "Potluck, stacked": VectorizedEngine(Worker(method, federation.client)),
+        "Potluck, stacked": VectorizedEngine(Worker(method, federation.client), Teams(federation.task)),
     }
     turns = Turns({label: endless(method, federation, one, clients).step for label, one in engines.items()})
     with one_thread():

@@ -13,7 +13,7 @@ from potluck.core.payload import Nothing
 from potluck.core.random import without_denormals
 from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
-from potluck.engines.vectorized import VectorizedEngine
+from potluck.engines.vectorized import Teams, VectorizedEngine
 from potluck.loop.jobs import Engine, Job
 from potluck.loop.worker import Worker
 from potluck.methods.standalone import Standalone
@@ -52,11 +52,20 @@ class Noting(Standalone):
         return Nothing()
 
 
-@pytest.mark.parametrize("engine", [SerialEngine, VectorizedEngine, PoolEngine])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        lambda worker, teams: SerialEngine(worker),
+        VectorizedEngine,
+        lambda worker, teams: PoolEngine(lambda: worker, 1),
+        lambda worker, teams: PoolEngine(lambda: worker, 1, teams=teams),
+    ],
+    ids=["serial", "vectorized", "pool", "pool of stacks"],
+)
 def test_clients_compute_without_denormals_on_every_engine(engine: Any):
     torch.set_flush_denormal(False)
-    worker = Worker(Noting(), tiny(2).client)
-    working: Engine = engine(lambda: worker, 1) if engine is PoolEngine else engine(worker)
+    fed = tiny(2)
+    working: Engine = engine(Worker(Noting(), fed.client), Teams(fed.task))
     try:
         for client in range(2):
             working.submit(Job(client + 1, "train", client, 0, 1, 1, Nothing()))

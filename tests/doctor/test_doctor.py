@@ -19,7 +19,9 @@ ONE_KIND = {"changed gradients": "scaffold"}
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "KINDS", ONE_KIND)
     monkeypatch.setattr(machine, "WRITTEN", 1 << 16)
-    monkeypatch.setattr(devices, "best_crowd", lambda plan, places, client, clients: (2, {1: 2.0, 2: 3.0}))
+    monkeypatch.setattr(
+        devices, "best_crowd", lambda plan, places, clients, teams: (2, {1: 2.0 * len(clients), 2: 3.0})
+    )
 
 
 def test_the_table_has_machine_methods_and_workers_and_the_command_ends_well(
@@ -33,9 +35,8 @@ def test_the_table_has_machine_methods_and_workers_and_the_command_ends_well(
     assert f"| data | found in {tmp_path} | digits, mnist |  |" in done.stdout
     assert "| cpu | changed gradients (scaffold) | works, " in done.stdout
     assert "| cpu | pool | the serial engine's numbers, bit for bit |  |" in done.stdout
-    assert (
-        "| cpu | workers | 2 (cnn-1 images per second, by workers: 1: 256, 2: 384) |  |" in done.stdout
-    )  # 4 × 32 each
+    assert "| cpu | workers | 2 (cnn-1 images per second, by workers: 1: 2, 2: 3) |  |" in done.stdout
+    assert "| cpu | stacks | 4.00 × as fast as one client at a time (4 × cnn-1) |  |" in done.stdout
     assert "| accelerators | found | none |  |" in done.stdout
     assert list(tmp_path.iterdir()) == [tmp_path / "mnist"]
 
@@ -43,7 +44,7 @@ def test_the_table_has_machine_methods_and_workers_and_the_command_ends_well(
 def test_a_device_that_is_not_there_is_not_well(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(examination, "look_at_machine", lambda folder: [])
     monkeypatch.setattr(examination, "look_at_cpu", lambda: ({}, []))
-    monkeypatch.setattr(examination, "look_at_speed", lambda name: Finding(name, "workers", "1"))
+    monkeypatch.setattr(examination, "look_at_speed", lambda name: iter([Finding(name, "workers", "1")]))
     done = CliRunner().invoke(app, ["doctor", "--device", "cuda"])
     assert done.exit_code == 1
     assert "| cuda | device | is not available here | NOT WELL |" in done.stdout
@@ -63,9 +64,9 @@ def test_trouble_with_workers_and_disk_is_found(tmp_path: Path, monkeypatch: pyt
         raise PotluckError("no process could start")
 
     monkeypatch.setattr(devices, "best_crowd", failing)
-    assert devices.look_at_speed("cpu") == Finding(
-        "cpu", "workers", "fails: no process could start", well=False
-    )
+    assert list(devices.look_at_speed("cpu")) == [
+        Finding("cpu", "workers", "fails: no process could start", well=False)
+    ]
     disk = machine._disk(tmp_path / "nowhere")
     assert not disk.well
     assert "cannot be written" in disk.found

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from potluck.core.training import Training
-from potluck.engines.vectorized import VectorizedEngine, seats, stack
+from potluck.engines.vectorized import Teams, VectorizedEngine, seats, stack
 from potluck.engines.vectorized.decide import is_faster_together
 from potluck.engines.vectorized.seats import Seat, run_together
 from potluck.engines.vectorized.stack import Stack
@@ -28,7 +28,7 @@ def both(method: Any, make: Any, **schedule: Any) -> tuple[list[Any], list[Any]]
         fed, seen = make(), Recorder()
         loop = make_loop(method, fed, callbacks=[seen], **schedule)
         if vectorized:
-            loop.dispatcher.engine = VectorizedEngine(Worker(method, fed.client))
+            loop.dispatcher.engine = VectorizedEngine(Worker(method, fed.client), Teams(fed.task))
         loop.run()
         states.append([loop.fetch(info.index)["model"] for info in fed.task.clients])
     return states[0], states[1]
@@ -141,7 +141,7 @@ def test_auto_decides_once_and_writes_it_down(tmp_path: Any, monkeypatch: pytest
 
     monkeypatch.chdir(tmp_path)
     for answer, word in ((True, "on"), (False, "off")):
-        monkeypatch.setattr(run_engine, "is_faster_together", lambda task, make, answer=answer: answer)
+        monkeypatch.setattr(run_engine, "is_faster_together", lambda *given, answer=answer: answer)
         values = {"engine": {"name": "serial", "vectorize": "auto"}, "method": {"name": "standalone"}}
         run = potluck.run(values, rounds=1, clients=4, models="small-mlp", training={"epochs": 1})
         assert f'vectorize = "{word}"' in (run.path / "experiment.toml").read_text()
@@ -153,9 +153,9 @@ def test_the_measurement_leaves_clients_and_random_state_alone():
 
     fed = tiny(4, hidden=(5,))
     before = torch.random.get_rng_state()
-    assert is_faster_together(fed.task, fed.client) in (True, False)
+    assert is_faster_together(fed.task, fed.client, 4) in (True, False)
     assert torch.equal(before, torch.random.get_rng_state())
-    assert not is_faster_together(tiny(2, hidden=(5, 7)).task, fed.client)
+    assert not is_faster_together(tiny(2, hidden=(5, 7)).task, fed.client, 2)
 
 
 class Fickle(Net):
@@ -169,4 +169,4 @@ class Fickle(Net):
 def test_auto_leaves_networks_alone_that_cannot_be_stacked():
     members = [Member(Fickle().double(), points(12, seed)) for seed in range(3)]
     federation = federate(members, training=Training(epochs=1, batch_size=4, lr=0.1), num_classes=3)
-    assert not is_faster_together(federation.task, federation.client)
+    assert not is_faster_together(federation.task, federation.client, 3)

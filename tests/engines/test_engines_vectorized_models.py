@@ -16,7 +16,7 @@ from potluck.core.random import seeded
 from potluck.core.training import Training
 from potluck.engines.serial import SerialEngine
 from potluck.engines.trial import plain_request
-from potluck.engines.vectorized import VectorizedEngine, seats
+from potluck.engines.vectorized import Teams, VectorizedEngine, seats
 from potluck.engines.vectorized.decide import is_faster_together
 from potluck.engines.vectorized.stack import key_of
 from potluck.engines.vectorized.structure import structure_of
@@ -108,10 +108,10 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def trained(fed: Federation, engine: type[SerialEngine] | type[VectorizedEngine], **more: Any) -> list[Any]:
+def trained(fed: Federation, *, stacked: bool) -> list[Any]:
     """Every client's final tensors after two rounds."""
-    loop = make_loop(Standalone(), fed, rounds=2)
-    loop.dispatcher.engine = engine(Worker(Standalone(), fed.client), **more)
+    loop, worker = make_loop(Standalone(), fed, rounds=2), Worker(Standalone(), fed.client)
+    loop.dispatcher.engine = VectorizedEngine(worker, Teams(fed.task)) if stacked else SerialEngine(worker)
     loop.run()
     states = [loop.fetch(info.index)["model"] for info in fed.task.clients]
     loop.dispatcher.engine.close()
@@ -119,7 +119,7 @@ def trained(fed: Federation, engine: type[SerialEngine] | type[VectorizedEngine]
 
 
 def assert_agree(make: Callable[[], Federation]) -> list[Any]:
-    one, other = trained(make(), SerialEngine), trained(make(), VectorizedEngine)
+    one, other = trained(make(), stacked=False), trained(make(), stacked=True)
     for mine, theirs in zip(one, other, strict=True):
         assert mine.keys() == theirs.keys()
         for name in mine:
@@ -160,9 +160,9 @@ def test_a_network_with_nothing_to_learn_fails_as_it_does_alone() -> None:
     def nothing() -> nn.Module:
         return Plain().requires_grad_(False)
 
-    for engine in (SerialEngine, VectorizedEngine):
+    for stacked in (False, True):
         with pytest.raises(Exception, match="does not require grad"):
-            trained(own([nothing]), engine)
+            trained(own([nothing]), stacked=stacked)
 
 
 def test_values_with_one_hash_are_told_apart() -> None:
@@ -207,7 +207,7 @@ def test_what_a_network_is_made_of_decides_not_its_numbers() -> None:
 def test_the_measurement_does_not_stack_what_training_would_not() -> None:
     fed = own([Plain, lambda: Plain(torch.tanh)])
     assert len({info.architecture for info in fed.task.clients}) == 1
-    assert is_faster_together(fed.task, fed.client) is False
+    assert is_faster_together(fed.task, fed.client, 2) is False
     assert key_of(fed.client(0), plain_request(fed.client(0))) is not None
 
 
@@ -227,8 +227,8 @@ class Builder:
 def test_a_client_that_cannot_be_made_fails_alone_and_as_on_the_serial_engine(broken: int) -> None:
     fed = tiny(3, hidden=(5,))
     found = []
-    for kind in (SerialEngine, VectorizedEngine):
-        engine = kind(Worker(Standalone(), Builder(fed, broken)))
+    workers = [Worker(Standalone(), Builder(fed, broken)) for _ in range(2)]
+    for engine in (SerialEngine(workers[0]), VectorizedEngine(workers[1], Teams(fed.task))):
         for index in range(3):
             engine.submit(Job(index + 1, "train", index, 0, 1, 1, Nothing()))
         results = list(engine.results())
@@ -240,11 +240,11 @@ def test_a_client_that_cannot_be_made_fails_alone_and_as_on_the_serial_engine(br
 
 
 def test_clients_beyond_the_budget_are_put_away_between_cohorts_and_lose_nothing(tmp_path: Any) -> None:
-    plenty = trained(tiny(4, hidden=(5,)), VectorizedEngine)
+    plenty = trained(tiny(4, hidden=(5,)), stacked=True)
     fed = tiny(4, hidden=(5,))
     worker = Worker(Standalone(), fed.client)
     loop = make_loop(Standalone(), fed, rounds=2)
-    loop.dispatcher.engine = VectorizedEngine(worker, memory=1, spill_dir=tmp_path)
+    loop.dispatcher.engine = VectorizedEngine(worker, Teams(fed.task), memory=1, spill_dir=tmp_path)
     loop.run()
     assert sum(index in worker.cache for index in range(4)) == 1
     assert len(list(tmp_path.rglob("*.safetensors"))) >= 3

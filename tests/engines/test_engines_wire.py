@@ -40,10 +40,10 @@ Pair = tuple[socket.socket, socket.socket]
 def test_a_job_arrives_with_message_and_state(pair: Pair) -> None:
     state = flatten({"w": torch.eye(2), "steps": {1: 5}})
     job = Job(7, "train", 3, 2, 4, 9, Means(torch.ones(2, 3), 5), ("own", "shared"), state)
-    WIRE.send_order(pair[0], Order(job, 6, [1, 2]))
+    WIRE.send_order(pair[0], Order([job], [6], [1, 2]))
     order = WIRE.receive_order(pair[1])
-    assert (order.version, order.forget) == (6, [1, 2])
-    got = order.job
+    assert (order.versions, order.forget) == ([6], [1, 2])
+    (got,) = order.team
     assert (got.id, got.kind, got.client, got.number, got.round, got.rounds) == (7, "train", 3, 2, 4, 9)
     assert got.tests == ("own", "shared")
     assert isinstance(got.message, Means)
@@ -56,8 +56,8 @@ def test_a_job_arrives_with_message_and_state(pair: Pair) -> None:
 
 
 def test_received_tensors_own_their_memory(pair: Pair) -> None:
-    WIRE.send_order(pair[0], Order(Job(1, "train", 0, 0, 1, 1, Means(torch.ones(3, 1), 1)), 0))
-    message = WIRE.receive_order(pair[1]).job.message
+    WIRE.send_order(pair[0], Order([Job(1, "train", 0, 0, 1, 1, Means(torch.ones(3, 1), 1))], [0]))
+    message = WIRE.receive_order(pair[1]).team[0].message
     assert isinstance(message, Means)
     assert message.rows.untyped_storage().nbytes() == 12
     assert message.rows.data_ptr() % 16 == 0
@@ -67,8 +67,8 @@ def test_received_tensors_own_their_memory(pair: Pair) -> None:
 def test_an_answer_arrives_whole(pair: Pair) -> None:
     scores: dict[str, Score] = {"own": Score(3, 4, 0.1)}
     answer = Answer(7, 3, Means(torch.zeros(1), 2), scores, 0.25, 12, 1.5, 100, 200)  # type: ignore[arg-type]
-    WIRE.send_report(pair[0], Report(answer, 7, 0.5))
-    report = WIRE.receive_report(pair[1])
+    WIRE.send_reports(pair[0], [Report(answer, 7, 0.5)])
+    (report,) = WIRE.receive_reports(pair[1])
     assert (report.version, report.loading) == (7, 0.5)
     got = report.result
     assert isinstance(got, Answer)
@@ -80,20 +80,20 @@ def test_an_answer_arrives_whole(pair: Pair) -> None:
 
 def test_a_failure_arrives_whole(pair: Pair) -> None:
     failure = Failure(7, 3, "train: bad", "error", "trace\n")
-    WIRE.send_report(pair[0], Report(failure, 0, 0.0))
-    assert WIRE.receive_report(pair[1]).result == failure
+    WIRE.send_reports(pair[0], [Report(failure, 0, 0.0)])
+    assert WIRE.receive_reports(pair[1])[0].result == failure
 
 
 def test_an_answer_of_another_type_is_invalid_as_the_loop_would_say(pair: Pair) -> None:
-    WIRE.send_report(pair[0], Report(Answer(7, 3, Nothing()), 7, 0.0))
-    report = WIRE.receive_report(pair[1])
+    WIRE.send_reports(pair[0], [Report(Answer(7, 3, Nothing()), 7, 0.0)])
+    (report,) = WIRE.receive_reports(pair[1])
     assert report.result == Failure(7, 3, "Expected a Means, got a Nothing.", "invalid")
     assert report.version == 7
 
 
 def test_a_message_of_another_type_is_refused_before_it_is_sent(pair: Pair) -> None:
     with pytest.raises(PayloadError, match="broadcast gave a Nothing; the method declares Means"):
-        WIRE.send_order(pair[0], Order(Job(1, "train", 0, 0, 1, 1, Nothing()), 0))
+        WIRE.send_order(pair[0], Order([Job(1, "train", 0, 0, 1, 1, Nothing())], [0]))
 
 
 def test_a_closed_line_is_the_end(pair: Pair) -> None:

@@ -116,9 +116,9 @@ def test_stacked_clients_resume_bit_by_bit(case: str, tmp_path: Path):
 
 def test_a_measured_choice_is_obeyed_and_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     more = {"training": RARE, "sections": {"engine": {"vectorize": "auto"}}}
-    monkeypatch.setattr(run_engine, "is_faster_together", lambda task, make: True)
+    monkeypatch.setattr(run_engine, "is_faster_together", lambda *given: True)
     stop("fedgh", tmp_path, 2, **more)
-    monkeypatch.setattr(run_engine, "is_faster_together", lambda task, make: False)
+    monkeypatch.setattr(run_engine, "is_faster_together", lambda *given: False)
     run("fedgh", tmp_path, **more)
 
 

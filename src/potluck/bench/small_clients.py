@@ -17,7 +17,7 @@ from potluck.bench.trials import Spread, in_turns, ratio
 from potluck.core.model import ClientModel
 from potluck.core.random import seeded
 from potluck.core.training import Training
-from potluck.engines.vectorized import VectorizedEngine
+from potluck.engines.vectorized import Teams, VectorizedEngine
 from potluck.federation.federation import Federation, Member, assemble
 from potluck.loop.jobs import Engine
 from potluck.loop.worker import Worker
@@ -71,7 +71,7 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
     federation, method = cohort(clients), FedAvg()
     engines: dict[str, Engine] = {
         "one by one": serial_engine(method, federation),
-        "stacked": VectorizedEngine(Worker(method, federation.client)),
+        "stacked": VectorizedEngine(Worker(method, federation.client), Teams(federation.task)),
     }
     loops = {label: endless(method, federation, engine, clients) for label, engine in engines.items()}
     actions = {label: loop.step for label, loop in loops.items()}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from potluck.bench.population import SHAPE, endless, population, serial_engine
 from potluck.bench.rows import Row
 from potluck.bench.trials import in_turns, ratio
-from potluck.engines.vectorized import VectorizedEngine
+from potluck.engines.vectorized import Teams, VectorizedEngine
 from potluck.loop.jobs import Engine
 from potluck.loop.worker import Worker
 from potluck.methods.fedavg import FedAvg
@@ -27,7 +27,7 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
     """Serial engine ÷ vectorized clients, in processor time. No goal: it is for small networks, and asked for."""
     for name, clients, shape in CASES[:1] if quick else CASES:
         federation = population(clients, [name], 100, 10, epochs=1 if quick else 5, shape=shape)
-        vectorized = VectorizedEngine(Worker(FedAvg(), federation.client))
+        vectorized = VectorizedEngine(Worker(FedAvg(), federation.client), Teams(federation.task))
         engines: dict[str, Engine] = {"serial": serial_engine(FedAvg(), federation), "vectorized": vectorized}
         actions = {
             label: endless(FedAvg(), federation, engine, clients).step for label, engine in engines.items()

@@ -126,7 +126,7 @@ def training_seconds(resolved: Resolved, speeds: dict[str, float]) -> float:
         if info.samples
     )
     cohort = experiment.schedule.cohort(len(clients))
-    serial = experiment.engine.name == "serial" or experiment.engine.vectorize == "on"
+    serial = experiment.engine.name == "serial"
     workers = 1 if serial else min(experiment.engine.workers or os.cpu_count() or 1, cohort)
     return experiment.schedule.rounds * work * cohort / len(clients) / workers
 

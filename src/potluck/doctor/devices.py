@@ -17,7 +17,6 @@ from potluck.data import as_data
 from potluck.doctor.finding import Finding
 from potluck.engines.hardware import describe, free_memory
 from potluck.engines.pool.crowd import best_crowd
-from potluck.engines.trial import BATCHES
 from potluck.experiment import parse_experiment
 from potluck.federation.population import pick_device
 from potluck.runs.engine import blueprint
@@ -44,7 +43,7 @@ SMALL: dict[str, Any] = {
     "schedule": {"rounds": 2},
     "training": {"epochs": 1},
 }
-BATCH = 32
+BATCH, TOGETHER = 32, 4
 
 Losses = list[float]
 
@@ -84,26 +83,30 @@ def look_at_device(name: str, reference: dict[str, Losses]) -> Iterator[Finding]
     yield _half(name, device, reference["a loss over the model"])
 
 
-def look_at_speed(name: str) -> Finding:
-    """How many worker processes pay on a device, and what they do together: cnn-1 on random images."""
+def look_at_speed(name: str) -> Iterator[Finding]:
+    """How many worker processes pay on a device, and whether stacks do: cnn-1 on random images."""
     rng = generator("doctor")
-    images = torch.randint(0, 256, (240, 3, 32, 32), generator=rng, dtype=torch.uint8)
-    labels = torch.arange(240) % 10
+    images = torch.randint(0, 256, (240 * TOGETHER, 3, 32, 32), generator=rng, dtype=torch.uint8)
+    labels = torch.arange(len(images)) % 10
     asked = {
         "method": {"name": "standalone"},
         "models": {"names": ["cnn-1"]},
-        "partition": {"rule": "iid", "clients": 1},
+        "partition": {"rule": "iid", "clients": TOGETHER},
         "training": {"batch_size": BATCH},
     }
     try:
         plan = blueprint(resolve(parse_experiment(asked), Parts(data=as_data((images, labels)))))
         assert plan is not None
-        best, speeds = best_crowd(plan, [name], 0, 8)
+        best, speeds = best_crowd(plan, [name], [0], 8)
+        stacked = best_crowd(plan, [name], range(TOGETHER), 1)[1][1]
     except PotluckError as error:
-        return Finding(name, "workers", f"fails: {_short(error)}", well=False)
-    samples = BATCHES * BATCH
-    tried = ", ".join(f"{count}: {speed * samples:,.0f}" for count, speed in speeds.items())
-    return Finding(name, "workers", f"{best} (cnn-1 images per second, by workers: {tried})")
+        yield Finding(name, "workers", f"fails: {_short(error)}", well=False)
+        return
+    tried = ", ".join(f"{count}: {speed:,.0f}" for count, speed in speeds.items())
+    yield Finding(name, "workers", f"{best} (cnn-1 images per second, by workers: {tried})")
+    yield Finding(
+        name, "stacks", f"{stacked / speeds[1]:.2f} × as fast as one client at a time ({TOGETHER} × cnn-1)"
+    )
 
 
 def _half(name: str, device: torch.device, reference: Losses) -> Finding:

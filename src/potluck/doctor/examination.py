@@ -16,13 +16,13 @@ def examine(devices: Sequence[str] = (), folder: Path = Path()) -> Iterator[Find
     yield from look_at_machine(folder)
     reference, findings = look_at_cpu()
     yield from findings
-    yield look_at_speed("cpu")
+    yield from look_at_speed("cpu")
     places = list(devices) or accelerators()
     if not places:
         yield Finding("accelerators", "found", "none")
     for name in places:
         yield from look_at_device(name, reference)
-        yield look_at_speed(name)
+        yield from look_at_speed(name)
 
 
 def table(findings: Sequence[Finding]) -> str:

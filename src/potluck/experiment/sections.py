@@ -133,7 +133,7 @@ class EngineSettings(Settings):
         "cpu", "where clients compute: cpu, cuda, mps, or several: cuda:0,cuda:1", results=False
     )
     vectorize: Literal["off", "on", "auto"] = setting(
-        "off", "train clients of one architecture together (serial engine); auto measures once"
+        "off", "train clients of one architecture together; auto measures once"
     )
     channels_last: Words = setting(
         ("built",),

@@ -188,7 +188,7 @@ class Dispatcher:
         now = self.progress
         now.jobs += 1
         number = now.numbers.get(client, 0)
-        about = (context.round, context.rounds, message, tests, state, details, epochs)
+        about = (context.round, context.rounds, message, tests, state, details, epochs, now.step)
         job = Job(now.jobs, kind, client, number, *about)
         if self.listeners:
             self._under_way[job.id] = replace(job, message=None, state=None)

@@ -35,6 +35,8 @@ class Job:
     """Whether scores come with what they are made of."""
     epochs: int = 0
     """How long a newcomer trains."""
+    step: int = 0
+    """The server step in which it was sent: training jobs of one step may be done together."""
 
 
 @dataclass(frozen=True)

@@ -42,17 +42,14 @@ class Checkpointer(Callback):
     saved, so that a slow disk costs checkpoints and not time; the last round always is. Use it as a context:
     leaving it waits for the writing and raises what went wrong.
 
-    `every` is the number of rounds between checkpoints (0: none). With `whole_rounds` all clients at work are waited
-    for at the end of every round, saved or not: for engines on which results depend on who works together.
+    `every` is the number of rounds between checkpoints (0: none).
 
     A checkpoint holds tensors and numbers, no code. So modules and dataclasses may stand in the server's state only
     where `init_server` puts them; one elsewhere is refused at the end of the first round that has it.
     """
 
-    def __init__(
-        self, writer: RunWriter, federation: Federation, *, every: int = 1, whole_rounds: bool = False
-    ) -> None:
-        self.run, self.every, self._whole_rounds = writer.path, every, whole_rounds
+    def __init__(self, writer: RunWriter, federation: Federation, *, every: int = 1) -> None:
+        self.run, self.every = writer.path, every
         self.seconds = 0.0
         """How long training waited for checkpoints so far."""
         self._generations, self._number = Generations(self.run / folder.CHECKPOINT), 0
@@ -136,8 +133,6 @@ class Checkpointer(Callback):
         self._round = ended
         if self.every:
             self._check_state(loop)
-        if self._whole_rounds:
-            loop.dispatcher.land_all()
         last = bool(self.every) and ended >= loop.schedule.rounds
         if last or (self.every and ended >= self._due and not self._busy()):
             self._raise_trouble()

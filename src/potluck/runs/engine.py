@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,8 @@ from potluck.engines.pool.crowd import best_crowd
 from potluck.engines.pool.process import check_possible
 from potluck.engines.serial import SerialEngine
 from potluck.engines.vectorized import VectorizedEngine
-from potluck.engines.vectorized.decide import is_faster_together
+from potluck.engines.vectorized.decide import is_faster_together, team_sizes, team_to_try
+from potluck.engines.vectorized.teams import Teams
 from potluck.experiment import Experiment, read_experiment
 from potluck.experiment.sections import EngineSettings
 from potluck.federation.federation import BUILT, Federation
@@ -31,7 +33,7 @@ from potluck.loop.worker import Saved, Worker, keep_freed_memory
 from potluck.runs.resolve import Parts, Resolved
 
 _log = logging.getLogger("potluck")
-_crowds: dict[tuple[object, ...], int] = {}
+_crowds: dict[tuple[object, ...], tuple[int, float]] = {}
 
 
 def decide_engine(resolved: Resolved, file: Path) -> Resolved:
@@ -40,7 +42,7 @@ def decide_engine(resolved: Resolved, file: Path) -> Resolved:
     known = read_experiment(file).get("engine", {}) if file.exists() else {}
     decided: dict[str, Any] = {}
     if settings.vectorize == "auto":
-        decided["engine.vectorize"] = known.get("vectorize") or _measured(federation)
+        decided["engine.vectorize"] = known.get("vectorize") or _measured(resolved)
     together = decided.get("engine.vectorize", settings.vectorize) == "on"
     decided["engine.channels_last"] = _layout(settings, federation, known.get("channels_last"), together)
     resolved = replace(
@@ -56,35 +58,30 @@ def _engine(resolved: Resolved, known: Mapping[str, Any], together: bool) -> dic
     """The engine, and how many workers it has on accelerators."""
     settings = resolved.experiment.engine
     several = len(device_names(settings.device)) > 1
-    if several and (together or settings.name == "serial"):
-        other = "engine.vectorize = 'on'" if together else "engine.name = 'serial'"
+    if several and settings.name == "serial":
         raise PotluckError(
-            f"engine.device = {settings.device!r} lists several devices; {other} works on one, so leave one out."
+            f"engine.device = {settings.device!r} lists several devices; engine.name = 'serial' works on one, so "
+            "leave one out."
         )
     accelerated = resolved.federation.task.device.type != "cpu"
     name = known.get("name", "auto") if settings.name == "auto" else settings.name
-    if accelerated and name in ("auto", "pool") and not together:
-        return _on_accelerators(resolved, name, settings.workers or known.get("workers", 0))
+    if accelerated and name in ("auto", "pool"):
+        return _on_accelerators(resolved, name, settings.workers or known.get("workers", 0), together)
     if name == "auto":
-        name = "serial" if accelerated else "pool"
-    if name == "pool" and not together:
+        name = "pool"
+    if name == "pool":
         check_possible(anew=preferred(blueprint(resolved)))
     return {"engine.name": name}
 
 
-def _on_accelerators(resolved: Resolved, name: str, workers: int) -> dict[str, Any]:
+def _on_accelerators(resolved: Resolved, name: str, workers: int, together: bool) -> dict[str, Any]:
     """The pool with as many workers per device as were asked for or as a trial finds; serial where one would do."""
     settings, places = resolved.experiment.engine, device_names(resolved.experiment.engine.device)
     plan = blueprint(resolved)
     assert plan is not None, "populations of one's own are on the CPU"
     try:
-        check_possible(anew=True)
-        if reason := hindrance(plan):
-            raise PotluckError(
-                f"Worker processes on {settings.device} cannot be told what to build ({reason}); put it in a module "
-                "of its own, or use --engine serial."
-            )
-        workers = workers or _crowd(resolved, plan, places)
+        _check_told(plan, settings.device)
+        workers = workers or _crowd(resolved, plan, places, _tried(resolved, together))[0]
     except PotluckError as error:
         if name == "pool" or len(places) > 1:
             raise
@@ -95,20 +92,42 @@ def _on_accelerators(resolved: Resolved, name: str, workers: int) -> dict[str, A
     return {"engine.name": "pool", "engine.workers": workers}
 
 
-def _crowd(resolved: Resolved, plan: Blueprint, places: list[str]) -> int:
-    """Workers per device by a trial; one serves all runs of this process with the same models, data and training."""
+def _check_told(plan: Blueprint, device: str) -> None:
+    """Refuse where worker processes on a device could not be started, or not be told what to build."""
+    check_possible(anew=True)
+    if reason := hindrance(plan):
+        raise PotluckError(
+            f"Worker processes on {device} cannot be told what to build ({reason}); put it in a module of its own, "
+            "or use --engine serial."
+        )
+
+
+def _tried(resolved: Resolved, together: bool) -> list[int]:
+    """The clients of a trial: those of a stack, or the largest alone."""
+    federation = resolved.federation
+    largest = max(federation.task.clients, key=lambda info: federation.cost(info.index))
+    return (team_to_try(federation.task, federation.client) if together else []) or [largest.index]
+
+
+def _crowd(resolved: Resolved, plan: Blueprint, places: list[str], tried: Sequence[int]) -> tuple[int, float]:
+    """Workers per device by a trial, and their speed in samples per second.
+
+    One trial serves all runs of this process with the same models, data and training.
+    """
     experiment, federation = resolved.experiment, resolved.federation
-    clients = federation.task.clients
+    cohort = experiment.schedule.cohort(len(federation.task.clients))
     alike = (
         tuple(places),
         *federation.task.architectures,
         experiment.data,
         experiment.training,
-        len(clients),
+        cohort,
+        tuple(tried),
     )
     if alike not in _crowds:
-        largest = max(clients, key=lambda info: federation.cost(info.index))
-        _crowds[alike] = best_crowd(plan, places, largest.index, len(clients))[0]
+        teams = len(team_sizes(federation.task, cohort)) if len(tried) > 1 else cohort
+        workers, speeds = best_crowd(plan, places, tried, teams)
+        _crowds[alike] = workers, speeds[workers]
     return _crowds[alike]
 
 
@@ -134,9 +153,31 @@ def _layout(
         return chosen_layouts(words, federation)
 
 
-def _measured(federation: Federation) -> str:
+def _measured(resolved: Resolved) -> str:
+    """Whether clients train together: as the engine that will do it would, on its device."""
+    settings, federation = resolved.experiment.engine, resolved.federation
+    step = resolved.experiment.schedule.answers_per_step(len(federation.task.clients))
+    if federation.task.device.type != "cpu" and settings.name != "serial" and step > 1:
+        return "on" if _faster_in_stacks(resolved) else "off"
+    workers = 1 if settings.name == "serial" else settings.workers or len(os.sched_getaffinity(0))
     with one_thread():
-        return "on" if is_faster_together(federation.task, federation.client) else "off"
+        faster = is_faster_together(federation.task, federation.client, step, workers)
+    return "on" if faster else "off"
+
+
+def _faster_in_stacks(resolved: Resolved) -> bool:
+    """Compare as many processes as pay on accelerators, each with a client at a time, with as many with stacks."""
+    places, plan = device_names(resolved.experiment.engine.device), blueprint(resolved)
+    team = _tried(resolved, together=True)
+    if plan is None or len(team) == 1:
+        return False
+    try:
+        _check_told(plan, resolved.experiment.engine.device)
+        _, together = _crowd(resolved, plan, places, team)
+        _, alone = _crowd(resolved, plan, places, team[:1])
+    except PotluckError:  # this network cannot be stacked, or only this process could build it
+        return False
+    return together > alone
 
 
 # -- as it was decided -----------------------------------------------------------------------------------------
@@ -156,16 +197,19 @@ def make_engine(
     keep_freed_memory()
     memory = int(settings.memory * 1e9) or None
     device = federation.task.device
-    if settings.vectorize == "on" or settings.name == "serial":
-        kind = VectorizedEngine if settings.vectorize == "on" else SerialEngine
-        return kind(worker, partial(default_budget, device) if memory is None else memory, work_folder)
-    workers, cost = settings.workers or None, federation.cost
-    if device.type == "cpu" and not preferred(blueprint):
-        return PoolEngine(lambda: worker, workers, memory, work_folder, cost=cost)
-    places, workers = device_names(settings.device), workers or (1 if device.type != "cpu" else None)
-    return PoolEngine(
-        lambda: worker, workers, memory, work_folder, cost=cost, blueprint=blueprint, places=places
+    teams = Teams(federation.task) if settings.vectorize == "on" else None
+    if settings.name == "serial":
+        budget = partial(default_budget, device) if memory is None else memory
+        if teams is not None:
+            return VectorizedEngine(worker, teams, budget, work_folder)
+        return SerialEngine(worker, budget, work_folder)
+    pool = partial(
+        PoolEngine, lambda: worker, memory=memory, spill_dir=work_folder, cost=federation.cost, teams=teams
     )
+    if device.type == "cpu" and not preferred(blueprint):
+        return pool(workers=settings.workers or None)
+    workers = settings.workers or (1 if device.type != "cpu" else None)
+    return pool(workers=workers, blueprint=blueprint, places=device_names(settings.device))
 
 
 # -- a run as other processes can build it again ---------------------------------------------------------------

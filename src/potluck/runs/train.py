@@ -81,10 +81,8 @@ def train(
     absent, attackers = opened.resolved.absent, opened.resolved.attackers
     privacy = experiment.privacy if experiment.uses("privacy") else None
     writer.late_facts.append(lambda: flops_per_round(method, federation, absent))
-    together = settings.vectorize == "on"
     with ExitStack() as held:
-        every = settings.checkpoint_every
-        keeper = held.enter_context(Checkpointer(writer, federation, every=every, whole_rounds=together))
+        keeper = held.enter_context(Checkpointer(writer, federation, every=settings.checkpoint_every))
         held.enter_context(one_thread())
         worker = Worker(method, federation.client, keeper.client_state, privacy, attackers)
         plan = blueprint(opened.resolved, None if keeper.saved is None else keeper.saved.client)

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Protocol
@@ -29,6 +30,7 @@ from potluck.engines.memory import SpillFolder, default_budget
 from potluck.engines.pool.process import Process, connected, serve
 from potluck.engines.pool.wire import Wire
 from potluck.engines.trial import time_training
+from potluck.engines.vectorized.decide import stacked
 from potluck.loop.letter import Letter, receive, send
 from potluck.loop.worker import Worker
 
@@ -46,14 +48,15 @@ class Blueprint(Protocol):
 class Post:
     """What a new worker process is told first; `memory` in bytes is all workers' of its device, None: half of it.
 
-    With `trial` it does no jobs: it trains that client whenever it is asked to, and says how fast.
+    With `trial` it does no jobs: it trains those clients, several as a stack, whenever it is asked to, and says how
+    fast.
     """
 
     blueprint: Blueprint
     folder: SpillFolder | None = None
     memory: int | None = None
     sharers: int = 1
-    trial: int | None = None
+    trial: tuple[int, ...] = ()
 
 
 class _Portable(pickle.Pickler):
@@ -168,25 +171,31 @@ def main(number: int) -> None:
         device = torch.device(facts["device"])
         worker = post.blueprint.worker(facts["device"])
         budget = (default_budget(device) if post.memory is None else post.memory) // post.sharers
-        if post.trial is not None:
-            time_training([worker.client(post.trial)])  # the first time is slow everywhere
+        if post.trial:
+            _train(worker, post.trial)  # the first time is slow everywhere
     except Exception as error:
         send(theirs, Letter({"trouble": f"{type(error).__name__}: {error}".rstrip(".")}))
         return
     send(theirs, Letter({"trouble": ""}))
-    if post.trial is not None:
+    if post.trial:
         _try(worker, post.trial, theirs, device)
     assert post.folder is not None
     serve(worker, Wire(*payload_types(worker.method)), post.folder, budget, theirs, facts["parent"])
 
 
-def _try(worker: Worker, client: int, theirs: socket.socket, device: torch.device) -> None:
-    """Train a client again and again for a moment, as often as we are asked; the asker ends this process."""
+def _try(worker: Worker, clients: Sequence[int], theirs: socket.socket, device: torch.device) -> None:
+    """Train clients again and again for a moment, as often as we are asked; the asker ends this process."""
     while theirs.recv(1):
-        started, passes = time.perf_counter(), 0
+        started, samples = time.perf_counter(), 0
         while (spent := time.perf_counter() - started) < TRIAL_SECONDS:
-            time_training([worker.client(client)])
-            passes += 1
+            samples += _train(worker, clients)
         settle(device)
-        send(theirs, Letter({"rate": passes / spent, "memory": held_memory(device)}))
+        send(theirs, Letter({"rate": samples / spent, "memory": held_memory(device)}))
     os._exit(0)
+
+
+def _train(worker: Worker, clients: Sequence[int]) -> int:
+    """A few batches of each, as a stack if there are several; how many samples that was."""
+    them = [worker.client(client) for client in clients]
+    time_training(them, stacked if len(them) > 1 else None)
+    return sum(len(me.train) for me in them)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from potluck.engines.vectorized.teams import Team
 from potluck.loop.jobs import Job, Kind
 
 Guess = Callable[[int], float]
@@ -39,6 +40,10 @@ class Costs:
         if not (took and guessed and here and guessed_here):
             return 1.0
         return (here / guessed_here) / (took / guessed)
+
+    def of_team(self, team: Team, place: str | None = None) -> float:
+        """The seconds expected for all jobs of a team."""
+        return sum(self.of(job, place) for job in team)
 
     def of(self, job: Job, place: str | None = None) -> float:
         """The seconds expected, on a device if told; before the first measurement of this kind, just the guess."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import torch
 
@@ -17,22 +18,23 @@ GAIN = 1.1
 
 
 def best_crowd(
-    blueprint: Blueprint, places: list[str], client: int, clients: int
+    blueprint: Blueprint, places: list[str], clients: Sequence[int], teams: int
 ) -> tuple[int, dict[int, float]]:
     """Processes per device, found on the first: doubled while they do more together and fit, up to the cores.
 
-    Also the speeds that were found, in passes over the trial's batches per second, by the number of processes.
+    Also the speeds that were found, in samples per second, by the number of processes.
 
-    All train copies of one client at the same time; the sum of their speeds is what counts.
+    All train copies of one client at the same time, or of several as a stack; the sum of their speeds is what counts.
+    No more are tried than there are `teams` in a round: clients, or stacks of them.
     """
-    most = min(MOST, max(1, len(os.sched_getaffinity(0)) // len(places)), -(-clients // len(places)))
+    most = min(MOST, max(1, len(os.sched_getaffinity(0)) // len(places)), -(-teams // len(places)))
     crowd: list[Process] = []
     best, speeds = 0, dict[int, float]()
     try:
         while best < most:
             wanted = min(most, 2 * best or 1)
             for _ in range(wanted - len(crowd)):
-                crowd.append(start_anew(places[0], Post(blueprint, trial=client)))
+                crowd.append(start_anew(places[0], Post(blueprint, trial=tuple(clients))))
             for process in crowd[best:]:
                 await_ready(process)
             speeds[wanted], memory = _together(crowd)

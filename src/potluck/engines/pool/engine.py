@@ -13,17 +13,18 @@ from pathlib import Path
 from potluck.core.errors import PotluckError
 from potluck.core.method import payload_types
 from potluck.engines.memory import SpillFolder, default_budget
-from potluck.engines.pool.agenda import NOBODY, Agenda
+from potluck.engines.pool.agenda import Agenda
 from potluck.engines.pool.anew import Blueprint, Post, await_ready, start_anew
 from potluck.engines.pool.costs import Costs, Guess
 from potluck.engines.pool.process import Process, check_possible, start
 from potluck.engines.pool.standstill import LOOK, be_impatient, is_stopped
 from potluck.engines.pool.wire import Order, Report, Wire
+from potluck.engines.vectorized.teams import Team, Teams
 from potluck.loop.jobs import Answer, Failure, Job
 from potluck.loop.worker import Worker
 
 ATTEMPTS = 3
-"""How often a job is given out before the death of its workers counts as the client's own failure."""
+"""How often jobs are given out before the death of their workers counts as the clients' own failure."""
 
 NO_JOB = 0
 """Stands for the job of workers that die without one."""
@@ -41,6 +42,8 @@ class PoolEngine:
 
     Without `blueprint` workers are forked and compute on the CPU. With it they are started anew, `workers` on each of
     `places`, and make their clients there; `memory` then is what clients may hold on each device.
+
+    With `teams` clients train together as they do in the vectorized engine, whose bits these then are.
     """
 
     name = "pool"
@@ -57,6 +60,7 @@ class PoolEngine:
         cost: Guess | None = None,
         blueprint: Blueprint | None = None,
         places: Sequence[str] = ("",),
+        teams: Teams | None = None,
     ) -> None:
         check_possible(anew=blueprint is not None)
         count = workers or len(os.sched_getaffinity(0))
@@ -71,6 +75,8 @@ class PoolEngine:
         self._versions: dict[int, int] = {}
         self._attempts: Counter[int] = Counter()
         self._outstanding = 0
+        self._teams = teams
+        self._gathered: list[Job] = []
         self._ready: deque[Answer | Failure] = deque()
         self._processes = processes
         self._end = weakref.finalize(self, _end, os.getpid(), self._processes, self._folder)
@@ -84,8 +90,13 @@ class PoolEngine:
         """Queue a job. A test starts at once, others only beside others: the first waits to be compared with them."""
         if not self._end.alive:
             raise RuntimeError("this engine is closed")
-        self._agenda.add(job)
         self._outstanding += 1
+        if self._teams is None:
+            self._agenda.add([job])
+        else:
+            self._gathered.append(job)
+            if job.kind != "train":
+                self._team_up()
         if self._working() or job.kind == "evaluate":  # short jobs, whose messages often take longer to make
             self.feed()
 
@@ -96,6 +107,7 @@ class PoolEngine:
 
     def results(self) -> Iterator[Answer | Failure]:
         """Answers as they come; those of different clients in any order."""
+        self._team_up()
         while self._outstanding:
             self._give_out()
             while not self._ready:
@@ -121,6 +133,13 @@ class PoolEngine:
 
     # -- giving out ---------------------------------------------------------------------------------------
 
+    def _team_up(self) -> None:
+        """A step's jobs are all there once their sender waits for answers, or sends jobs of another kind."""
+        if self._teams is not None:
+            for team in self._teams.cut(self._gathered):
+                self._agenda.add(team)
+            self._gathered.clear()
+
     def _start(self, place: str) -> Process:
         if self._post is None:
             return start(self._worker, self._wire, self._folder, self._budget)
@@ -133,33 +152,33 @@ class PoolEngine:
         be_impatient(process.socket)
 
     def _working(self) -> list[Process]:
-        return [process for process in self._processes if process.job is not None]
+        return [process for process in self._processes if process.team]
 
     def _give_out(self) -> None:
         """A job for every idle worker, as far as there are any."""
         for number, process in enumerate(self._processes):
-            while process.job is None and self._agenda:
+            while not process.team and self._agenda:
                 if (taken := self._agenda.take(number, self._busy())) is None:
                     break
                 process = self._hand_over(number, *taken)
 
     def _busy(self) -> dict[int, float]:
-        """Seconds that each worker still needs for its present job, as far as can be told."""
+        """Seconds that each worker still needs for what it does now, as far as can be told."""
         now = time.perf_counter()
         return {
-            number: max(0.0, self._costs.of(process.job, process.place) - (now - process.since))
+            number: max(0.0, self._costs.of_team(process.team, process.place) - (now - process.since))
             for number, process in enumerate(self._processes)
-            if process.job is not None
+            if process.team
         }
 
-    def _hand_over(self, number: int, job: Job, left: int) -> Process:
-        if left != NOBODY:
-            self._processes[left].forget.append(job.client)
+    def _hand_over(self, number: int, team: Team, moved: list[tuple[int, int]]) -> Process:
+        for client, left in moved:
+            self._processes[left].forget.append(client)
         if is_stopped(self._processes[number].handle.pid):
-            self._renew(number)  # it could not take the job
+            self._renew(number)  # it could not take them
         process = self._processes[number]
-        process.job, process.since = job, time.perf_counter()
-        order = Order(job, self._versions.get(job.client, 0), process.forget)
+        process.team, process.since = team, time.perf_counter()
+        order = Order(team, [self._versions.get(job.client, 0) for job in team], process.forget)
         process.forget = []
         try:
             self._wire.send_order(process.socket, order)
@@ -176,50 +195,52 @@ class PoolEngine:
             if process.socket not in heard:
                 continue
             try:
-                report = self._wire.receive_report(process.socket)
+                reports = self._wire.receive_reports(process.socket)
             except OSError:
                 self._replace(number)
             else:
-                self._finish(process, report)
+                self._finish(process, reports)
         return bool(heard)
 
     def _end_stopped(self) -> None:
         """Replace workers that were stopped in the middle of a job and still are at the second look."""
         for number, process in enumerate(self._processes):
             before, process.stopped = process.stopped, is_stopped(process.handle.pid)
-            if process.job is not None and before and process.stopped:
+            if process.team and before and process.stopped:
                 self._replace(number)
 
-    def _finish(self, process: Process, report: Report) -> None:
-        job, process.job = process.job, None
-        assert job is not None
+    def _finish(self, process: Process, reports: Sequence[Report]) -> None:
+        team, process.team = process.team, ()
+        for job, report in zip(team, reports, strict=True):
+            self._note(job, report, process.place)
+            self._ready.append(report.result)
+        for over in (team[0].id, NO_JOB):
+            self._attempts.pop(over, None)
+        self._agenda.done(team)
+
+    def _note(self, job: Job, report: Report, place: str) -> None:
         before = self._versions.get(job.client, 0)
         if report.version != before:
             self._versions[job.client] = report.version
             if before:
                 self._folder.drop(job.client, before)
         if isinstance(report.result, Answer):
-            self._costs.note(job, report.result.seconds - report.loading, process.place)
+            self._costs.note(job, report.result.seconds - report.loading, place)
         if report.loading:
             self._agenda.moving = (self._agenda.moving + report.loading) / 2
-        for over in (job.id, NO_JOB):
-            self._attempts.pop(over, None)
-        self._agenda.done(job.client)
-        self._ready.append(report.result)
 
     def _replace(self, number: int) -> None:
-        """Start a new worker for a dead one. Its clients come back from the folder, its job is repeated."""
+        """Start a new worker for a dead one. Its clients come back from the folder, its jobs are repeated."""
         process = self._processes[number]
         how = process.end()
-        job = process.job
-        if job is None:
+        if not process.team:
             self._attempts[NO_JOB] += 1
             if self._attempts[NO_JOB] >= ATTEMPTS:
                 raise PotluckError(
                     f"Idle worker processes of the pool keep dying ({how}); use engine=serial."
                 )
         else:
-            self._repeat(job, how)
+            self._repeat(process.team, how)
         self._renew(number)
 
     def _renew(self, number: int) -> None:
@@ -228,17 +249,23 @@ class PoolEngine:
         self._processes[number] = self._start(self._processes[number].place)
         self._settle(self._processes[number])
 
-    def _repeat(self, job: Job, how: str) -> None:
-        self._attempts[job.id] += 1
-        if self._attempts[job.id] < ATTEMPTS:
-            self._agenda.again(job)
+    def _repeat(self, team: Team, how: str) -> None:
+        first = team[0]
+        self._attempts[first.id] += 1
+        if self._attempts[first.id] < ATTEMPTS:
+            self._agenda.again(team)
+            return
+        if len(team) > 1:  # perhaps they are too many, or one of them is to blame: each by itself then
+            del self._attempts[first.id]
+            for job in team:
+                self._agenda.again([job])
             return
         reason = (
-            f"{job.kind} in round {job.round}: its worker process died {ATTEMPTS} times ({how}); if memory is "
+            f"{first.kind} in round {first.round}: its worker process died {ATTEMPTS} times ({how}); if memory is "
             "short, use fewer engine.workers"
         )
-        self._agenda.done(job.client)
-        self._ready.append(Failure(job.id, job.client, reason))
+        self._agenda.done(team)
+        self._ready.extend(Failure(job.id, job.client, reason) for job in team)
 
 
 def _end(owner: int, processes: list[Process], folder: SpillFolder) -> None:

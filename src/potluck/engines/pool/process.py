@@ -25,7 +25,7 @@ import torch
 from potluck.core.errors import PotluckError
 from potluck.engines.memory import SpillFolder
 from potluck.engines.pool.wire import Order, Report, Wire
-from potluck.loop.jobs import Job
+from potluck.engines.vectorized.teams import Team, run_team
 from potluck.loop.worker import Worker, keep_freed_memory
 
 _PATIENCE = 0.5
@@ -51,12 +51,12 @@ class Handle(Protocol):
 
 @dataclass
 class Process:
-    """A worker process as its parent sees it, and its device; `job` is what it works on since `since`."""
+    """A worker process as its parent sees it, and its device; `team` is what it works on since `since`, if anything."""
 
     handle: Handle
     socket: socket.socket
     place: str = ""
-    job: Job | None = None
+    team: Team = ()
     since: float = 0.0
     stopped: bool = False
     forget: list[int] = field(default_factory=list)
@@ -131,19 +131,23 @@ def serve(
     worker.cache.limit(folder, budget, at_once=True)
     try:
         while True:
-            wire.send_report(theirs, _do(worker, wire.receive_order(theirs)))
+            wire.send_reports(theirs, _do(worker, wire.receive_order(theirs)))
     except OSError:  # the parent hung up
         _leave(folder.make())
 
 
-def _do(worker: Worker, order: Order) -> Report:
-    job, cache = order.job, worker.cache
+def _do(worker: Worker, order: Order) -> list[Report]:
+    team, cache = order.team, worker.cache
     for client in order.forget:
         cache.forget(client)
-    cache.expect(job.client, order.version)
+    for job, version in zip(team, order.versions, strict=True):
+        cache.expect(job.client, version)
     before = cache.loading
-    result = worker.run(job)
-    return Report(result, cache.stored(job.client), cache.loading - before)
+    results = run_team(worker, team)
+    loading = (cache.loading - before) / len(team)
+    return [
+        Report(result, cache.stored(job.client), loading) for job, result in zip(team, results, strict=True)
+    ]
 
 
 def _end_with(parent: int, folder: Path) -> None:

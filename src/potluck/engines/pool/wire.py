@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from potluck.core.payload import Payload, PayloadError
+from potluck.engines.vectorized.teams import Team
 from potluck.loop import letter
-from potluck.loop.jobs import Answer, Failure, Job
+from potluck.loop.jobs import Answer, Failure
 
 
 @dataclass(frozen=True)
 class Order:
-    """A job as the parent sends it: which version of the client to work on, and whom to forget."""
+    """A team of jobs as the parent sends it: which versions of the clients to work on, and whom to forget."""
 
-    job: Job
-    version: int
+    team: Team
+    versions: list[int]
     forget: list[int] = field(default_factory=list)
 
 
@@ -30,37 +33,58 @@ class Report:
 
 @dataclass(frozen=True)
 class Wire:
-    """Orders and reports of one method, whose payload types both sides know."""
+    """Orders and reports of one method, whose payload types both sides know.
+
+    A team crosses as one letter per job; each says how many follow (`more`).
+    """
 
     down: type[Payload]
     up: type[Payload]
 
     def send_order(self, to: socket.socket, order: Order) -> None:
-        """Send a job."""
-        message = order.job.message
-        if message is not None and type(message) is not self.down:
-            raise PayloadError(
-                f"broadcast gave a {type(message).__name__}; the method declares {self.down.__name__}."
-            )
-        one = letter.pack_job(order.job)
-        letter.send(to, replace(one, facts={**one.facts, "version": order.version, "forget": order.forget}))
+        """Send a team's jobs."""
+        for job in order.team:
+            if job.message is not None and type(job.message) is not self.down:
+                raise PayloadError(
+                    f"broadcast gave a {type(job.message).__name__}; the method declares {self.down.__name__}."
+                )
+        for number, (job, version) in enumerate(zip(order.team, order.versions, strict=True), 1):
+            facts = {"version": version, "forget": order.forget, "more": len(order.team) - number}
+            _send(to, letter.pack_job(job), facts)
 
     def receive_order(self, source: socket.socket) -> Order:
-        """The next job; `ConnectionError` when the other side is gone."""
-        one = letter.receive(source)
-        return Order(letter.unpack_job(one, self.down), one.facts["version"], one.facts["forget"])
+        """The next team's jobs; `ConnectionError` when the other side is gone."""
+        letters = list(_receive(source))
+        jobs = [letter.unpack_job(one, self.down) for one in letters]
+        return Order(jobs, [one.facts["version"] for one in letters], letters[0].facts["forget"])
 
-    def send_report(self, to: socket.socket, report: Report) -> None:
-        """Send a result; an answer of another type than the method declares is an invalid one."""
-        result = report.result
-        if isinstance(result, Answer) and result.payload is not None and type(result.payload) is not self.up:
-            reason = f"Expected a {self.up.__name__}, got a {type(result.payload).__name__}."
-            result = Failure(result.job, result.client, reason, "invalid")
-        one = letter.pack_result(result)
-        facts = {**one.facts, "version": report.version, "loading": report.loading}
-        letter.send(to, replace(one, facts=facts))
+    def send_reports(self, to: socket.socket, reports: Sequence[Report]) -> None:
+        """Send a team's results; an answer of another type than the method declares is an invalid one."""
+        for number, report in enumerate(reports, 1):
+            facts = {"version": report.version, "loading": report.loading, "more": len(reports) - number}
+            _send(to, letter.pack_result(self._declared(report.result)), facts)
 
-    def receive_report(self, source: socket.socket) -> Report:
-        """The next result; `ConnectionError` when the worker is gone."""
+    def receive_reports(self, source: socket.socket) -> list[Report]:
+        """The next team's results; `ConnectionError` when the worker is gone."""
+        return [
+            Report(letter.unpack_result(one, self.up), one.facts["version"], one.facts["loading"])
+            for one in _receive(source)
+        ]
+
+    def _declared(self, result: Answer | Failure) -> Answer | Failure:
+        if isinstance(result, Failure) or result.payload is None or type(result.payload) is self.up:
+            return result
+        reason = f"Expected a {self.up.__name__}, got a {type(result.payload).__name__}."
+        return Failure(result.job, result.client, reason, "invalid")
+
+
+def _send(to: socket.socket, one: letter.Letter, facts: dict[str, Any]) -> None:
+    letter.send(to, replace(one, facts={**one.facts, **facts}))
+
+
+def _receive(source: socket.socket) -> Iterator[letter.Letter]:
+    more = True
+    while more:
         one = letter.receive(source)
-        return Report(letter.unpack_result(one, self.up), one.facts["version"], one.facts["loading"])
+        more = one.facts["more"] > 0
+        yield one

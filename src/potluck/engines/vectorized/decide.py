@@ -3,41 +3,66 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from potluck.core.client import Client
 from potluck.core.random import seeded
 from potluck.core.task import Task
 from potluck.engines.trial import TRIALS, Pair, plain_request, time_training
-from potluck.engines.vectorized.stack import Stack, in_pieces, key_of
+from potluck.engines.vectorized.stack import MOST, Stack, in_pieces, key_of
 
-CLIENTS = 8
+Make = Callable[[int], Client]
 
 
-def is_faster_together(task: Task, make: Callable[[int], Client]) -> bool:
-    """Train a few clients of the commonest architecture for a few batches, in turn and stacked; faster wins."""
-    common, count = Counter(info.architecture for info in task.clients).most_common(1)[0]
-    if count < 2:
-        return False
-    indexes = [info.index for info in task.clients if info.architecture == common and info.samples > 1][
-        :CLIENTS
-    ]
-    if len(indexes) < 2 or not _alike([make(index) for index in indexes]):
+def team_to_try(task: Task, make: Make) -> list[int]:
+    """A few clients of the commonest architecture; none where there are not two that could be stacked."""
+    common, _ = Counter(info.architecture for info in task.clients).most_common(1)[0]
+    alike = [info.index for info in task.clients if info.architecture == common and info.samples > 1][:MOST]
+    return alike if len(alike) > 1 and _alike([make(index) for index in alike]) else []
+
+
+def is_faster_together(task: Task, make: Make, cohort: int, workers: int = 1) -> bool:
+    """Train a team for a few batches, in turn and stacked, and see which makes the shorter round.
+
+    Stacks are fewer than clients: where there are less of them than workers, some of these would stand idle.
+    """
+    indexes = team_to_try(task, make)
+    if not indexes:
         return False
     seconds: dict[bool, list[float]] = {False: [], True: []}
     with seeded("worth_stacking"):
         for _ in range(TRIALS):
             seconds[False].append(time_training([make(index) for index in indexes]))
             try:
-                seconds[True].append(time_training([make(index) for index in indexes], _stacked))
+                seconds[True].append(time_training([make(index) for index in indexes], stacked))
             except RuntimeError:  # not every network can be stacked: one that looks at its numbers, say
                 return False
-    return min(seconds[True]) < min(seconds[False])
+    alone, together, sizes = min(seconds[False]), min(seconds[True]), team_sizes(task, cohort)
+    longest = together * _longest(sizes, workers)
+    return max(sizes) > 1 and longest < alone * _longest([1] * cohort, workers)
 
 
-def _stacked(pairs: list[Pair]) -> None:
-    for piece in in_pieces(pairs, pairs[0][1].model):
+def stacked(pairs: list[Pair]) -> None:
+    """Fit clients together that are alike."""
+    for piece in in_pieces(pairs, pairs[0][1].model.parameters()):
         Stack(piece).fit()
+
+
+def team_sizes(task: Task, cohort: int) -> list[int]:
+    """The sizes of the teams that a cohort makes, if architectures are in it as they are among all."""
+    sizes = list[int]()
+    for name, count in Counter(info.architecture for info in task.clients).items():
+        share = range(max(1, round(cohort * count / len(task.clients))))
+        sizes += [len(piece) for piece in in_pieces(share, task.architectures[name].initial.values())]
+    return sizes
+
+
+def _longest(sizes: Iterable[int], workers: int) -> int:
+    """How many clients the busiest worker gets, with the largest teams given out first."""
+    loads = [0] * workers
+    for size in sorted(sizes, reverse=True):
+        loads[loads.index(min(loads))] += size
+    return max(loads)
 
 
 def _alike(clients: Sequence[Client]) -> bool:

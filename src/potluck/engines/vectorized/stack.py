@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,14 +24,16 @@ from potluck.engines.vectorized.structure import structure_of
 Batch = tuple[Tensor, Tensor]
 Item = TypeVar("Item")
 
+MOST = 16
+"""Clients in a stack: more gain little, and fewer stacks would leave workers without one."""
+
 LARGEST = 1 << 26
 """Bytes of parameters in a stack: one of more takes longer than its halves, since nothing of it stays in a cache."""
 
 
-def in_pieces(group: Sequence[Item], model: nn.Module) -> list[Sequence[Item]]:
-    """A group whose models are all like this one, cut into as few about equal parts as make stacks of good size."""
-    size = sum(tensor.nbytes for tensor in model.parameters())
-    most = max(1, LARGEST // max(1, size))
+def in_pieces(group: Sequence[Item], tensors: Iterable[Tensor]) -> list[Sequence[Item]]:
+    """A group, each with tensors like these, cut into as few about equal parts as make stacks of good size."""
+    most = max(1, min(MOST, LARGEST // max(1, sum(tensor.nbytes for tensor in tensors))))
     count = -(-len(group) // most)
     return [group[i * len(group) // count : (i + 1) * len(group) // count] for i in range(count)]
 

@@ -1,0 +1,222 @@
+"""Clients that train together do so in any worker with the same bits, whoever works, waits or dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from same_runs import ASYNCHRONOUS, SYNCHRONOUS, Methods, assert_equal, outcome, worker
+
+import potluck
+from potluck.core.client import Client
+from potluck.core.payload import Nothing
+from potluck.core.training import Training
+from potluck.engines.pool import PoolEngine
+from potluck.engines.pool.agenda import Agenda
+from potluck.engines.pool.costs import Costs
+from potluck.engines.pool.wire import Order, Report, Wire
+from potluck.engines.vectorized import Teams, VectorizedEngine, decide, seats, stack
+from potluck.federation.federation import Federation
+from potluck.loop.jobs import Answer, Failure, Job, Kind
+from potluck.loop.schedule import Schedule
+from potluck.methods.fedavg import FedAvg
+from potluck.methods.fedgh import FedGH
+from tiny import tiny
+
+BUFFERED = Schedule(3, buffer=2, concurrency=4)
+
+
+def federation() -> Federation:
+    return tiny(7, hidden=(5, 7), norm=True, sizes=(12, 20, 9), training=Training(1, 4, momentum=0.9))
+
+
+def together(method: Methods, fed: Federation, schedule: Schedule) -> dict[str, Any]:
+    return outcome(method, VectorizedEngine(worker(method, fed), Teams(fed.task)), fed, schedule)
+
+
+def pool(method: Methods, fed: Federation, schedule: Schedule, workers: int = 2) -> dict[str, Any]:
+    engine = PoolEngine(lambda: worker(method, fed), workers, teams=Teams(fed.task))
+    return outcome(method, engine, fed, schedule)
+
+
+def job(number: int, client: int, step: int = 0, kind: Kind = "train") -> Job:
+    return Job(number, kind, client, 0, 1, 1, step=step)
+
+
+def clients_of(teams: Any) -> list[list[int]]:
+    return [[one.client for one in team] for team in teams]
+
+
+# -- who is in a team --------------------------------------------------------------------------------------------
+
+
+def test_a_team_is_of_one_step_and_one_architecture() -> None:
+    """Clients 0, 2, 4, 6 and 1, 3, 5 are alike; tests are nobody's company, and the next step makes its own teams."""
+    teams = Teams(tiny(7, hidden=(5, 7)).task)
+    first, second = [job(n, n, 1) for n in range(5)], [job(10 + n, n, 2) for n in (1, 3)]
+    tests = [job(20 + n, n, 1, "evaluate") for n in (0, 2)]
+    assert clients_of(teams.cut(first + tests + second)) == [[0, 2, 4], [1, 3], [0], [2], [1, 3]]
+
+
+def test_large_teams_are_cut_into_about_equal_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    teams = Teams(tiny(7, hidden=(5,)).task)
+    jobs = [job(n + 1, n) for n in range(7)]
+    assert clients_of(teams.cut(jobs)) == [[*range(7)]]
+    monkeypatch.setattr(stack, "MOST", 3)
+    assert clients_of(teams.cut(jobs)) == [[0, 1], [2, 3], [4, 5, 6]]
+
+
+# -- the same bits -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Dawdling(FedGH):
+    """FedGH on machines of moods: who is slow changes from job to job."""
+
+    def client(self, me: Client, message: Any) -> Any:
+        time.sleep(0.01 * ((5 * me.info.index + 3 * me.job) % 4))
+        return super().client(me, message)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("schedule", [SYNCHRONOUS, ASYNCHRONOUS, BUFFERED], ids=["sync", "async", "buffered"])
+def test_the_pool_gives_the_bits_of_one_process(schedule: Schedule, workers: int) -> None:
+    fed = federation()
+    assert_equal(pool(Dawdling(), fed, schedule, workers), together(FedGH(), fed, schedule))
+
+
+def test_the_pool_really_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forked workers see the patched class: a stack that cannot be made is a failure of its clients."""
+
+    def broken(pairs: Any) -> Any:
+        raise ValueError(f"{len(pairs)} together")
+
+    monkeypatch.setattr(seats, "Stack", broken)
+    found = pool(FedAvg(), tiny(4, hidden=(5,)), Schedule(1, on_failure="continue", min_clients=0))
+    reasons = [failure["reason"] for failure in found["records"][0]["failures"]]
+    assert len(reasons) == 4
+    assert all("ValueError: 4 together" in reason for reason in reasons)
+
+
+@dataclass
+class Fatal(FedGH):
+    """FedGH whose client 2 takes its worker down in its job 1, as often as there are lives to lose."""
+
+    lives: Path = Path()
+    times: int = 1
+
+    def client(self, me: Client, message: Any) -> Any:
+        answer = super().client(me, message)
+        if me.info.index == 2 and me.job == 1 and len(list(self.lives.iterdir())) < self.times:
+            (self.lives / str(time.monotonic_ns())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+
+def test_a_worker_that_is_killed_over_a_team_changes_nothing(tmp_path: Path) -> None:
+    fed, schedule = federation(), Schedule(3)
+    assert_equal(pool(Fatal(lives=tmp_path, times=2), fed, schedule), together(FedGH(), fed, schedule))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_client_that_kills_every_worker_fails_alone_in_the_end(tmp_path: Path) -> None:
+    fatal = Fatal(lives=tmp_path, times=99)
+    records = pool(fatal, federation(), Schedule(2, on_failure="continue"))["records"]
+    (failure,) = records[1]["failures"]
+    assert failure["client"] == 2
+    assert "its worker process died 3 times (signal SIGKILL)" in failure["reason"]
+    assert records[1]["participants"] == [0, 1, 3, 4, 5, 6]
+    assert len(list(tmp_path.iterdir())) == 6  # three times with its team, three times by itself
+
+
+def test_a_run_on_the_pool_is_that_of_one_process(tmp_path: Path) -> None:
+    rows = {}
+    for name in ("serial", "pool"):
+        run = potluck.run(
+            "fedavg",
+            clients=6,
+            rounds=2,
+            models="small-mlp",
+            engine={"name": name, "vectorize": "on", "workers": 2},
+            out=tmp_path / name,
+        )
+        rows[name] = [{**row, "seconds": 0} for row in run.rounds]
+        assert f'name = "{name}"' in (run.path / "experiment.toml").read_text()
+        assert run.summary["engine"] == "vectorized"
+    assert rows["serial"] == rows["pool"]
+
+
+# -- who gets it -------------------------------------------------------------------------------------------------
+
+
+def test_a_team_waits_for_all_its_clients_and_goes_where_most_of_them_live() -> None:
+    todo = Agenda(Costs(), moving=0.5)
+    for client, home in enumerate((0, 1, 1)):
+        todo.add([job(client + 1, client)])
+        todo.take(home, {})
+    team = [job(10 + client, client) for client in range(3)]
+    todo.add(team)
+    for client in range(3):
+        assert todo.take(0, {}) is None
+        todo.done([job(client + 1, client)])
+    assert todo.take(0, {}) is None  # it is worker 1's, who is idle and has nothing else to do
+    assert todo.take(1, {}) == (team, [(0, 0)])
+    assert not todo
+
+
+def test_a_team_that_was_lost_comes_before_later_jobs_of_its_clients() -> None:
+    todo = Agenda(Costs(), moving=0.5)
+    team, later = [job(1, 0), job(2, 1)], [job(3, 1)]
+    todo.add(team)
+    todo.add(later)
+    assert todo.take(0, {}) == (team, [])
+    todo.again(team)
+    assert todo.take(0, {}) == (team, [])
+    todo.done(team)
+    assert todo.take(0, {}) == (later, [])
+
+
+def test_a_team_and_its_results_cross_a_socket() -> None:
+    ours, theirs = socket.socketpair()
+    wire, team = Wire(Nothing, Nothing), [Job(1, "train", 4, 0, 1, 1, Nothing()), Job(2, "train", 5, 0, 1, 1)]
+    wire.send_order(ours, Order(team, [7, 8], [3]))
+    order = wire.receive_order(theirs)
+    assert [one.client for one in order.team] == [4, 5]
+    assert (order.versions, order.forget) == ([7, 8], [3])
+    reports = [Report(Answer(1, 4, Nothing()), 1, 0.5), Report(Failure(2, 5, "bad"), 0, 0.5)]
+    wire.send_reports(theirs, reports)
+    assert wire.receive_reports(ours) == reports
+    ours.close()
+    theirs.close()
+
+
+# -- whether it pays ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cohort", "workers", "faster"),
+    [
+        (8, 1, True),  # 8 clients of a second each, or 0.6 s each
+        (8, 2, False),  # 4 s on either worker, or 4.8 s on one of them
+        (32, 2, True),  # 16 s on either, or two stacks of 9.6 s
+        (36, 2, True),  # three stacks of 12, two of them for one worker: 14.4 s instead of 18
+        (20, 4, False),  # two stacks of 10: 6 s, two workers idle; or 5 s
+        (1, 1, False),  # one at a time is never a stack
+    ],
+)
+def test_stacks_must_keep_all_workers_busy(
+    cohort: int, workers: int, faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seconds(clients: list[Client], fit: Callable[..., Any] | None = None) -> float:
+        return len(clients) * (1.0 if fit is None else 0.6)
+
+    monkeypatch.setattr(decide, "time_training", seconds)
+    fed = tiny(4, hidden=(5,))
+    assert decide.is_faster_together(fed.task, fed.client, cohort, workers) is faster
