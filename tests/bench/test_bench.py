@@ -64,6 +64,7 @@ def test_a_quick_run_measures_every_part_and_writes_it_down(tmp_path: Path) -> N
         "measures of a test",
         "serial ÷ pool of 2",
         "serial ÷ vectorized",
+        "pool of 2 ÷ the same with stacks",
         "50 clients × 50 images, 250 steps",
         "plain ÷ channels last",
         "dealing to 100 clients",

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -32,6 +33,7 @@ SETTINGS: dict[str, Any] = {
     "schedule": {"rounds": 2},
     "training": {"epochs": 1, "optimizer": "adam", "lr": 0.01, "keep_optimizer": True},
 }
+ALIKE: dict[str, Any] = {"models": {"names": ["small-mlp"]}, "training": {"epochs": 1}}
 POOL = {"name": "pool", "device": "away:0,away:1", "workers": 1, "memory": 1e-6}
 
 
@@ -52,7 +54,7 @@ class Killer(Callback):
 
 
 def run(method: str, engine: dict[str, Any], out: str, **more: Any) -> list[dict[str, Any]]:
-    asked = {"method": {"name": method}, "engine": engine, **SETTINGS}
+    asked = {"method": {"name": method}, "engine": engine, **SETTINGS, **more.pop("settings", {})}
     done = potluck.run(asked, out=FOLDER / out, **more)
     return [{**row, "seconds": 0} for row in done.rounds]
 
@@ -68,22 +70,38 @@ def pools_agree_with_one_process() -> dict[str, bool]:
     return same
 
 
+def pools_of_stacks_agree_with_one_process() -> dict[str, bool]:
+    """Three clients of one network make one team, which goes to either device."""
+    there = run("fedavg", {"name": "serial", "device": "away", "vectorize": "on"}, "stack", settings=ALIKE)
+    pool = {**POOL, "vectorize": "on"}
+    return {"stacked": run("fedavg", pool, "stacks", settings=ALIKE) == there}
+
+
 def decisions() -> dict[str, Any]:
     """What `auto` comes to, and that it is kept."""
-    asked: list[list[str]] = []
+    asked: list[Any] = []
 
-    def crowd(plan: Any, places: list[str], client: int, clients: int) -> tuple[int, dict[int, float]]:
-        asked.append(places)
-        return 1, {1: 1.0}
+    def crowd(
+        plan: Any, places: list[str], clients: Sequence[int], teams: int
+    ) -> tuple[int, dict[int, float]]:
+        asked.append([places, len(clients), teams])
+        return 1, {1: 1.0 + len(clients)}  # whoever trains more at once is faster
 
     with patch.object(run_engine, "best_crowd", crowd):
         run("standalone", {"device": "away"}, "alone")
         run("standalone", {"device": "away"}, "alone", resume=True)
-    return {"asked": asked, "one worker on one device": engine_of("alone")}
+        auto = {"device": "away", "vectorize": "auto"}
+        run("standalone", auto, "auto", settings=ALIKE)
+        run("standalone", auto, "auto", settings=ALIKE, resume=True)
+    return {
+        "asked": asked,
+        "one worker on one device": engine_of("alone"),
+        "stacks by trial": engine_of("auto", "vectorize"),
+    }
 
 
-def engine_of(out: str) -> str:
-    return str(read_experiment(FOLDER / out / "experiment.toml")["engine"]["name"])
+def engine_of(out: str, setting: str = "name") -> str:
+    return str(read_experiment(FOLDER / out / "experiment.toml")["engine"][setting])
 
 
 def what_cannot_travel() -> dict[str, str]:
@@ -116,5 +134,11 @@ def the_doctor_says() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parts = (pools_agree_with_one_process, decisions, what_cannot_travel, the_doctor_says)
+    parts = (
+        pools_agree_with_one_process,
+        pools_of_stacks_agree_with_one_process,
+        decisions,
+        what_cannot_travel,
+        the_doctor_says,
+    )
     print(json.dumps({name: found for part in parts for name, found in part().items()}))

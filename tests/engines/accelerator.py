@@ -12,6 +12,7 @@ torch knows of one per process: each process may use one of them, whose number i
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -140,10 +141,17 @@ def accelerator() -> Iterator[str]:
 
         return make_and_move
 
-    makers = torch.tensor, torch.as_tensor
+    def in_thread(thread: threading.Thread) -> None:
+        """A dispatch mode is of one thread alone; devices are there in all of them."""
+        with _Factories():
+            run(thread)
+
+    makers, run = (torch.tensor, torch.as_tensor), threading.Thread._bootstrap_inner
     torch.tensor, torch.as_tensor = (placed(make) for make in makers)
+    threading.Thread._bootstrap_inner = in_thread
     try:
         with _Factories():
             yield NAME
     finally:
         torch.tensor, torch.as_tensor = makers
+        threading.Thread._bootstrap_inner = run

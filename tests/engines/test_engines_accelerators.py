@@ -48,7 +48,10 @@ def test_pools_on_two_devices_give_the_bits_of_one_process_whatever_dies_or_move
         process, number = line.split()
         first.setdefault(process, number)
     assert sorted(list(first.values())[1:4]) == ["0", "1", "1"]  # two workers, and the heir of the killed one
-    assert found["asked"] == [["away"]]  # once: it was on record afterwards
+    assert found["stacked"]
+    # Once for the run alone; of the other, a stack of three and one at a time: what they came to was on record afterwards.
+    assert found["asked"] == [[["away"], 1, 3], [["away"], 3, 1], [["away"], 1, 3]]
+    assert found["stacks by trial"] == "on"
     assert found["one worker on one device"] == "serial"
     assert found["closure, auto"] == "serial"
     assert "cannot be told what to build" in done.stderr

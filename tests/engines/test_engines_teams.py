@@ -205,9 +205,9 @@ def test_a_team_and_its_results_cross_a_socket() -> None:
     [
         (8, 1, True),  # 8 clients of a second each, or 0.6 s each
         (8, 2, False),  # 4 s on either worker, or 4.8 s on one of them
-        (32, 2, True),  # 16 s on either, or two stacks of 9.6 s
-        (36, 2, True),  # three stacks of 12, two of them for one worker: 14.4 s instead of 18
-        (20, 4, False),  # two stacks of 10: 6 s, two workers idle; or 5 s
+        (64, 2, True),  # 32 s on either, or two stacks of 19.2 s
+        (72, 2, True),  # three stacks of 24, two of them for one worker: 28.8 s instead of 36
+        (40, 4, False),  # two stacks of 20: 12 s, two workers idle; or 10 s
         (1, 1, False),  # one at a time is never a stack
     ],
 )

@@ -13,7 +13,9 @@ import potluck
 from potluck.core.errors import PotluckError
 from potluck.core.training import Training
 from potluck.data.partitions.rules import Dirichlet
+from potluck.experiment import parse_experiment
 from potluck.methods.fedgh import FedGH
+from potluck.runs.resolve import refuse_inert
 from tiny import tiny
 
 
@@ -129,6 +131,14 @@ def test_a_robust_rule_that_could_not_act_is_refused_with_the_reason(method: str
         PotluckError, match=r"schedule.attackers = 0.1 cannot act: schedule.robust = 'median'"
     ):
         potluck.run("fedgh", schedule={"robust": "median", "attackers": 0.1}, rounds=1, clients=2)
+
+
+def test_machines_of_their_own_cannot_train_as_a_stack():
+    asked = {"method": {"name": "fedgh"}, "engine": {"name": "flower", "vectorize": "on"}}
+    with pytest.raises(
+        PotluckError, match=r"engine\.vectorize = 'on' cannot act: with engine\.name = 'flower'"
+    ):
+        refuse_inert(parse_experiment(asked))
 
 
 class Meddler(potluck.Callback):

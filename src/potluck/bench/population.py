@@ -18,6 +18,7 @@ from potluck.core.training import Training
 from potluck.data.dataset import Normalise
 from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
+from potluck.engines.vectorized import Teams
 from potluck.federation.federation import Builder, Federation, Member, assemble
 from potluck.loop.jobs import Engine
 from potluck.loop.loop import Loop
@@ -118,7 +119,9 @@ def serial_engine(method: AnyMethod, federation: Federation) -> SerialEngine:
     return SerialEngine(Worker(method, federation.client))
 
 
-def pool_engine(method: AnyMethod, federation: Federation, memory: int | None = None) -> PoolEngine:
+def pool_engine(
+    method: AnyMethod, federation: Federation, memory: int | None = None, teams: Teams | None = None
+) -> PoolEngine:
     """Two workers."""
     worker = Worker(method, federation.client)
-    return PoolEngine(lambda: worker, 2, memory, cost=federation.cost)
+    return PoolEngine(lambda: worker, 2, memory, cost=federation.cost, teams=teams)

@@ -1,14 +1,16 @@
-"""What training clients of one architecture together gains, or loses."""
+"""What training clients of one architecture together gains, or loses: in one process, and in the pool's workers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
-from potluck.bench.population import SHAPE, endless, population, serial_engine
+from potluck.bench.population import SHAPE, endless, pool_engine, population, serial_engine
 from potluck.bench.rows import Row
 from potluck.bench.trials import in_turns, ratio
 from potluck.engines.vectorized import Teams, VectorizedEngine
+from potluck.federation.federation import Federation
 from potluck.loop.jobs import Engine
 from potluck.loop.worker import Worker
 from potluck.methods.fedavg import FedAvg
@@ -21,17 +23,44 @@ CASES = (
     ("lenet", 20, SHAPE),
     ("cnn-5", 10, SHAPE),
 )
+IN_WORKERS = 2
+"""How many of the cases are measured in the pool too: those in which stacks pay most."""
 
 
 def measure(*, quick: bool = False) -> Iterator[Row]:
-    """Serial engine ÷ vectorized clients, in processor time. No goal: it is for small networks, and asked for."""
+    """Client by client ÷ vectorized. No goal: it is for small networks, and asked for."""
     for name, clients, shape in CASES[:1] if quick else CASES:
         federation = population(clients, [name], 100, 10, epochs=1 if quick else 5, shape=shape)
-        vectorized = VectorizedEngine(Worker(FedAvg(), federation.client), Teams(federation.task))
-        engines: dict[str, Engine] = {"serial": serial_engine(FedAvg(), federation), "vectorized": vectorized}
+        what = f"{clients} × {name} on {shape[1]}×{shape[2]}, batch 10"
+        yield from _in_one_process(federation, what, quick)
+        if (name, clients, shape) in CASES[:IN_WORKERS]:
+            yield from _in_workers(federation, what, quick)
+
+
+def _in_one_process(federation: Federation, what: str, quick: bool) -> Iterator[Row]:
+    """In processor time."""
+    engines: dict[str, Engine] = {
+        "serial": serial_engine(FedAvg(), federation),
+        "vectorized": VectorizedEngine(Worker(FedAvg(), federation.client), Teams(federation.task)),
+    }
+    clients = len(federation.members)
+    actions = {
+        label: endless(FedAvg(), federation, engine, clients).step for label, engine in engines.items()
+    }
+    seconds = in_turns(actions, 2 if quick else 5, clock=time.process_time)
+    yield Row("serial ÷ vectorized", what, ratio(seconds["serial"], seconds["vectorized"]))
+
+
+def _in_workers(federation: Federation, what: str, quick: bool) -> Iterator[Row]:
+    """By the clock."""
+    method, clients = FedAvg(), len(federation.members)
+    with (
+        closing(pool_engine(method, federation)) as alone,
+        closing(pool_engine(method, federation, teams=Teams(federation.task))) as stacks,
+    ):
         actions = {
-            label: endless(FedAvg(), federation, engine, clients).step for label, engine in engines.items()
+            label: endless(method, federation, engine, clients).step
+            for label, engine in (("alone", alone), ("stacks", stacks))
         }
-        seconds = in_turns(actions, 2 if quick else 5, clock=time.process_time)
-        spread = ratio(seconds["serial"], seconds["vectorized"])
-        yield Row("serial ÷ vectorized", f"{clients} × {name} on {shape[1]}×{shape[2]}, batch 10", spread)
+        seconds = in_turns(actions, 2 if quick else 5)
+    yield Row("pool of 2 ÷ the same with stacks", what, ratio(seconds["alone"], seconds["stacks"]))

@@ -262,6 +262,8 @@ def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
         )
     if not experiment.devices.fleet:
         yield "devices.assign", "there are no devices; set devices.fleet, such as phones"
+    if experiment.engine.name == "flower":
+        yield "engine.vectorize", "with engine.name = 'flower' every client trains by itself; leave it out"
     if experiment.engine.name not in ("flower", "auto"):
         for key in ("nodes", "classes", "lost_after", "server", "ca", "simulation"):
             yield f"engine.{key}", f"engine.name is {experiment.engine.name!r}; set it to 'flower'"

@@ -18,7 +18,8 @@ def team_to_try(task: Task, make: Make) -> list[int]:
     """A few clients of the commonest architecture; none where there are not two that could be stacked."""
     common, _ = Counter(info.architecture for info in task.clients).most_common(1)[0]
     alike = [info.index for info in task.clients if info.architecture == common and info.samples > 1][:MOST]
-    return alike if len(alike) > 1 and _alike([make(index) for index in alike]) else []
+    team = list(in_pieces(alike, task.architectures[common].initial.values())[0]) if alike else []
+    return team if len(team) > 1 and _alike([make(index) for index in team]) else []
 
 
 def is_faster_together(task: Task, make: Make, cohort: int, workers: int = 1) -> bool:

@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from potluck.core.client import Client
 from potluck.core.training import Fit, FitRequest
 from potluck.engines.vectorized.stack import Stack, in_pieces, key_of
+
+
+class _Thread(threading.Thread):
+    """Does one job after another; ends with the program, even in the middle of one."""
+
+    idle: ClassVar[list[_Thread]] = []
+    """Starting a thread takes longer than a small client's whole job, so those without work wait for the next."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._action: Callable[[], None] | None = None
+        self._go = threading.Semaphore(0)
+        self.start()
+
+    @classmethod
+    def give(cls, action: Callable[[], None]) -> None:
+        """Have one of them do this."""
+        thread = cls.idle.pop() if cls.idle else cls()
+        thread._action = action
+        thread._go.release()
+
+    def run(self) -> None:
+        """All its life."""
+        while True:
+            self._go.acquire()
+            assert self._action is not None
+            self._action()
+            self._action = None  # it holds a client
+            self.idle.append(self)
+
+
+os.register_at_fork(after_in_child=_Thread.idle.clear)  # threads do not survive a fork
 
 
 class Seat:
@@ -22,8 +55,7 @@ class Seat:
         self.done = False
         self._reply: Fit | BaseException | None = None
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        _Thread.give(self._run)
 
     def _run(self) -> None:
         self._go.acquire()

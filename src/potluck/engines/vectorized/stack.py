@@ -10,21 +10,19 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
-from torch.optim import Optimizer
+from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
 from potluck.core.client import Client
 from potluck.core.optimizers import autocast
 from potluck.core.payload import Tensors
-from potluck.core.random import seeded
 from potluck.core.training import Fit, FitRequest
 from potluck.engines.vectorized.structure import structure_of
 
 Batch = tuple[Tensor, Tensor]
 Item = TypeVar("Item")
 
-MOST = 16
+MOST = 32
 """Clients in a stack: more gain little, and fewer stacks would leave workers without one."""
 
 LARGEST = 1 << 26
@@ -106,8 +104,8 @@ class Stack:
             for shared, values in zip(self.shared, zip(*given, strict=True), strict=True)
         ]
         self.objective = _Objective(copy.deepcopy(request.model), request.loss).train()
-        self.training, self.rate = first.training, first.lr
-        self.optimizer: Optimizer | None = None
+        self.training = first.training
+        self.optimizer = self.training.make_optimizer(self.parameters.values(), first.lr)
 
     def fit(self) -> list[Fit]:
         """Train until every client has seen all its batches; each client's model gets its own row back."""
@@ -126,71 +124,40 @@ class Stack:
         for number, batch in enumerate(batches):
             if batch is not None:
                 groups[len(batch[1])].append((number, batch))
-        if self.optimizer is None:
-            self.optimizer = self._make_optimizer(*next(iter(groups.values()))[0])
-        found = [self._group(*zip(*group, strict=True)) for _, group in sorted(groups.items())]
-        gradients = found[0][1] if len(found[0][0]) == len(self.rows) else self._scattered(found)
+        losses = [self._losses(*zip(*group, strict=True)) for _, group in sorted(groups.items())]
+        self.optimizer.zero_grad()
+        # A client's loss depends on its own row alone, so each row of the sum's gradient is that of its client.
+        torch.stack([part.sum() for part in losses]).sum().backward()  # type: ignore[no-untyped-call]
         if self.training.clip_norm is not None:
-            _clip_rows(gradients, self.training.clip_norm)
-        for name, parameter in self.parameters.items():
-            parameter.grad = gradients[name]
+            _clip_rows(
+                [tensor.grad for tensor in self.parameters.values() if tensor.grad is not None],
+                self.training.clip_norm,
+            )
         self.optimizer.step()
 
-    def _make_optimizer(self, number: int, batch: Batch) -> Optimizer:
-        """The optimiser, with weight decay without the parameters that the loss does not use.
-
-        Stacked gradients of those are zero where a plain backward pass gives none; only decay would move them.
-        """
-        if self.training.weight_decay:
-            for name in self._unused(number, batch):
-                self.constants[name] = self.parameters.pop(name).detach()
-        return self.training.make_optimizer(self.parameters.values(), self.rate)
-
-    def _unused(self, number: int, batch: Batch) -> list[str]:
-        """The names that get no gradient from one client's batch; copies are used, so nothing else changes."""
-        parameters = {name: t[number].detach().requires_grad_() for name, t in self.parameters.items()}
-        others = {name: t[number].clone() for name, t in (self.constants | self.buffers).items()}
-        given = [
-            v if shared else tree_map(lambda t: t[number], v)
-            for shared, v in zip(self.shared, self.given, strict=True)
-        ]
-        with seeded("unused parameters"):
-            value = self._value(parameters, {}, others, *batch, *given)
-        found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
-        return [name for name, gradient in zip(parameters, found, strict=True) if gradient is None]
-
-    def _scattered(self, found: Sequence[tuple[Tensor, Tensors]]) -> Tensors:
-        """Gradients of all clients from those of groups; zero for clients that are done."""
-        gradients = {name: torch.zeros_like(tensor) for name, tensor in self.parameters.items()}
-        for rows, part in found:
-            for name, gradient in part.items():
-                gradients[name][rows] = gradient
-        return gradients
-
-    def _group(self, members: Sequence[int], batches: Sequence[Batch]) -> tuple[Tensor, Tensors]:
-        """The rows of clients whose batches have one size, and their gradients."""
+    def _losses(self, members: Sequence[int], batches: Sequence[Batch]) -> Tensor:
+        """The losses of clients whose batches have one size."""
         everyone = len(members) == len(self.rows)
         rows = torch.tensor(members)
 
         def pick(tensor: Tensor) -> Tensor:
             return tensor if everyone else tensor[rows]
 
-        parameters = {name: pick(tensor.detach()) for name, tensor in self.parameters.items()}
+        parameters = {name: pick(tensor) for name, tensor in self.parameters.items()}
         constants = {name: pick(tensor) for name, tensor in self.constants.items()}
         buffers = {name: pick(tensor) for name, tensor in self.buffers.items()}
         x, y = (torch.stack(parts) for parts in zip(*batches, strict=True))
         given = [v if s else tree_map(pick, v) for s, v in zip(self.shared, self.given, strict=True)]
         dims = (0, 0, 0, 0, 0, *(None if shared else 0 for shared in self.shared))
-        run = vmap(grad_and_value(self._value, has_aux=False), in_dims=dims, randomness="different")
-        found: tuple[Tensors, Tensor] = run(parameters, constants, buffers, x, y, *given)
-        gradients, losses = found
+        run = vmap(self._value, in_dims=dims, randomness="different")
+        losses: Tensor = run(parameters, constants, buffers, x, y, *given)
         if not everyone:
             for name, tensor in buffers.items():
                 self.buffers[name][rows] = tensor
         for number, loss in zip(members, losses.tolist(), strict=True):
             self.rows[number].steps += 1
             self.rows[number].loss += loss
-        return rows, gradients
+        return losses
 
     def _value(
         self, parameters: Tensors, constants: Tensors, buffers: Tensors, x: Tensor, y: Tensor, *given: Any
@@ -219,9 +186,9 @@ def _has_tensor(value: Any) -> bool:
     return any(isinstance(leaf, Tensor) for leaf in tree_flatten(value)[0])
 
 
-def _clip_rows(gradients: Tensors, limit: float) -> None:
+def _clip_rows(gradients: Sequence[Tensor], limit: float) -> None:
     """Each client's gradient clipped by its own norm, as torch clips a single model's."""
-    squares = torch.stack([gradient.flatten(1).pow(2).sum(1) for gradient in gradients.values()]).sum(0)
+    squares = torch.stack([gradient.flatten(1).pow(2).sum(1) for gradient in gradients]).sum(0)
     factors = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
-    for gradient in gradients.values():
+    for gradient in gradients:
         gradient *= factors.view(-1, *[1] * (gradient.dim() - 1))
