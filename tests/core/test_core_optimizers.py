@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from potluck.core.optimizers import backward
 from potluck.core.training import Training
 
 KINDS = {
@@ -125,3 +126,38 @@ def test_steps_without_torchs_wrappers_are_bit_for_bit_its_steps(
     again = settings.make_optimizer(mine, 0.5)
     again.load_state_dict(copy.deepcopy(usual_one.state_dict()))
     assert again.param_groups[0]["lr"] == 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_short_way_back_gives_torchs_gradients(dtype: torch.dtype):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)).to(dtype)
+    x, y = torch.randn(5, 1, 8, 8, dtype=dtype), torch.tensor([0, 1, 2, 0, 1])
+    found = []
+    for back in (backward, torch.autograd.backward):
+        network.zero_grad()
+        for _ in range(2):  # a second pass adds to the first
+            back(nn.functional.cross_entropy(network(x), y))
+        found.append([parameter.grad.clone() for parameter in network.parameters()])
+    assert all(torch.equal(one, same) for one, same in zip(*found, strict=True))
+
+
+def test_where_there_is_nothing_to_go_back_to_torch_says_so():
+    weight = torch.ones(2, requires_grad=True)
+    for loss, reason in ((torch.ones(()), "does not require grad"), (weight * 2, "only for scalar outputs")):
+        with pytest.raises(RuntimeError, match=reason):
+            backward(loss)
+    loss = weight.square().sum()
+    backward(loss)
+    with pytest.raises(RuntimeError, match="second time"):
+        backward(loss)
+
+
+def test_a_hook_that_changes_a_gradient_in_place_does_so_once():
+    for _ in range(2):
+        weight = torch.ones(2, requires_grad=True)
+        loss = weight.sum()
+        loss.register_hook(lambda gradient: gradient.mul_(3))
+        backward(loss)
+        assert weight.grad is not None
+        assert weight.grad.tolist() == [3, 3]

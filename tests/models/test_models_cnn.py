@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from potluck.core.errors import PotluckError
 from potluck.models import build_model, count_parameters
@@ -38,3 +40,33 @@ def test_an_image_that_is_too_small_is_named() -> None:
     build_model("cnn-1", (1, 16, 16), 10)
     with pytest.raises(PotluckError, match=r"'cnn-1' needs inputs of at least 16×16.*\(1, 8, 8\).*small5"):
         build_model("cnn-1", (1, 8, 8), 10)
+
+
+LAYOUTS = {"channels first": torch.contiguous_format, "channels last": torch.channels_last}
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(torch.int32)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("window", [(2, 2, 0), (3, 2, 1)])
+def test_the_rectifier_may_follow_the_pooling(layout: str, window: tuple[int, int, int]) -> None:
+    """Not one bit changes, forward or backward, where values tie, where all are negative, and at zeros of both signs."""
+    rng = torch.Generator().manual_seed(0)
+    ties = torch.randint(-2, 3, (6, 16, 8, 8), generator=rng).float()
+    ties[0, 0], ties[0, 1], ties[0, 2], ties[0, 3, 0, 0] = -1.0, 0.0, -0.0, -0.0
+    slopes = torch.randn(6, 16, 4, 4, generator=rng)
+    for values in (ties, torch.randn(6, 16, 8, 8, generator=rng)):
+        found = []
+        for order in ("as printed", "as computed"):
+            x = values.contiguous(memory_format=LAYOUTS[layout]).detach().requires_grad_()
+            y = F.relu(x) if order == "as printed" else x
+            y = F.max_pool2d(y, *window)
+            y = F.relu(y) if order == "as computed" else y
+            (gradient,) = torch.autograd.grad(y, x, slopes)
+            found.append((y, gradient))
+        (printed, its), (computed, own) = found
+        assert torch.equal(bits(printed), bits(computed))
+        assert torch.equal(bits(its), bits(own))
+        assert values is not ties or not own[0, :3].any()

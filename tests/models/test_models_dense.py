@@ -67,6 +67,15 @@ def test_rows_may_have_further_dimensions(products: list[tuple[int, ...]]):
     assert products in ([], [(ROWS, INPUTS, OUTPUTS)])
 
 
+@pytest.mark.skipif(not dense._AVAILABLE, reason="torch has no oneDNN here")
+def test_rows_as_they_are_take_one_step_back():
+    mine, _, x = pair()
+    node = mine(x).grad_fn
+    assert node is not None
+    assert type(node).__name__ == "_ProductBackward"
+    assert all(type(before).__name__ == "AccumulateGrad" for before, _ in node.next_functions[1:])
+
+
 def test_a_transformer_keeps_its_weights_and_draws_no_others():
     def layer() -> nn.TransformerEncoderLayer:
         torch.manual_seed(1)

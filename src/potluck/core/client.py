@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from potluck.core import tree
 from potluck.core.errors import PotluckError
 from potluck.core.model import ClientModel, has_batch_norm, load_tensors, norms_at_rest
-from potluck.core.optimizers import Scale, autocast
+from potluck.core.optimizers import Scale, autocast, backward
 from potluck.core.payload import Tensors
 from potluck.core.random import generator, seeded
 from potluck.core.samples import ClassMean, Samples, outputs, prepare
@@ -167,7 +167,7 @@ class Client:
                 for optimizer in optimizers:
                     optimizer.zero_grad()
                 if scale is None:
-                    torch.autograd.backward(value)
+                    backward(value)
                 else:
                     scale.backward(value, optimizers, others)
                 if adjust is not None:
@@ -259,7 +259,7 @@ class Client:
     def step(self, optimizer: Optimizer, loss: Tensor) -> None:
         """One optimiser step on a loss, its gradient clipped as the experiment says."""
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        backward(loss)
         self.apply(optimizer)
 
     def apply(self, optimizer: Optimizer) -> None:

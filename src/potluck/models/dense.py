@@ -13,6 +13,7 @@ WORTH = 1 << 21
 """Multiplications from which on oneDNN's shorter computation outweighs its longer call."""
 
 _AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
+_LINEAR: Any = torch.ops.mkldnn._linear_pointwise.default if _AVAILABLE else None
 
 
 class Dense(nn.Linear):
@@ -27,7 +28,11 @@ class Dense(nn.Linear):
         """The layer's output."""
         if x.numel() * self.out_features < WORTH or not _is_plain(x):
             return F.linear(x, self.weight, self.bias)
-        rows: Tensor = _Product.apply(x.reshape(-1, self.in_features), self.weight, self.bias)  # type: ignore[no-untyped-call]
+        if (
+            x.dim() == 2
+        ):  # the usual case, in which reshaping would only be another two steps of the backward pass
+            return _product(x, self.weight, self.bias)
+        rows = _product(x.reshape(-1, self.in_features), self.weight, self.bias)
         return rows.view(*x.shape[:-1], self.out_features)
 
 
@@ -87,6 +92,12 @@ class _Product(torch.autograd.Function):
         return out if by_bias is None else out + by_bias
 
 
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What `_Product.apply` gives, which once more would look for transforms: there are none (`_is_plain`)."""
+    product: Tensor = super(torch.autograd.Function, _Product).apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return product
+
+
 def _operations(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
     return 2 * x[0] * x[1] * weight[0]
 
@@ -96,7 +107,7 @@ FLOPS = {torch.ops.mkldnn._linear_pointwise: _operations} if _AVAILABLE else {}
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    out: Tensor = _LINEAR(x, weight, bias, "none", [], "")
     return out
 
 
