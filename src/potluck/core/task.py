@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
@@ -75,6 +76,28 @@ class Task:
     dtype: torch.dtype = torch.float32
     device: torch.device = CPU
     training: Training = field(default_factory=Training)
+
+    # What is asked at every step is found once: a population may be large.
+
+    @functools.cached_property
+    def able(self) -> tuple[int, ...]:
+        """The clients that have training samples, ascending; the others never take part."""
+        return tuple(info.index for info in self.clients if info.samples > 0)
+
+    @functools.cached_property
+    def able_of(self) -> Mapping[str, int]:
+        """How many of them have each architecture."""
+        return Counter(info.architecture for info in self.clients if info.samples > 0)
+
+    @functools.cached_property
+    def mean_samples(self) -> float:
+        """The size of a usual one of them."""
+        return sum(info.samples for info in self.clients if info.samples > 0) / max(1, len(self.able))
+
+    @functools.cached_property
+    def validates(self) -> bool:
+        """Whether any client has validation samples."""
+        return any(info.validation for info in self.clients)
 
     @property
     def feature_dim(self) -> int | None:

@@ -126,7 +126,7 @@ def mean_change(
         changes = clip_changes(changes, result)
     near = part_weights(ctx.averaging, changes) if ctx.averaging.weighs else []
     sizes = [float(update.client.samples) if by == "samples" else 1.0 for update in updates]
-    missing = of.missing * (_mean_samples(ctx) if by == "samples" else 1.0)
+    missing = of.missing * (ctx.task.mean_samples if by == "samples" else 1.0)
     for name in result:
         owners = [number for number, change in enumerate(changes) if name in change]
         mine = capped([sizes[number] for number in owners], ctx.averaging.max_share, missing)
@@ -151,12 +151,6 @@ def _weights(updates: Sequence[Update[Any]], by: Weighting) -> list[float] | Non
         return sample_weights(updates)
     fresh = all(update.weight == 1 for update in updates)
     return None if fresh else [update.weight for update in updates]
-
-
-def _mean_samples(ctx: Context) -> float:
-    """The size of a usual client."""
-    able = [info.samples for info in ctx.task.clients if info.samples > 0]
-    return sum(able) / max(1, len(able))
 
 
 def sum_changes(how: Averaging, changes: Sequence[Tensor]) -> Tensor:

@@ -75,6 +75,11 @@ def group_of(groups: Groups, client: ClientInfo) -> str:
     return ALL if ALL in groups else client.architecture
 
 
+def architectures_of(groups: Groups, key: str, task: Task) -> dict[str, int]:
+    """The architectures of a group, with how many clients of each have data; those without never take part."""
+    return {name: count for name, count in task.able_of.items() if key == (ALL if ALL in groups else name)}
+
+
 def slice_for(groups: Groups, client: ClientInfo, task: Task) -> Tensors:
     """The tensors of a client's own architecture, out of its group's."""
     group = groups[group_of(groups, client)]
@@ -99,14 +104,14 @@ def by_group(
     A group is a federation of its own: two clients of ten answer with half of what theirs learns in a round, not
     with a tenth. A group of which nobody is fresh stays put, or the same old changes would move it at every step.
     """
-    of, able = portion(ctx, updates), [info for info in ctx.task.clients if info.samples > 0]
+    of, able = portion(ctx, updates), len(ctx.task.able)
     split: dict[str, tuple[list[Update[Any]], Portion]] = {}
     for key in groups:
         mine = [update for update in updates if group_of(groups, update.client) == key]
         if of.whole:
             split[key] = mine, of
             continue
-        part = sum(group_of(groups, info) == key for info in able) / max(1, len(able))
+        part = sum(architectures_of(groups, key, ctx.task).values()) / max(1, able)
         fresh = sum(update.fresh for update in mine)
         share = min(1.0, fresh / max(1.0, ctx.cohort * part))
         split[key] = (mine if fresh else []), replace(of, share=share, missing=of.missing * part)

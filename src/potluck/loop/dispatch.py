@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,7 +13,8 @@ from potluck.core import tree
 from potluck.core.errors import PotluckError
 from potluck.core.payload import Payload, PayloadError
 from potluck.core.random import generator
-from potluck.core.task import Context, Task
+from potluck.core.task import ClientInfo, Context, Task
+from potluck.loop.abreast import Abreast, leave_out, place_of
 from potluck.loop.jobs import Answer, Engine, Failure, Feeding, Job, Kind, Test
 from potluck.loop.letter import check_scores
 from potluck.loop.progress import Flight, Progress
@@ -65,6 +66,7 @@ class Dispatcher:
         self.method_name, self.schedule, self.clock = method_name, schedule, clock
         self._inbox: dict[int, Answer | Failure] = {}
         self._under_way: dict[int, Job] = {}
+        self._everybody: Abreast | None = None
         self.listeners: list[Callable[[Job, Answer | Failure], None]] = []
         """Who is told of every result as it comes in; nothing may depend on the order."""
 
@@ -78,30 +80,38 @@ class Dispatcher:
         if room <= 0:
             return []
         now.draws += 1
-        # In a large population, drawing is the only thing that a round does for everybody.
-        free = [index for index in able if index not in busy] if busy else able
+        rng, lead = generator(self.task.seed, "sampling", now.draws), self.schedule.may_lead(len(able))
         if self.schedule.order:
-            return sorted(index for index in self.schedule.listed(now.draws) if index in free)[:room]
-        there, clients = self.clock.available, self.task.clients
-        # Where nobody is there, whoever is free comes back for the job.
-        idle = [i for i in free if there(clients[i], now.draws)] or free if there is not None else free
-        lead, rng = self.schedule.may_lead(len(able)), generator(self.task.seed, "sampling", now.draws)
-        return self._abreast(idle, room, lead, rng) if lead else self.schedule.draw(idle, room, rng)
+            free = (index for index in self.schedule.listed(now.draws) if index not in busy)
+            return sorted(index for index in free if place_of(index, able) is not None)[:room]
+        there = None if self.clock.available is None else self._there(able, busy, self.clock.available)
+        if not lead:
+            idle = leave_out(busy, able) if busy else able
+            return self.schedule.draw(idle if there is None else there, room, rng)
+        if there is not None:  # who is away keeps nobody waiting
+            return self._abreast(Abreast(sorted((*there, *busy)), now.numbers, lead), busy, room, rng)
+        self._everybody = self._everybody or Abreast(able, now.numbers, lead)
+        return self._abreast(self._everybody, busy, room, rng)
 
-    def _abreast(self, idle: Sequence[int], room: int, lead: int, rng: torch.Generator) -> list[int]:
+    def _there(
+        self, able: Sequence[int], busy: Collection[int], available: Callable[[ClientInfo, int], bool]
+    ) -> list[int]:
+        """Who is free and there: the only thing that is asked of everybody at a draw, and only where some may be away.
+
+        Where nobody is there, whoever is free comes back for the job.
+        """
+        clients, draw = self.task.clients, self.progress.draws
+        free = [index for index in able if index not in busy]
+        return [index for index in free if available(clients[index], draw)] or free
+
+    def _abreast(self, abreast: Abreast, busy: Collection[int], room: int, rng: torch.Generator) -> list[int]:
         """By lot; whoever is too far ahead of the one with the fewest jobs waits until that one is asked again."""
-        numbers = self.progress.numbers
-        busy = [flight.job.client for flight in self.progress.flights]
-        asked = {index: numbers.get(index, 0) for index in (*idle, *busy)}
         chosen: list[int] = []
-        while len(chosen) < room:
-            least = min(asked.values())
-            close = [index for index in idle if index not in chosen and asked[index] - least < lead]
-            if not close:
-                break
-            for index in self.schedule.draw(close, room - len(chosen), rng):
-                asked[index] += 1
-                chosen.append(index)
+        while len(chosen) < room and len(close := abreast.close((*busy, *chosen))):
+            drawn = self.schedule.draw(close, room - len(chosen), rng)
+            for index in drawn:
+                abreast.ask(index)
+            chosen += drawn
         return sorted(chosen)
 
     def train(self, client: int, message: Payload, context: Context, tests: tuple[Test, ...]) -> None:

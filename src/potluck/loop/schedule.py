@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,7 @@ import torch
 from potluck.core.payload import Payload
 from potluck.core.settings import Settings, setting
 from potluck.core.task import Averaging, ClientInfo, Rule, Task
+from potluck.loop.abreast import Numbers
 from potluck.loop.jobs import Test
 
 Mode = Literal["auto", "sync", "async"]
@@ -117,10 +118,25 @@ class Schedule(Settings):
         """Who is to be asked at the n-th draw (counted from 1), where that is a list."""
         return self.order[(draw - 1) % len(self.order)]
 
-    def draw(self, idle: Sequence[int], count: int, rng: torch.Generator) -> list[int]:
+    def draw(self, idle: Numbers, count: int, rng: torch.Generator) -> list[int]:
         """Choose clients uniformly without replacement, in ascending order."""
-        chosen = torch.randperm(len(idle), generator=rng)[:count]
-        return sorted(idle[position] for position in chosen.tolist())
+        return sorted(idle[place] for place in first_places(len(idle), count, rng))
+
+
+def first_places(length: int, count: int, rng: torch.Generator) -> list[int]:
+    """The beginning of `torch.randperm(length)`, number by number, at the price of the beginning alone.
+
+    Torch exchanges each place with one that is drawn from those not yet passed; here only exchanged places are noted.
+    """
+    if count >= length:
+        return torch.randperm(length, generator=rng).tolist()
+    drawn: list[int] = []
+    moved: dict[int, int] = {}
+    for place in range(count):
+        other = place + int(torch.randint(length - place, (), generator=rng))
+        drawn.append(moved.get(other, other))
+        moved[other] = moved.get(place, place)
+    return drawn
 
 
 @dataclass(frozen=True)
@@ -195,7 +211,7 @@ class Evaluation(Settings):
         return (test, *self._validation(task))
 
     def _validation(self, task: Task) -> tuple[Test, ...]:
-        return ("validation",) if any(info.validation for info in task.clients) else ()
+        return ("validation",) if task.validates else ()
 
     def population(self, task: Task, absent: Collection[int] = ()) -> list[int]:
         """Which clients the `received` and `shared` protocols ask; never absent ones."""

@@ -27,8 +27,7 @@ class Server:
         self, method: Method[Any, Any, Any], task: Task, schedule: Schedule, progress: Progress | None = None
     ) -> None:
         self.method, self.task, self.schedule = method, task, schedule
-        self.able = [info.index for info in task.clients if info.samples > 0]
-        self.cohort = schedule.asked(len(self.able))
+        self.able, self.cohort = task.able, schedule.asked(len(task.able))
         self._answer_type = payload_types(method)[1]
         self._keeps_latest = method.sees_latest and not schedule.synchronous
         self.progress = progress or Progress(self.initial_state())

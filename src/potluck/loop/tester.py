@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -38,8 +39,7 @@ class Tester:
         task, number = self.server.task, context.round
         local = self._scores(sorted(self.server.progress.scores.items()), number, "local")
         tests = self.evaluation.tests(task)
-        clients = self.evaluation.population(task, self.newcomers)
-        asked = self._ask(clients, tests, received=True) if tests else ()
+        asked = self._ask(self._population, tests, received=True) if tests else ()
         own = self._global(context)  # while clients are at it
         others = self._scores(asked, number, "received")
         return Scores(
@@ -47,6 +47,11 @@ class Tester:
             [*local.validation, *others.validation],
             [*local.attacked, *others.attacked, *own.attacked],
         )
+
+    @functools.cached_property
+    def _population(self) -> list[int]:
+        """Who is asked after a round; a matter of nothing that a round changes."""
+        return self.evaluation.population(self.server.task, self.newcomers)
 
     def at_end(self) -> Scores:
         """Every client that takes part once, by the chosen protocol."""

@@ -32,9 +32,9 @@ from potluck.kit import (
     Groups,
     Sharing,
     Weighting,
+    architectures_of,
     average,
     by_group,
-    group_of,
     initial_groups,
     is_statistic,
     learned_numbers,
@@ -196,8 +196,7 @@ def _statistics(payload: Start | Change) -> Tensors:
 def _owners(groups: Groups, key: str, ctx: Context) -> Counter[str]:
     """How many clients of the whole group have each parameter; those without data never take part."""
     owners: Counter[str] = Counter()
-    able = [info for info in ctx.task.clients if info.samples > 0 and group_of(groups, info) == key]
-    for architecture, clients in Counter(info.architecture for info in able).items():
+    for architecture, clients in architectures_of(groups, key, ctx.task).items():
         for name in ctx.task.architectures[architecture].parameters:
             owners[name] += clients
     return owners
