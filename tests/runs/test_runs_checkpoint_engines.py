@@ -131,7 +131,7 @@ def test_clients_on_other_machines_keep_their_own_state(tmp_path: Path):
             super().submit(job)
 
     fed = tiny(3)
-    writer = RunWriter(tmp_path, {}, fed.class_counts())
+    writer = RunWriter(tmp_path, {})
     with Checkpointer(writer, fed) as keeper:
         engine = Remote(Worker(FedGH(), fed.client))
         plan = Schedule(2, buffer=1, concurrency=2)

@@ -84,7 +84,7 @@ def _shares(method: AnyMethod, rounds: int, samples: int) -> list[dict[str, floa
             for owner, name in places:
                 stack.enter_context(wrapped(owner, name, partial(_timed, spent=spent, label=label)))
         run = Path(stack.enter_context(TemporaryDirectory()))
-        keeper = stack.enter_context(Checkpointer(RunWriter(run, {}, []), federation))
+        keeper = stack.enter_context(Checkpointer(RunWriter(run, {}), federation))
         loop.callbacks = [Postman(), keeper]
         keeper.on_start(loop)
         for number in range(rounds + 1):

@@ -185,7 +185,7 @@ def check_needs(method: Method[Any, Any, Any], task: Task) -> None:
 def _odd_one(task: Task, facts: dict[str, Any]) -> tuple[str, Any, Any] | None:
     """The first client whose architecture's fact is not the commonest one: (who, its fact, the others')."""
     usual = Counter(facts[info.architecture] for info in task.clients).most_common(1)[0][0]
-    for info in task.clients:
+    for info in task.first_of.values():
         if facts[info.architecture] != usual:
             return f"client {info.index} {info.architecture!r}", facts[info.architecture], usual
     return None
@@ -213,7 +213,7 @@ def _equal_heads(task: Task) -> str | None:
 
 
 def _linear_heads(task: Task) -> str | None:
-    for info in task.clients:
+    for info in task.first_of.values():
         if not set(task.architectures[info.architecture].head) <= {"weight", "bias"}:
             return (
                 f"client {info.index} {info.architecture!r} has a head of several layers. "
@@ -223,7 +223,7 @@ def _linear_heads(task: Task) -> str | None:
 
 
 def _stages(task: Task) -> str | None:
-    for info in task.clients:
+    for info in task.first_of.values():
         if not task.architectures[info.architecture].stage_shapes:
             return (
                 f"client {info.index} {info.architecture!r} cannot be cut. Use models with stages (nested5, "
@@ -251,7 +251,7 @@ def _largest(task: Task) -> Architecture:
 
 def _nested_depth(task: Task) -> str | None:
     deepest = _largest(task)
-    for info in task.clients:
+    for info in task.first_of.values():
         for name, shape in task.architectures[info.architecture].shapes.items():
             if deepest.shapes.get(name) != shape:
                 return (
@@ -263,7 +263,7 @@ def _nested_depth(task: Task) -> str | None:
 
 def _nested_width(task: Task) -> str | None:
     widest = _largest(task)
-    for info in task.clients:
+    for info in task.first_of.values():
         shapes = task.architectures[info.architecture].shapes
         fits = shapes.keys() == widest.shapes.keys() and all(
             len(shape) == len(widest.shapes[name])
@@ -294,7 +294,7 @@ def _shared_size(task: Task, fits: Callable[[int, int], bool]) -> str | None:
     if task.shared_builder is None:
         return _shared_model(task)
     shared = task.shared_model().feature_dim
-    for info in task.clients:
+    for info in task.first_of.values():
         mine = task.architectures[info.architecture].feature_dim
         if not fits(mine, shared):
             return (

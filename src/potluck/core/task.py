@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 Module = TypeVar("Module", bound=nn.Module)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ClientInfo:
     """What the server learns of a client at registration, and nothing more."""
 
@@ -93,6 +93,15 @@ class Task:
     def mean_samples(self) -> float:
         """The size of a usual one of them."""
         return sum(info.samples for info in self.clients if info.samples > 0) / max(1, len(self.able))
+
+    @functools.cached_property
+    def first_of(self) -> Mapping[str, ClientInfo]:
+        """The first client of each architecture, in the order of clients."""
+        found: dict[str, ClientInfo] = {}
+        for info in self.clients:
+            if info.architecture not in found:
+                found[info.architecture] = info
+        return found
 
     @functools.cached_property
     def validates(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from potluck.federation.devices import Device
 
 Builder = Callable[[], ClientModel]
 Pair = tuple[Tensor, Tensor]
+One = TypeVar("One")
 BUILT = ("built",)
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -44,14 +46,35 @@ class Member:
     ) -> None:
         self.model, self.name, self.architecture, self.device = model, name, architecture, device
         self.train = samples_of(train)
-        nothing = self.train.select(torch.arange(0))
-        self.test = nothing if test is None else samples_of(test)
-        self.validation = nothing if validation is None else samples_of(validation)
+        self.test, self.validation = (
+            self.train.select(torch.arange(0)) if given is None else samples_of(given)
+            for given in (test, validation)
+        )
 
     def build(self) -> ClientModel:
         """A model of this client, in the state in which it should start."""
         made = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
         return as_client_model(made, self.name)
+
+
+class Lazily(Sequence[One]):
+    """A sequence whose entries are made when they are asked for, each time anew: a large population is never there."""
+
+    def __init__(self, length: int, make: Callable[[int], One]) -> None:
+        self._length, self._make = length, make
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, place: int) -> One: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[One]: ...
+
+    def __getitem__(self, place: int | slice) -> One | list[One]:
+        found = range(self._length)[place]
+        return self._make(found) if isinstance(found, int) else [self._make(one) for one in found]
 
 
 def samples_of(given: Pair | Samples) -> Samples:
@@ -94,6 +117,9 @@ class Federation:
     channels_last: frozenset[str] | None = None
     """Architectures whose clients keep images, and the weights of convolutions, with the channels last; None: all
     networks as they were built."""
+    holdings: Sequence[Tensor] = ()
+    """Which rows are whose, of all clients together, where clients are dealt from one data set and made when they are
+    asked for: tells two populations apart without making everybody."""
 
     @property
     def training(self) -> Training:
@@ -160,9 +186,13 @@ def assemble(
     devices: Sequence[Device] = (),
     vocabulary: int | None = None,
     class_names: tuple[str, ...] = (),
+    infos: tuple[ClientInfo, ...] = (),
+    holdings: Sequence[Tensor] = (),
 ) -> Federation:
-    """Put a population together; `builders` gives the common first weights of each architecture."""
-    infos = _infos(members)
+    """Put a population together; `builders` gives the common first weights of each architecture.
+
+    Where `infos` says already what the server knows of each client, no member is made for it.
+    """
     example = _example(members, dtype, device)
     architectures = {
         name: describe(name, _seeded_builder(build, seed, name), example, num_classes, dtype, device)
@@ -171,7 +201,7 @@ def assemble(
     task = Task(
         num_classes,
         input_shape,
-        infos,
+        infos or _infos(members),
         architectures,
         seed,
         shared_builder,
@@ -180,7 +210,17 @@ def assemble(
         device,
         training,
     )
-    return Federation(task, members, shared_test, augment, label, devices, vocabulary, class_names)
+    return Federation(
+        task,
+        members,
+        shared_test,
+        augment,
+        label,
+        devices,
+        vocabulary,
+        class_names,
+        holdings=holdings,
+    )
 
 
 def _infos(members: Sequence[Member]) -> tuple[ClientInfo, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -35,7 +36,7 @@ def federate(
     """
     if not members:
         raise PotluckError("A federation needs at least one client; the list is empty.")
-    clients, models = _described(members)
+    clients, precision = _described(members)
     small = None if shared_model is None else Member(shared_model, clients[0].train, name="shared model")
     labels = [
         samples.labels for member in members for samples in (member.train, member.validation, member.test)
@@ -50,13 +51,13 @@ def federate(
         shared_builder=None if small is None else small.build,
         shared_test=None if shared_test is None else samples_of(shared_test),
         public=None if public is None else samples_of(public),
-        dtype=dtype or next(models[0].parameters()).dtype,
+        dtype=dtype or precision,
         devices=_devices(devices, len(members), seed),
     )
 
 
-def _described(members: Sequence[Member]) -> tuple[list[Member], list[ClientModel]]:
-    """The clients with names and kinds of models, and a model of each; what was given stays as it is."""
+def _described(members: Sequence[Member]) -> tuple[list[Member], torch.dtype]:
+    """The clients with names and kinds of models, and the first one's precision; what was given stays as it is."""
     clients = [
         Member(
             member.model,
@@ -69,10 +70,15 @@ def _described(members: Sequence[Member]) -> tuple[list[Member], list[ClientMode
         )
         for index, member in enumerate(members)
     ]
-    models = [client.build() for client in clients]
-    for client, kind in zip(clients, _architecture_names(clients, models), strict=True):
-        client.architecture = kind
-    return clients, models
+    looks, seen, precision = dict[int, _Look](), dict[str, list[object]](), None
+    for client in clients:
+        place = id(client.model)
+        # One network given to many is looked at once. A maker is asked for each: it may draw from torch's own stream.
+        if place not in looks or not isinstance(client.model, nn.Module):
+            looks[place] = _look(client.build())
+        precision = precision or looks[place].dtype
+        client.architecture = _architecture_name(client.architecture or looks[place].name, looks[place], seen)
+    return clients, precision or torch.float32
 
 
 def _devices(given: str | Sequence[Device], clients: int, seed: int) -> Sequence[Device]:
@@ -83,16 +89,25 @@ def _devices(given: str | Sequence[Device], clients: int, seed: int) -> Sequence
     return given
 
 
-def _architecture_names(members: Sequence[Member], models: Sequence[ClientModel]) -> list[str]:
+@dataclass(frozen=True)
+class _Look:
+    """What tells one kind of network from another; the network itself need not stay."""
+
+    name: str
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    dtype: torch.dtype | None
+
+
+def _look(model: ClientModel) -> _Look:
+    shapes = tuple((key, tuple(tensor.shape)) for key, tensor in model.state_dict().items())
+    name = str(getattr(model, "name", None) or type(model).__name__)
+    return _Look(name, shapes, next((one.dtype for one in model.parameters()), None))
+
+
+def _architecture_name(base: str, look: _Look, seen: dict[str, list[object]]) -> str:
     """The class's name; a number is added where one class comes in several shapes."""
-    seen: dict[str, list[object]] = {}
-    names = []
-    for member, model in zip(members, models, strict=True):
-        shapes = tuple((key, tuple(tensor.shape)) for key, tensor in model.state_dict().items())
-        base = member.architecture or str(getattr(model, "name", None) or type(model).__name__)
-        variants = seen.setdefault(base, [])
-        if shapes not in variants:
-            variants.append(shapes)
-        position = variants.index(shapes)
-        names.append(base if position == 0 else f"{base}-{position + 1}")
-    return names
+    variants = seen.setdefault(base, [])
+    if look.shapes not in variants:
+        variants.append(look.shapes)
+    position = variants.index(look.shapes)
+    return base if position == 0 else f"{base}-{position + 1}"

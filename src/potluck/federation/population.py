@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method, Need
 from potluck.core.model import ClientModel, only_shapes
 from potluck.core.random import derive_seed, seeded
 from potluck.core.samples import Samples
-from potluck.core.task import CPU
+from potluck.core.task import CPU, ClientInfo
 from potluck.data import Data, Partition, load_data, match_shares, parse_partition, split_in_three
 from potluck.data.augment import augmentation
 from potluck.data.public import hold_out, public_samples
 from potluck.experiment import Experiment
 from potluck.federation.devices import Device, assign_by_memory, fleet
-from potluck.federation.federation import Builder, Federation, Member, as_client_model, assemble
+from potluck.federation.federation import Builder, Federation, Lazily, Member, as_client_model, assemble
 from potluck.models import assign, build_model, count_parameters, resolve_models, smallest
 
 ModelSource = str | nn.Module | Callable[[], nn.Module]
@@ -46,23 +47,36 @@ def build_federation(
     device = pick_devices(experiment.engine.device)[0]
     data = data.to_dtype(dtype)
     dealt = deal(experiment, method, data, device, partition)
-    clients = len(dealt.train)
+    clients = len(dealt.shares)
     devices = fleet(experiment.devices.fleet, clients, experiment.seed) if experiment.devices.fleet else []
     builders, names = _architectures(experiment, data, models, clients, devices)
-    members = [
-        Member(
-            own_start(builders[names[index]], experiment, names[index], f"client-{index}"),
-            dealt.train[index],
-            dealt.test[index],
+    infos = tuple(
+        ClientInfo(
+            index,
             f"client-{index}",
-            validation=dealt.validation[index],
-            architecture=names[index],
-            device=devices[index].kind if devices else "default",
+            samples,
+            names[index],
+            devices[index].kind if devices else "default",
+            validation,
         )
-        for index in range(clients)
-    ]
+        for index, (samples, validation) in enumerate(dealt.sizes)
+    )
+
+    def member(index: int) -> Member:
+        info, (train, validation, test) = infos[index], dealt.shares[index]
+        start = own_start(builders[info.architecture], experiment, info.architecture, info.name)
+        return Member(
+            start,
+            train,
+            test,
+            info.name,
+            validation=validation,
+            architecture=info.architecture,
+            device=info.device,
+        )
+
     return assemble(
-        members,
+        Lazily(clients, member),
         num_classes=data.num_classes,
         input_shape=data.input_shape,
         training=experiment.training,
@@ -78,6 +92,8 @@ def build_federation(
         devices=devices,
         vocabulary=data.vocabulary,
         class_names=data.class_names,
+        infos=infos,
+        holdings=dealt.holdings,
     )
 
 
@@ -261,17 +277,44 @@ def _in_zoo(name: str) -> bool:
 
 
 Rows = NDArray[np.int64]
+Share = tuple[Samples, Samples, Samples]
+"""A client's training, validation and test samples."""
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """The rows of every client in one array, client after client, and where those of each end."""
+
+    rows: Rows
+    ends: Rows
+
+    @classmethod
+    def of(cls, parts: Sequence[Rows]) -> Allotment:
+        """The same as a list with an array for each client."""
+        return cls(np.concatenate(parts), np.cumsum([len(part) for part in parts], dtype=np.int64))
+
+    def __getitem__(self, client: int) -> Rows:
+        return self.rows[self.ends[client - 1] if client else 0 : self.ends[client]]
+
+    def sizes(self) -> list[int]:
+        """How many rows each client has."""
+        sizes: list[int] = np.diff(self.ends, prepend=0).tolist()
+        return sizes
 
 
 @dataclass(frozen=True)
 class Dealt:
-    """Training, validation and test samples of each client, and what all may see."""
+    """Training, validation and test samples of each client, and what all may see.
 
-    train: list[Samples]
-    validation: list[Samples]
-    test: list[Samples]
+    `sizes` are the numbers of training and validation samples; `holdings` say which rows are whose where shares are cut
+    when they are asked for.
+    """
+
+    shares: Sequence[Share]
+    sizes: Sequence[tuple[int, int]]
     shared_test: Samples | None
     public: Samples | None
+    holdings: Sequence[Tensor] = ()
 
 
 def deal(
@@ -285,7 +328,8 @@ def deal(
 
     With `pool = "train"` the publisher's test part stays apart: it is the shared test set, each client's own
     test rows are its fair share of it, and of `data.split` only the validation part acts. Otherwise all rows are
-    dealt and each client's part is split. Rows are brought to `device` once, for all clients.
+    dealt and each client's part is split. Rows are brought to `device` once, for all clients. A client's part is split
+    when it is asked for, unless the rule has its own way of seeing.
     """
     settings, seed = experiment.data, experiment.seed
     wants_shared = bool({"shared", "global"} & {experiment.evaluate.protocol, *experiment.evaluate.also})
@@ -301,19 +345,48 @@ def deal(
     groups = None if data.groups is None else data.groups.numpy()[rows]
     labels = data.y.numpy()[rows]
     parts = rule.assign(labels, experiment.partition.clients, seed, groups)
-    apart = data.test is not None
-    train, validation, test = list[Samples](), list[Samples](), list[Samples]()
-    for index, part in enumerate(parts):
-        mine = split_in_three(
-            rows[part], settings.split, seed=seed, client=f"client-{index}", test_apart=apart
+    tested = None if data.test is None else match_shares(parts, labels, data.test.labels.numpy(), seed)
+    own = Allotment.of(parts)
+    own = Allotment(rows[own.rows], own.ends)
+    return _cut(experiment, data, rule, own, tested, Dealt((), (), shared_test, public))
+
+
+def _cut(
+    experiment: Experiment,
+    data: Data,
+    rule: Partition,
+    own: Allotment,
+    tested: Sequence[Rows] | None,
+    common: Dealt,
+) -> Dealt:
+    """Every client's part in three, when it is asked for; at once where the rule has its own way of seeing."""
+    settings, tests = experiment.data, None if tested is None else Allotment.of(tested)
+    split = functools.partial(
+        split_in_three, split=settings.split, seed=experiment.seed, test_apart=tests is not None
+    )
+
+    def share(client: int) -> Share:
+        train, validation, test = (data.view(rows) for rows in split(own[client], client=f"client-{client}"))
+        return train, validation, test if tests is None else data.test_view(tests[client])
+
+    @functools.cache
+    def sizes(rows: int) -> tuple[int, int]:  # how many rows are for what depends on how many there are alone
+        train, validation, _ = split(np.arange(rows), client="any")
+        return len(train), len(validation)
+
+    clients = len(own.ends)
+    if type(rule).seen is Partition.seen:
+        arrays = [own.rows, own.ends, *([] if tests is None else [tests.rows, tests.ends])]
+        return replace(
+            common,
+            shares=Lazily(clients, share),
+            sizes=[sizes(rows) for rows in own.sizes()],
+            holdings=[torch.from_numpy(array) for array in arrays],
         )
-        for samples, piece in zip((train, validation, test), mine, strict=True):
-            samples.append(data.view(piece))
-    if data.test is not None:
-        shares = match_shares(parts, labels, data.test.labels.numpy(), seed)
-        test = [data.test_view(share) for share in shares]
-    train, validation, test = (rule.seen(one, seed, data.input_shape) for one in (train, validation, test))
-    return Dealt(train, validation, test, shared_test, public)
+    views = zip(*map(share, range(clients)), strict=True)
+    seen = (rule.seen(list(view), experiment.seed, data.input_shape) for view in views)
+    shares = [(train, validation, test) for train, validation, test in zip(*seen, strict=True)]
+    return replace(common, shares=shares, sizes=[(len(one[0]), len(one[1])) for one in shares])
 
 
 def _public(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,16 +20,26 @@ LEAST = 64
 """Rows of each array that are looked at, however many arrays there are."""
 
 
+MANY = 1000
+"""Clients that are looked at one by one where all were dealt from one data set; of more, so many from first to last."""
+
+
 def fingerprint(federation: Federation) -> dict[str, str]:
     """Digests of the clients (names, rows, labels) and of the models (first weights of each kind)."""
-    task = federation.task
-    seen = _Arrays(
-        [samples.x for one in federation.members for samples in (one.train, one.test, one.validation)]
-    )
+    task, dealt = federation.task, federation.holdings
+    looked_at: Sequence[int] = range(len(federation.members))
     clients: list[Any] = [task.num_classes, list(task.input_shape), task.seed]
-    for one, info in zip(federation.members, task.clients, strict=True):
+    if dealt and len(looked_at) > MANY:
+        # The rows of everybody as they were dealt; how they are then cut is the same rule for all.
+        looked_at = torch.linspace(0, len(looked_at) - 1, MANY, dtype=torch.float64).round().long().tolist()
+        kinds = [(info.name, info.architecture, info.samples, info.validation) for info in task.clients]
+        labels = [part.y for part in (federation.members[0].train, federation.members[0].test)]
+        clients += [kinds, *(_tensor(one) for one in (*dealt, *labels))]
+    members = [federation.members[index] for index in looked_at]
+    seen = _Arrays([samples.x for one in members for samples in (one.train, one.test, one.validation)])
+    for one, index in zip(members, looked_at, strict=True):
         # Transforms are code: what they make of the first row stands for them.
-        first = _tensor(one.train.take(slice(0, 1))[0])
+        first, info = _tensor(one.train.take(slice(0, 1))[0]), task.clients[index]
         views = [seen.view(part) for part in (one.train, one.test, one.validation)]
         clients.append([info.name, info.architecture, *views, first])
     common = [

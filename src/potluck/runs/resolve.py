@@ -187,7 +187,7 @@ def decide_strength(experiment: Experiment) -> Experiment:
 
 def decide_selection(experiment: Experiment, federation: Federation) -> Experiment:
     """`auto`: on validation samples where there are some. To ask for them where there are none is refused."""
-    there = any(info.validation for info in federation.task.clients)
+    there = federation.task.validates
     if experiment.evaluate.select == "validation" and not there:
         remedies = {
             "federation": "give clients some: potluck.Member(..., validation=(x, y))",

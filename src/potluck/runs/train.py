@@ -77,9 +77,11 @@ def train(
     """The loop with everything that watches it, from the start or from the folder's last checkpoint."""
     experiment, federation = opened.resolved.experiment, opened.resolved.federation
     method, settings = opened.resolved.method, experiment.engine
-    writer = RunWriter(opened.path, facts(opened.resolved, command), federation.class_counts())
+    writer = RunWriter(opened.path, facts(opened.resolved, command))
     absent, attackers = opened.resolved.absent, opened.resolved.attackers
     privacy = experiment.privacy if experiment.uses("privacy") else None
+    # Both look at every client: left for the end, when everybody is tested.
+    writer.late_facts.append(lambda: {"class_counts": federation.class_counts()})
     writer.late_facts.append(lambda: flops_per_round(method, federation, absent))
     with ExitStack() as held:
         keeper = held.enter_context(Checkpointer(writer, federation, every=settings.checkpoint_every))

@@ -33,9 +33,8 @@ from potluck.runs.summary import Accounting, newcomers_found, summarise_run
 class RunWriter(Callback):
     """Appends to `rounds.jsonl` and `clients.jsonl` after every step; the summary comes at the end."""
 
-    def __init__(self, path: Path, facts: dict[str, Any], class_counts: list[list[int]]) -> None:
-        self.path = path
-        self.facts = {**facts, "class_counts": class_counts}
+    def __init__(self, path: Path, facts: dict[str, Any]) -> None:
+        self.path, self.facts = path, dict(facts)
         self.summary: dict[str, Any] = {}
         self.late_facts: list[Callable[[], dict[str, Any]]] = []
         """What the summary also says, found out when it is written."""
