@@ -187,7 +187,6 @@ def assemble(
     vocabulary: int | None = None,
     class_names: tuple[str, ...] = (),
     infos: tuple[ClientInfo, ...] = (),
-    holdings: Sequence[Tensor] = (),
 ) -> Federation:
     """Put a population together; `builders` gives the common first weights of each architecture.
 
@@ -210,17 +209,7 @@ def assemble(
         device,
         training,
     )
-    return Federation(
-        task,
-        members,
-        shared_test,
-        augment,
-        label,
-        devices,
-        vocabulary,
-        class_names,
-        holdings=holdings,
-    )
+    return Federation(task, members, shared_test, augment, label, devices, vocabulary, class_names)
 
 
 def _infos(members: Sequence[Member]) -> tuple[ClientInfo, ...]:

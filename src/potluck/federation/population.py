@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,33 +50,13 @@ def build_federation(
     clients = len(dealt.shares)
     devices = fleet(experiment.devices.fleet, clients, experiment.seed) if experiment.devices.fleet else []
     builders, names = _architectures(experiment, data, models, clients, devices)
+    kinds = [device.kind for device in devices] or ["default"] * clients
     infos = tuple(
-        ClientInfo(
-            index,
-            f"client-{index}",
-            samples,
-            names[index],
-            devices[index].kind if devices else "default",
-            validation,
-        )
+        ClientInfo(index, f"client-{index}", samples, names[index], kinds[index], validation)
         for index, (samples, validation) in enumerate(dealt.sizes)
     )
-
-    def member(index: int) -> Member:
-        info, (train, validation, test) = infos[index], dealt.shares[index]
-        start = own_start(builders[info.architecture], experiment, info.architecture, info.name)
-        return Member(
-            start,
-            train,
-            test,
-            info.name,
-            validation=validation,
-            architecture=info.architecture,
-            device=info.device,
-        )
-
-    return assemble(
-        Lazily(clients, member),
+    federation = assemble(
+        Lazily(clients, functools.partial(_member, experiment, dealt, builders, infos)),
         num_classes=data.num_classes,
         input_shape=data.input_shape,
         training=experiment.training,
@@ -93,7 +73,27 @@ def build_federation(
         vocabulary=data.vocabulary,
         class_names=data.class_names,
         infos=infos,
-        holdings=dealt.holdings,
+    )
+    return replace(federation, holdings=dealt.holdings)
+
+
+def _member(
+    experiment: Experiment,
+    dealt: Dealt,
+    builders: Mapping[str, Builder],
+    infos: Sequence[ClientInfo],
+    index: int,
+) -> Member:
+    """A client, made when it is asked for."""
+    info, (train, validation, test) = infos[index], dealt.shares[index]
+    return Member(
+        own_start(builders[info.architecture], experiment, info.architecture, info.name),
+        train,
+        test,
+        info.name,
+        validation=validation,
+        architecture=info.architecture,
+        device=info.device,
     )
 
 
