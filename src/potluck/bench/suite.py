@@ -16,6 +16,7 @@ from potluck.bench import (
     pool,
     shares,
     small_clients,
+    start,
     step,
     vectorized,
 )
@@ -43,6 +44,7 @@ PARTS: Mapping[str, Part] = {
     "small-clients": small_clients.measure,
     "layout": layout.measure,
     "data": data.measure,
+    "start": start.measure,
     "shares": shares.measure,
     "growth": growth.measure,
 }
