@@ -14,7 +14,7 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
 from potluck.core.client import Client
-from potluck.core.optimizers import autocast
+from potluck.core.optimizers import autocast, backward
 from potluck.core.payload import Tensors
 from potluck.core.training import Fit, FitRequest
 from potluck.engines.vectorized.structure import structure_of
@@ -124,10 +124,10 @@ class Stack:
         for number, batch in enumerate(batches):
             if batch is not None:
                 groups[len(batch[1])].append((number, batch))
-        losses = [self._losses(*zip(*group, strict=True)) for _, group in sorted(groups.items())]
+        parts = [self._losses(*zip(*group, strict=True)).sum() for _, group in sorted(groups.items())]
         self.optimizer.zero_grad()
         # A client's loss depends on its own row alone, so each row of the sum's gradient is that of its client.
-        torch.stack([part.sum() for part in losses]).sum().backward()  # type: ignore[no-untyped-call]
+        backward(parts[0] if len(parts) == 1 else torch.stack(parts).sum())
         if self.training.clip_norm is not None:
             _clip_rows(
                 [tensor.grad for tensor in self.parameters.values() if tensor.grad is not None],
