@@ -161,3 +161,55 @@ def test_a_hook_that_changes_a_gradient_in_place_does_so_once():
         backward(loss)
         assert weight.grad is not None
         assert weight.grad.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_precisions_in_one_network_take_torchs_steps(kind: str):
+    ends = []
+    for optimized in (KINDS[kind].make_optimizer, lambda parameters, lr: usual(kind, parameters, lr)):
+        parameters = [*weights(FIRST), nn.Parameter(torch.ones(3, dtype=torch.float64))]
+        optimizer = optimized(parameters, 0.1)
+        optimizer.param_groups[0]["fused"] = True
+        for _ in range(3):
+            for parameter in parameters:
+                parameter.grad = parameter.detach() * 2
+            optimizer.step()
+        ends.append(parameters)
+    assert all(torch.equal(one, same) for one, same in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_torch_makes_the_moments_and_its_kernel_does_the_rest(kind: str, monkeypatch: pytest.MonkeyPatch):
+    mine, theirs = weights(LAST), weights(LAST)
+    ours, its = KINDS[kind].make_optimizer(mine, 0.1), usual(kind, theirs, 0.1)
+    for group in its.param_groups:
+        group["fused"] = True
+    whole, calls = type(ours).torch_step, []  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(ours), "torch_step", lambda *given: calls.append(whole(*given)))
+    for number in range(4):
+        for parameters, optimizer in ((mine, ours), (theirs, its)):
+            optimizer.zero_grad()
+            for parameter in parameters if number != 2 else parameters[:1]:  # once the other has none
+                parameter.grad = parameter.detach() * (number + 1)
+            optimizer.step()
+        assert all(torch.equal(one, same) for one, same in zip(mine, theirs, strict=True))
+    assert len(calls) == 1
+    states = [optimizer.state_dict()["state"] for optimizer in (ours, its)]
+    assert all(torch.equal(states[0][i][name], states[1][i][name]) for i in (0, 1) for name in states[1][i])
+    ours.zero_grad()
+    ours.step()  # without any gradient
+    assert all(torch.equal(one, same) for one, same in zip(mine, theirs, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_whose_gradients_overflowed_is_left_out(kind: str):
+    parameters = weights(FIRST)
+    optimizer = KINDS[kind].make_optimizer(parameters, 0.1)
+    for overflowed in (False, True):
+        before = [parameter.detach().clone() for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = parameter.detach() * 2
+        optimizer.grad_scale, optimizer.found_inf = None, torch.tensor(float(overflowed))  # type: ignore[attr-defined]
+        optimizer.step()
+        stayed = [torch.equal(one, same) for one, same in zip(parameters, before, strict=True)]
+        assert stayed == [overflowed] * 2

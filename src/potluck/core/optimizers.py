@@ -96,16 +96,38 @@ class PlainSGD(_Bare, SGD):
 
 
 class _Aligned(_Bare):
-    """Lays gradients and moments out as their parameters are."""
+    """Lays gradients and moments out as their parameters are; from the second step on straight to torch's kernel."""
+
+    moments: ClassVar[tuple[str, ...]]
 
     @_unannounced
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step of the optimiser."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad = _like(parameter, parameter.grad)
-        return super().step(closure)
+        works = [(group, self._laid_out(group)) for group in self.param_groups]
+        if closure is not None or not all(self._is_ready(group, *lists) for group, lists in works):
+            return super().step(closure)
+        with torch.no_grad():
+            for group, lists in works:
+                self._move(group, *lists)
+        return None
+
+    def _laid_out(self, group: dict[str, Any]) -> list[list[Tensor]]:
+        """The parameters that have a gradient, these gradients, and as many of each moment as there are."""
+        moved = [parameter for parameter in group["params"] if parameter.grad is not None]
+        for parameter in moved:
+            parameter.grad = _like(parameter, parameter.grad)
+        states = [self.state[parameter] for parameter in moved if parameter in self.state]
+        moments = [[state[name] for state in states if name in state] for name in self.moments]
+        return [moved, [parameter.grad for parameter in moved], *moments]
+
+    def _is_ready(self, group: dict[str, Any], tensors: list[Tensor], *others: list[Tensor]) -> bool:
+        """Whether torch would only call its kernel, once; in half precision it looks whether gradients overflowed."""
+        whole = bool(tensors) and all(len(other) == len(tensors) for other in others)
+        return whole and bool(group["fused"]) and not hasattr(self, "found_inf")
+
+    def _move(self, group: dict[str, Any], *lists: list[Tensor]) -> None:
+        """A step of one group."""
+        raise NotImplementedError
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Become the optimiser that `state_dict` described."""
@@ -120,18 +142,39 @@ class FusedSGD(_Aligned, SGD):
     """SGD."""
 
     torch_step = inspect.unwrap(SGD.step)
+    moments = ("momentum_buffer",)
+
+    def _move(self, group: dict[str, Any], *lists: list[Tensor]) -> None:
+        names = ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")
+        torch._fused_sgd_(*lists, **{name: group[name] for name in names}, is_first_step=False)
 
 
 class FusedAdam(_Aligned, Adam):
     """Adam."""
 
     torch_step = inspect.unwrap(Adam.step)
+    moments = ("exp_avg", "exp_avg_sq", "step")
+
+    def _move(self, group: dict[str, Any], *lists: list[Tensor]) -> None:
+        _adam(torch._fused_adam_, group, *lists)
 
 
 class FusedAdamW(_Aligned, AdamW):
     """Adam with weight decay apart."""
 
     torch_step = inspect.unwrap(AdamW.step)
+    moments = FusedAdam.moments
+
+    def _move(self, group: dict[str, Any], *lists: list[Tensor]) -> None:
+        _adam(torch._fused_adamw_, group, *lists)
+
+
+def _adam(kernel: Callable[..., None], group: dict[str, Any], *lists: list[Tensor]) -> None:
+    tensors, gradients, means, squares, steps = lists
+    torch._foreach_add_(steps, 1)
+    (beta1, beta2), options = group["betas"], ("lr", "weight_decay", "eps", "amsgrad", "maximize")
+    named = {name: group[name] for name in options}
+    kernel(tensors, gradients, means, squares, [], steps, beta1=beta1, beta2=beta2, **named)
 
 
 def _like(parameter: Tensor, value: Tensor) -> Tensor:
