@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from potluck.core.random import derive_seed
 from potluck.data.dataset import Data
 from potluck.data.partitions.names import parse_partition
-from potluck.data.partitions.rules import Partition, Rows, apportion
+from potluck.data.partitions.rules import Partition, Rows, apportion, deal_counts
 from potluck.data.show import counts as count
 
 
@@ -80,16 +80,20 @@ def match_shares(
     dealt = np.zeros_like(trained)
     for label in np.flatnonzero(trained.any(axis=0)):
         dealt[:, label] = apportion(trained[:, label].astype(np.float64), int((tested == label).sum()))
-    for needy in np.flatnonzero(dealt.sum(axis=1) == 0):
-        spare = np.where(trained[needy] > 0, dealt, 0) * (dealt.sum(axis=1, keepdims=True) > 1)
-        giver, wanted = np.unravel_index(np.argmax(spare), spare.shape)
-        if spare[giver, wanted] > 0:
-            dealt[giver, wanted] -= 1
-            dealt[needy, wanted] += 1
+    held = dealt.sum(axis=1)
+    for needy in np.flatnonzero(held == 0):
+        givers = np.flatnonzero(held > 1)
+        if not len(givers):
+            break
+        spare = np.where(trained[needy] > 0, dealt[givers], 0)
+        place, wanted = np.unravel_index(np.argmax(spare), spare.shape)
+        if spare[place, wanted] > 0:
+            for client, change in ((givers[place], -1), (needy, 1)):
+                dealt[client, wanted] += change
+                held[client] += change
     rng = np.random.default_rng(derive_seed("match_shares", seed))
-    taken: list[list[Rows]] = [[np.empty(0, dtype=np.int64)] for _ in parts]
-    for label in np.flatnonzero(dealt.any(axis=0)):
-        rows = rng.permutation(np.flatnonzero(tested == label))
-        for client, piece in enumerate(np.split(rows, np.cumsum(dealt[:, label]))[:-1]):
-            taken[client].append(piece)
-    return [np.sort(np.concatenate(pieces)) for pieces in taken]
+    classes = np.flatnonzero(dealt.any(axis=0))
+    rows = [rng.permutation(np.flatnonzero(tested == label)) for label in classes]
+    if not rows:
+        return [np.empty(0, dtype=np.int64) for _ in parts]
+    return [np.sort(part) for part in deal_counts(rows, dealt[:, classes])]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +38,9 @@ class Partition(ABC):
             )
         who = None if groups is None else np.asarray(groups)
         rng = np.random.default_rng(derive_seed("partition", seed))
-        parts = [np.sort(part).astype(np.int64, copy=False) for part in self.deal(values, clients, rng, who)]
+        parts = [np.array(part, dtype=np.int64) for part in self.deal(values, clients, rng, who)]
+        for part in parts:
+            part.sort()
         for client, part in enumerate(parts):
             if len(part) == 0:
                 raise PotluckError(f"Partition '{self}' leaves client {client} without rows; {self.remedy()}")
@@ -69,14 +72,28 @@ def class_rows(labels: NDArray[np.generic], rng: np.random.Generator) -> list[Ro
     return [rng.permutation(rows) for rows in np.split(order, starts[1:])]
 
 
+def pieces(rows: Rows, sizes: Iterable[int]) -> list[Rows]:
+    """Rows one after another in pieces of these sizes: what np.split does, many times as fast for many pieces."""
+    return [rows[begin:end] for begin, end in itertools.pairwise(itertools.accumulate(sizes, initial=0))]
+
+
+def deal_evenly(rows: Rows, clients: int) -> list[Rows]:
+    """Equal pieces; the first ones get a row more each where it does not come out even."""
+    size, more = divmod(len(rows), clients)
+    return pieces(rows, [size + 1] * more + [size] * (clients - more))
+
+
 def deal_counts(rows_by_class: list[Rows], counts: NDArray[np.int64]) -> list[Rows]:
-    """Hand out each class's rows in turn: `counts[client, class]` of them to each client."""
-    parts: list[list[Rows]] = [[] for _ in counts]
-    for column, rows in enumerate(rows_by_class):
-        pieces = np.split(rows, np.cumsum(counts[:, column]))
-        for part, piece in zip(parts, pieces, strict=False):  # the last piece is what nobody gets
-            part.append(piece)
-    return [np.concatenate(part) for part in parts]
+    """Hand out each class's rows in turn: `counts[client, class]` of them to each client; nobody gets what is left."""
+    everybody = np.arange(len(counts))
+    owners = [
+        np.repeat(everybody, column)[: len(rows)]
+        for rows, column in zip(rows_by_class, counts.T, strict=True)
+    ]
+    given = [rows[: len(owner)] for rows, owner in zip(rows_by_class, owners, strict=True)]
+    owner = np.concatenate(owners)
+    order = np.argsort(owner, kind="stable")  # client by client, the classes of each in turn
+    return pieces(np.concatenate(given)[order], np.bincount(owner, minlength=len(counts)).tolist())
 
 
 def apportion(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
@@ -98,7 +115,7 @@ class Iid(Partition):
         rng: np.random.Generator,
         groups: NDArray[np.generic] | None,
     ) -> list[Rows]:
-        return list(np.array_split(rng.permutation(len(labels)), clients))
+        return deal_evenly(rng.permutation(len(labels)), clients)
 
     def __str__(self) -> str:
         return "iid"
@@ -115,7 +132,7 @@ class Contiguous(Partition):
         rng: np.random.Generator,
         groups: NDArray[np.generic] | None,
     ) -> list[Rows]:
-        return list(np.array_split(np.arange(len(labels)), clients))
+        return deal_evenly(np.arange(len(labels)), clients)
 
     def __str__(self) -> str:
         return "contiguous"
@@ -140,13 +157,13 @@ class Natural(Partition):
                 "Partition 'natural' needs data that say who produced each row (such as 'har'); "
                 "choose another partition or give the data groups."
             )
-        people = np.unique(groups)
+        people, sizes = np.unique(groups, return_counts=True)
         if clients > len(people):
             raise PotluckError(
                 f"Partition 'natural' finds {len(people)} persons in the data but clients is {clients}; "
                 f"use {len(people)} clients or fewer."
             )
-        return [np.flatnonzero(groups == person) for person in people[:clients]]
+        return pieces(np.argsort(groups, kind="stable"), sizes[:clients].tolist())
 
     def __str__(self) -> str:
         return "natural"
