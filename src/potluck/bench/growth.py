@@ -29,7 +29,7 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
     for size in sizes:
         yield Row("growth, cohort of 10", f"{size:,} clients, a round", Spread.of(seconds[str(size)]), "s")
     loops.clear()
-    yield from registered.measure([100, 1000] if quick else [1000, 10_000, 100_000], 1 if quick else 5)
+    yield from registered.measure(*([100, 1000], 1, 2) if quick else ([1000, 10_000, 100_000], 5))
     random_images()
     for size in sizes:
         used = apart(_memory_of, size, 2 if quick else 3) / 1e6

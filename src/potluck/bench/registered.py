@@ -31,9 +31,6 @@ from potluck.runs.train import run_resolved
 EACH = 20
 """Images that each client has."""
 
-ROUNDS = 6
-"""Of which the first is not counted: it has the digests of the population, which a checkpoint keeps."""
-
 FLAT, START, MEMORY = 1.1, 2.0, 3.0
 """A round of a hundredfold population may take this many times as long, its start so many rounds of the hundred, and
 its memory so many times as much. Who is registered costs a line at the start and in memory (a name, a size, the numbers
@@ -45,26 +42,29 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def measure(sizes: Sequence[int], trials: int) -> Iterator[Row]:
-    """Processor seconds until the first message and of a round, and memory, at each number of registered clients."""
+def measure(sizes: Sequence[int], trials: int, rounds: int = 6) -> Iterator[Row]:
+    """Processor seconds until the first message and of a round, and memory, at each number of registered clients.
+
+    The first round is not counted: it has the digests of the population, which a checkpoint keeps.
+    """
     cohort = min(100, sizes[0])
     part, smallest, largest = f"growth, cohort of {cohort}, small-mlp on 8×8", sizes[0], sizes[-1]
-    seen = {way: _watched(sizes, cohort, way, trials) for way in WAYS}
+    seen = {way: _watched(sizes, cohort, way, trials, rounds) for way in WAYS}
     images.cache_clear()
     starts = {size: [one.start for one in seen["a round"][size]] for size in sizes}
     for size in sizes:
         yield Row(part, f"{size:,} registered, start", Spread.of(starts[size]), "s")
-    rounds = {
+    taken = {
         way: {size: [statistics.median(one.rounds[1:]) for one in runs[size]] for size in sizes}
         for way, runs in seen.items()
     }
     what = f"{largest:,} registered, start ÷ a round"
-    yield Row(part, what, ratio(starts[largest], rounds["a round"][largest]), goal=START)
-    for way, found in rounds.items():
+    yield Row(part, what, ratio(starts[largest], taken["a round"][largest]), goal=START)
+    for way, found in taken.items():
         for size in sizes[1:]:
             what = f"{size:,} ÷ {smallest:,} registered, {way}"
             yield Row(part, what, ratio(found[size], found[smallest]), goal=FLAT)
-    held = {size: _memory(size, cohort) / 1e6 for size in sizes}
+    held = {size: _memory(size, cohort, rounds) / 1e6 for size in sizes}
     for size in sizes:
         yield Row(part, f"{size:,} registered, memory of a run", Spread.of([held[size]]), "MB")
     what = f"{largest:,} ÷ {smallest:,} registered, memory of a run"
@@ -85,7 +85,8 @@ class Watch(Callback):
     A run to its end would test everybody, which is what takes long in a large population.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rounds: int) -> None:
+        self.wanted = rounds
         self.began, self.start, self.rounds = time.process_time(), 0.0, list[float]()
         self.held, self._last, self._loop = 0, 0.0, list[Loop]()
 
@@ -106,7 +107,7 @@ class Watch(Callback):
             now = time.process_time()
             self.rounds.append(now - self._last)
             self._last = now
-            if len(self.rounds) == ROUNDS:
+            if len(self.rounds) == self.wanted:
                 gc.collect()
                 self.held = resident([os.getpid()])
                 raise _EnoughError
@@ -116,9 +117,9 @@ class _EnoughError(Exception):
     """All rounds were seen."""
 
 
-def watched_run(data: Data, clients: int, cohort: int, way: str) -> Watch:
+def watched_run(data: Data, clients: int, cohort: int, way: str, rounds: int) -> Watch:
     """A run of FedGH with everything that a run writes, up to its last round."""
-    watch = Watch()
+    watch = Watch(rounds)
     values: dict[str, Any] = {
         "method": {"name": "fedgh"},
         "partition": {"rule": "iid", "clients": clients},
@@ -138,25 +139,25 @@ def watched_run(data: Data, clients: int, cohort: int, way: str) -> Watch:
     raise AssertionError("a run of a thousand rounds ended")
 
 
-def _watched(sizes: Sequence[int], cohort: int, way: str, trials: int) -> dict[int, list[Watch]]:
+def _watched(sizes: Sequence[int], cohort: int, way: str, trials: int, rounds: int) -> dict[int, list[Watch]]:
     """Runs of all sizes in turns; the first of each is not counted."""
     data, seen = images(sizes[-1]), {size: list[Watch]() for size in sizes}
 
     def go(size: int) -> None:
-        seen[size].append(watched_run(data, size, cohort, way))
+        seen[size].append(watched_run(data, size, cohort, way, rounds))
 
     in_turns({str(size): functools.partial(go, size) for size in sizes}, trials)
     return {size: found[1:] for size, found in seen.items()}
 
 
-def _memory(clients: int, cohort: int) -> int:
+def _memory(clients: int, cohort: int, rounds: int) -> int:
     """What a run adds to a process that has the data already: a new one, as a run has, not one that was at work."""
     with get_context("spawn").Pool(1) as pool:
-        added: int = pool.apply(_added, (clients, cohort))
+        added: int = pool.apply(_added, (clients, cohort, rounds))
     return added
 
 
-def _added(clients: int, cohort: int) -> int:
+def _added(clients: int, cohort: int, rounds: int) -> int:
     data = images(clients)
     before = resident([os.getpid()])
-    return watched_run(data, clients, cohort, "a round").held - before
+    return watched_run(data, clients, cohort, "a round", rounds).held - before
