@@ -31,20 +31,31 @@ def test_the_outermost_operator_of_a_kind_counts_with_what_it_calls() -> None:
     assert dict(noted) == {"convolutions, forward": 3, "rectifiers": 3}
 
 
-def test_shares_make_a_whole_and_the_profilers_own_time_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten milliseconds by themselves, fourteen under the profiler, half of the clock; four events, one each."""
+def test_what_others_take_from_the_clock_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     relu = event("aten::relu", 18_000.0, event("aten::clamp_min", 17_000.0))
-    events = [relu, *relu.cpu_children, event("job", 1.0), event("more", 1.0)]
-    for one, parent in zip(events, (None, relu, None, None), strict=True):
+    events = [relu, *relu.cpu_children, event("job", 1.0)]
+    for one, parent in zip(events, (None, relu, None), strict=True):
         one.cpu_parent = parent
     monkeypatch.setattr(step, "profile", lambda **_: _Watch(events))
-    clock = iter((0.0, 0.014)), iter((0.0, 0.028))
+    clock = iter((0.0, 0.014)), iter((0.0, 0.028))  # half of the time is ours
     fake = SimpleNamespace(process_time=lambda: next(clock[0]), perf_counter=lambda: next(clock[1]))
     monkeypatch.setattr(step, "time", fake)
-    found = step.shares(lambda: None, 0.010)
-    assert found["rectifiers"] == pytest.approx((0.009 - 2 * 0.001) / 0.010)
-    assert found[step.REST] == pytest.approx(0.3)
-    assert sum(found.values()) == pytest.approx(1)
+    found = step.profiled(lambda: None)
+    assert (found.seconds, found.operators, found.noted) == (0.014, 3, {"rectifiers": 2})
+    assert {kind: spent for kind, spent in found.spent.items() if spent} == {
+        "rectifiers": pytest.approx(0.009)
+    }
+
+
+def test_shares_make_a_whole_and_the_profilers_own_time_is_nobodys() -> None:
+    """Ten milliseconds by themselves, fourteen under the profiler: one for each of four operators."""
+    nothing = dict.fromkeys(step.KINDS, 0)
+    one = step.Profile({**nothing, "rectifiers": 0.009}, {**nothing, "rectifiers": 2}, 0.014, 4)
+    other = step.Profile({**nothing, "rectifiers": 0.006}, {**nothing, "rectifiers": 2}, 0.014, 4)
+    found = step.shares([one, other], 0.010)
+    assert [part["rectifiers"] for part in found] == pytest.approx([0.7, 0.4])
+    assert [part[step.REST] for part in found] == pytest.approx([0.3, 0.6])
+    assert [sum(part.values()) for part in found] == pytest.approx([1, 1])
 
 
 class _Watch:

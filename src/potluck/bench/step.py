@@ -7,8 +7,9 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -72,36 +73,59 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
         actions = {PART: jobs(federation)}
         if isinstance(federation.client(0).model, CNN):  # others are what their owners wrote
             actions[PLAIN] = plain_epochs(federation)
-        seconds = in_turns(actions, trials, clock=time.process_time)
-        for part, action in actions.items():
-            usual = statistics.median(seconds[part])
-            found = [shares(action, usual) for _ in range(trials)]
+        found: dict[str, list[Profile]] = {part: [] for part in actions}
+        watched = {f"{part}, watched": partial(_watch, actions[part], found[part]) for part in actions}
+        seconds = in_turns({**actions, **watched}, trials, clock=time.process_time)
+        for part, profiles in found.items():
+            parts = shares(profiles[1:], statistics.median(seconds[part]))  # the first warmed up
             for kind in (*KINDS, REST):
-                spread = Spread.of([100 * one[kind] for one in found])
+                spread = Spread.of([100 * one[kind] for one in parts])
                 if spread.median > 0:
                     yield Row(part, f"{label}: {kind}", spread, "%")
         if PLAIN in actions:
             yield Row("plain ÷ our step", label, ratio(seconds[PLAIN], seconds[PART]))
 
 
-def shares(action: Action, usual: float) -> dict[str, float]:
-    """What part of the action's usual processor time each kind of operator takes.
+@dataclass(frozen=True)
+class Profile:
+    """What torch's profiler saw of an action: processor seconds, of each kind of operator and in all, and operators."""
 
-    The profiler goes by the clock: what other programs take meanwhile is left out in proportion. It makes the action
-    longer, by the same time for every operator that it notes.
-    """
+    spent: Mapping[str, float]
+    noted: Mapping[str, int]
+    seconds: float
+    operators: int
+
+
+def profiled(action: Action) -> Profile:
+    """Do it under the profiler, which goes by the clock: what other programs take is left out in proportion."""
     with ExitStack() as stack:
         for owner, name, label in _LABELS:
             stack.enter_context(wrapped(owner, name, partial(_labelled, label=label)))
         watch = stack.enter_context(profile(use_kineto=False))
         started, busy = time.perf_counter(), time.process_time()
         action()
-        longer, passed = time.process_time() - busy, time.perf_counter() - started
+        seconds, passed = time.process_time() - busy, time.perf_counter() - started
     events = list(watch.function_events or ())
     spent, noted = by_kind(event for event in events if event.cpu_parent is None)
-    each = (longer - usual) / len(events)
-    found = {kind: (spent[kind] * longer / passed - noted[kind] * each) / usual for kind in KINDS}
-    return {**found, REST: 1 - sum(found.values())}
+    return Profile({kind: spent[kind] * seconds / passed for kind in KINDS}, noted, seconds, len(events))
+
+
+def _watch(action: Action, found: list[Profile]) -> None:
+    found.append(profiled(action))
+
+
+def shares(profiles: Sequence[Profile], usual: float) -> list[dict[str, float]]:
+    """What part of the usual processor time each kind of operator takes, profile by profile.
+
+    The profiler makes an action longer, by about the same for every operator that it notes.
+    """
+    longer = statistics.median(one.seconds for one in profiles) - usual
+    parts = []
+    for one in profiles:
+        each = longer / one.operators
+        part = {kind: (one.spent[kind] - one.noted[kind] * each) / usual for kind in KINDS}
+        parts.append({**part, REST: 1 - sum(part.values())})
+    return parts
 
 
 def by_kind(events: Iterable[Any]) -> tuple[Counter[str], Counter[str]]:
