@@ -6,7 +6,8 @@ import torch
 
 from potluck.core.tree import Flat, flatten, size, unflatten
 from potluck.loop.worker import ClientCache
-from tiny import tiny
+from potluck.methods.standalone import Standalone
+from tiny import Recorder, make_loop, tiny
 
 FED = tiny(4, hidden=(5,))
 ONE = 8 * (4 * 5 + 5 + 5 * 3 + 3 + 3 * 3 + 3)
@@ -119,3 +120,30 @@ def test_gradients_are_freed_with_the_job() -> None:
     assert any(parameter.grad is not None for parameter in client.model.parameters())
     client.rest()
     assert all(parameter.grad is None for parameter in client.model.parameters())
+
+
+def test_who_can_be_had_again_is_let_go_and_who_cannot_stays() -> None:
+    residents, shelf = limited(None)
+    for index, version in ((0, 0), (1, 4), (2, 6)):
+        visit(residents, index, version)
+    shelf.save(2, 6, residents[2].state())
+    residents.expect(2, 6)
+    for index in range(4):
+        residents.let_go(index)
+    assert [index in residents for index in range(4)] == [False, True, False, False]
+    assert residents[1].private["mark"].item() == 4
+    assert residents[2].private["mark"].item() == 6
+
+
+def test_the_last_test_of_everybody_fills_no_memory_with_those_who_never_worked() -> None:
+    seen = Recorder()
+    loop = make_loop(Standalone(), tiny(12), rounds=2, participation=0.25, callbacks=[seen])
+    loop.run()
+    worked = {number for step in seen.steps for number in step.record.participants}
+    assert len(seen.end.scores) == 12
+    assert {index for index in range(12) if index in loop.dispatcher.engine.worker.cache} == worked
+    never = next(index for index in range(12) if index not in worked)
+    again = seen.end.fetch(never)["model"]
+    assert all(
+        torch.equal(again[name], tensor) for name, tensor in tiny(12).client(never).model.state_dict().items()
+    )

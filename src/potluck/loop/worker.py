@@ -85,6 +85,8 @@ class Worker:
             if job.client in self.cache and job.kind in CHANGING:
                 self.client(job.client).rest()
                 self.cache.changed(job.client, job.id)
+            elif job.details:  # the last test, of everybody: who never worked need not stay for it
+                self.cache.let_go(job.client)
         self.cache.trim()
 
     def do(self, me: Client, job: Job) -> Answer:
@@ -286,6 +288,11 @@ class ClientCache:
         self._unmeasured.discard(index)
         held = self._here.pop(index, None)
         self._size -= held.size if held else 0
+
+    def let_go(self, index: int) -> None:
+        """Drop a client that can be had again just as it is: made anew, or from the store."""
+        if index in self._here and self._here[index].version == self.stored(index):
+            self.forget(index)
 
     def changed(self, index: int, version: int) -> None:
         """A job changed this client."""
