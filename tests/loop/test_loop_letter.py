@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -12,15 +12,20 @@ from torch import Tensor
 
 from potluck.core.payload import Nothing, Payload, PayloadError, Tensors
 from potluck.core.tree import Flat
+from potluck.loop.jobs import Job
 from potluck.loop.letter import (
     decode,
     decode_state,
     encode,
     encode_state,
     encoded_size,
+    from_bytes,
     image,
     load_state,
+    pack_job,
     save_state,
+    to_bytes,
+    unpack_job,
 )
 
 KINDS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32]
@@ -99,3 +104,11 @@ def test_a_single_number_of_any_stride_travels() -> None:
     odd = torch.tensor(7).expand(1)
     assert odd.stride() == (0,)
     assert decode_state(encode_state(Flat({"x": odd}, None))).tensors["x"].tolist() == [7]
+
+
+def test_every_fact_of_a_job_comes_back_out_of_its_letter():
+    """Jobs under way are saved as letters: what is lost on the way is another value after a resume."""
+    job = Job(3, "train", 1, 2, 4, 5, Nothing(), ("own", "shared"), None, details=True, epochs=7, step=6)
+    unlike = {one.name for one in fields(Job) if getattr(job, one.name) != one.default}
+    assert unlike | {"state"} == {one.name for one in fields(Job)}  # a state is no fact: it is enclosed
+    assert unpack_job(from_bytes(to_bytes(pack_job(job))), Nothing) == job

@@ -38,6 +38,7 @@ def unpack_job(letter: Letter, down: type[Payload]) -> Job:
         tests=_tests(values.get("tests")),
         details=truth(values.get("details"), "details"),
         epochs=whole(values.get("epochs"), "epochs"),
+        step=whole(values.get("step"), "step"),
     )
     message = None if letter.payload is None else opened(down, letter.payload)
     return replace(job, message=message, state=letter.state)
