@@ -91,9 +91,9 @@ class Generations:
         sync(self.path)
         place = self.path / f"manifest-{manifest.generation}.json"
         fresh = place.with_name(place.name + ".new")
-        body = vars(manifest)
-        head = {"format": FORMAT, "version": VERSION, "sha256": _digest(body)}
-        _write(fresh, [json.dumps({**head, "body": body}).encode()])
+        body = _canonical(vars(manifest))  # written as it is digested: it lists every client that has worked
+        head = json.dumps({"format": FORMAT, "version": VERSION, "sha256": _digest(body)})
+        _write(fresh, [f'{head[:-1]}, "body": {body}}}'.encode()])
         os.replace(fresh, place)
         sync(self.path)
 
@@ -122,7 +122,7 @@ class Generations:
                 "use the Potluck that wrote it."
             )
         try:
-            if _digest(body) == digest:
+            if _digest(_canonical(body)) == digest:
                 return Manifest(**body)
         except (TypeError, RecursionError):  # whole, but nothing that we wrote
             raise Damaged(f"{name} is no manifest") from None
@@ -161,8 +161,12 @@ def _write(path: Path, buffers: Sequence[Buffer]) -> None:
         os.fsync(file.fileno())
 
 
-def _digest(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+def _canonical(body: dict[str, Any]) -> str:
+    return json.dumps(body, sort_keys=True)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _names(path: Path) -> list[str]:
