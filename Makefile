@@ -6,7 +6,7 @@ RUN := OMP_NUM_THREADS=1 $(BIN)/python
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types lock locked audit bench bench-peers test-slow test-browser test-flower soak docs docs-serve pages dist docker-lint clean
+.PHONY: help demo test check lint types lock locked audit bench bench-peers bench-htfllib test-slow test-browser test-flower soak docs docs-serve pages dist docker-lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ bench-peers: ## beside pfl-research, in an environment of its own; some minutes
 	.venv-peers/bin/pip install -q -c constraints.txt -e .
 	.venv-peers/bin/pip install -q --no-deps pfl==0.6.0 multiprocess dill prv-accountant dp-accounting h5py attrs absl-py
 	OMP_NUM_THREADS=1 .venv-peers/bin/python benchmarks/peers.py --store results/bench.csv
+
+bench-htfllib: $(VENV)/.installed ## beside HtFLlib, from a clone of yours: CHECKOUT=DIR; a quarter of an hour
+	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/htfllib.py --checkout "$(CHECKOUT)" --store results/bench.csv
 
 test-slow: $(VENV)/.installed-dev ## minutes of work: many kills, large populations
 	$(RUN) -m pytest -m slow
