@@ -42,7 +42,6 @@ from potluck.experiment import Experiment, parse_experiment
 from potluck.federation.federation import Federation
 from potluck.federation.population import build_federation
 from potluck.loop.loop import Loop
-from potluck.loop.schedule import Evaluation, Schedule
 from potluck.loop.worker import keep_freed_memory
 from potluck.models import build_model
 
@@ -170,7 +169,7 @@ def make_server(name: str, federation: Federation, experiment: Experiment, syste
         "batch_size": experiment.training.batch_size,
         "local_learning_rate": experiment.training.lr,
         "local_epochs": experiment.training.epochs,
-        "global_rounds": ROUNDS,
+        "global_rounds": experiment.schedule.rounds,
         "models": [f"PaperCNN({one!r}, {task.input_shape!r}, {task.num_classes})" for one in CNNS],
         **pair.arguments,
     }
@@ -227,6 +226,7 @@ def describe(pair: Pair, data: str, images: int, clients: int) -> Experiment:
             "partition": {"rule": "dirichlet:0.1", "clients": clients},
             "models": {"names": CNNS, **({"shared": pair.shared} if pair.shared else {})},
             "training": {"epochs": 1, "batch_size": 10, "lr": 0.01, "drop_last": True, **pair.training},
+            "schedule": {"rounds": ROUNDS},
             "evaluate": {"protocol": pair.protocol},
         }
     )
@@ -237,8 +237,7 @@ def rounds_in_turns(name: str, experiment: Experiment, system: Path, trials: int
     method = experiment.build_method()
     federation = build_federation(experiment, method)
     with TemporaryDirectory(prefix="htfllib-") as folder, closing(pool_engine(method, federation)) as engine:
-        evaluation = Evaluation(protocol=experiment.evaluate.protocol)
-        loop = Loop(method, federation.task, engine, Schedule(ROUNDS), evaluation)
+        loop = Loop(method, federation.task, engine, experiment.schedule, experiment.evaluate)
         write_rows(federation, Path(folder))
         work = Path(folder) / "system"  # it looks for its data in ../dataset
         work.mkdir()
