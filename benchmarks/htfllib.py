@@ -45,7 +45,7 @@ from potluck.loop.loop import Loop
 from potluck.loop.worker import keep_freed_memory
 from potluck.models import build_model
 
-PART, GOAL, TRIALS = "HtFLlib on 2 threads ÷ pool of 2", 2.5, 5
+PART, GOAL, TRIALS = "HtFLlib on 2 threads ÷ pool of 2", 2.5, 7
 ROUNDS = 1000
 """As many are planned on both sides; FedKD's compression follows the plan."""
 UNUSED = ("torchvision", "h5py")
