@@ -18,7 +18,9 @@ def team_to_try(task: Task, make: Make) -> list[int]:
     """A few clients of the commonest architecture; none where there are not two that could be stacked."""
     common, _ = Counter(info.architecture for info in task.clients).most_common(1)[0]
     alike = [info.index for info in task.clients if info.architecture == common and info.samples > 1][:MOST]
-    team = list(in_pieces(alike, task.architectures[common].initial.values())[0]) if alike else []
+    team = (
+        list(in_pieces(alike, task.architectures[common].initial.values(), task.device)[0]) if alike else []
+    )
     return team if len(team) > 1 and _alike([make(index) for index in team]) else []
 
 
@@ -45,7 +47,7 @@ def is_faster_together(task: Task, make: Make, cohort: int, workers: int = 1) ->
 
 def stacked(pairs: list[Pair]) -> None:
     """Fit clients together that are alike."""
-    for piece in in_pieces(pairs, pairs[0][1].model.parameters()):
+    for piece in in_pieces(pairs, pairs[0][1].model.parameters(), pairs[0][0].task.device):
         Stack(piece).fit()
 
 
@@ -54,7 +56,9 @@ def team_sizes(task: Task, cohort: int) -> list[int]:
     sizes = list[int]()
     for name, count in Counter(info.architecture for info in task.clients).items():
         share = range(max(1, round(cohort * count / len(task.clients))))
-        sizes += [len(piece) for piece in in_pieces(share, task.architectures[name].initial.values())]
+        sizes += [
+            len(piece) for piece in in_pieces(share, task.architectures[name].initial.values(), task.device)
+        ]
     return sizes
 
 

@@ -108,7 +108,7 @@ def _alike(seats: Sequence[Seat]) -> list[Sequence[Seat]]:
         piece
         for group in groups.values()
         if (first := group[0].request) is not None
-        for piece in in_pieces(group, first.model.parameters())
+        for piece in in_pieces(group, first.model.parameters(), group[0].me.task.device)
     ]
 
 

@@ -14,7 +14,7 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
 from potluck.core.client import Client
-from potluck.core.optimizers import autocast, backward
+from potluck.core.optimizers import autocast
 from potluck.core.payload import Tensors
 from potluck.core.training import Fit, FitRequest
 from potluck.engines.vectorized.structure import structure_of
@@ -25,13 +25,15 @@ Item = TypeVar("Item")
 MOST = 32
 """Clients in a stack: more gain little, and fewer stacks would leave workers without one."""
 
-LARGEST = 1 << 26
-"""Bytes of parameters in a stack: one of more takes longer than its halves, since nothing of it stays in a cache."""
+LARGEST, LARGEST_ELSEWHERE = 1 << 22, 1 << 28
+"""Bytes of parameters in a stack, on the CPU and on accelerators. A core gains where calls take longer than what they
+compute, and loses where a stack does not stay in its cache; an accelerator has room for more."""
 
 
-def in_pieces(group: Sequence[Item], tensors: Iterable[Tensor]) -> list[Sequence[Item]]:
+def in_pieces(group: Sequence[Item], tensors: Iterable[Tensor], device: torch.device) -> list[Sequence[Item]]:
     """A group, each with tensors like these, cut into as few about equal parts as make stacks of good size."""
-    most = max(1, min(MOST, LARGEST // max(1, sum(tensor.nbytes for tensor in tensors))))
+    largest = LARGEST if device.type == "cpu" else LARGEST_ELSEWHERE
+    most = max(1, min(MOST, largest // max(1, sum(tensor.nbytes for tensor in tensors))))
     count = -(-len(group) // most)
     return [group[i * len(group) // count : (i + 1) * len(group) // count] for i in range(count)]
 
@@ -125,14 +127,15 @@ class Stack:
             if batch is not None:
                 groups[len(batch[1])].append((number, batch))
         parts = [self._losses(*zip(*group, strict=True)).sum() for _, group in sorted(groups.items())]
-        self.optimizer.zero_grad()
+        whole = parts[0] if len(parts) == 1 else torch.stack(parts).sum()
         # A client's loss depends on its own row alone, so each row of the sum's gradient is that of its client.
-        backward(parts[0] if len(parts) == 1 else torch.stack(parts).sum())
+        # Handed over and not accumulated: gradients of linear layers lie otherwise than weights and would be copied.
+        tensors = list(self.parameters.values())
+        gradients = torch.autograd.grad(whole, tensors, allow_unused=True)
         if self.training.clip_norm is not None:
-            _clip_rows(
-                [tensor.grad for tensor in self.parameters.values() if tensor.grad is not None],
-                self.training.clip_norm,
-            )
+            _clip_rows([one for one in gradients if one is not None], self.training.clip_norm)
+        for tensor, gradient in zip(tensors, gradients, strict=True):
+            tensor.grad = gradient
         self.optimizer.step()
 
     def _losses(self, members: Sequence[int], batches: Sequence[Batch]) -> Tensor:

@@ -41,9 +41,11 @@ class Teams:
         alike: dict[str, list[Job]] = defaultdict(list)
         for job in jobs:
             alike[self.task.clients[job.client].architecture].append(job)
-        kinds = self.task.architectures
+        kinds, device = self.task.architectures, self.task.device
         return [
-            piece for name, group in alike.items() for piece in in_pieces(group, kinds[name].initial.values())
+            piece
+            for name, group in alike.items()
+            for piece in in_pieces(group, kinds[name].initial.values(), device)
         ]
 
 
