@@ -35,7 +35,7 @@ bench-peers: ## beside pfl-research, in an environment of its own; some minutes
 	.venv-peers/bin/pip install -q --no-deps pfl==0.6.0 multiprocess dill prv-accountant dp-accounting h5py attrs absl-py
 	OMP_NUM_THREADS=1 .venv-peers/bin/python benchmarks/peers.py --store results/bench.csv
 
-bench-htfllib: $(VENV)/.installed ## beside HtFLlib, from a clone of yours: CHECKOUT=DIR; a quarter of an hour
+bench-htfllib: $(VENV)/.installed ## beside HtFLlib, from a clone of yours: CHECKOUT=DIR; ten minutes
 	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/htfllib.py --checkout "$(CHECKOUT)" --store results/bench.csv
 
 test-slow: $(VENV)/.installed-dev ## minutes of work: many kills, large populations
