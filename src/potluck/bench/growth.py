@@ -30,7 +30,6 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
         yield Row("growth, cohort of 10", f"{size:,} clients, a round", Spread.of(seconds[str(size)]), "s")
     loops.clear()
     yield from registered.measure(*([100, 1000], 1, 2) if quick else ([1000, 10_000, 100_000], 5))
-    random_images()
     for size in sizes:
         used = apart(_memory_of, size, 2 if quick else 3) / 1e6
         yield Row("growth, cohort of 10", f"{size:,} clients, memory", Spread.of([used]), "MB")
@@ -56,6 +55,7 @@ def crowd(clients: int, rounds: int) -> int:
 
 def _memory_of(clients: int, rounds: int) -> int:
     """What a population and some rounds add to a process."""
+    random_images()
     before = resident([os.getpid()])
     federation = population(clients, ["cnn-5"], 20, 10, tests=10)
     loop = endless(FedGH(), federation, serial_engine(FedGH(), federation), COHORT)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from potluck.core.random import one_thread
+from potluck.loop.worker import keep_freed_memory
 
 
 def resident(pids: list[int]) -> int:
@@ -24,15 +28,21 @@ def _share(pid: int) -> int:
 
 
 def apart(function: Callable[..., int], *given: Any) -> int:
-    """What a function gives in a process of its own, so that nothing of what came before counts."""
-    context = get_context("fork")
+    """What a function gives in a new process, so that nothing of what came before counts."""
+    context = get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: writer.send(function(*given)))
+    process = context.Process(target=_tell, args=(writer, function, *given))
     process.start()
     writer.close()
     result: int = reader.recv()
     process.join()
     return result
+
+
+def _tell(writer: Connection, function: Callable[..., int], *given: Any) -> None:
+    keep_freed_memory()
+    with one_thread():
+        writer.send(function(*given))
 
 
 class Peak:
