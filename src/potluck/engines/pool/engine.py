@@ -73,6 +73,7 @@ class PoolEngine:
         self._costs = Costs(cost)
         self._agenda = Agenda(self._costs, place=lambda number: processes[number].place)
         self._versions: dict[int, int] = {}
+        self._outdated: list[tuple[int, int]] = []
         self._attempts: Counter[int] = Counter()
         self._outstanding = 0
         self._teams = teams
@@ -200,6 +201,9 @@ class PoolEngine:
                 self._replace(number)
             else:
                 self._finish(process, reports)
+                self._give_out()  # whoever is done waits for nothing else
+        while self._outdated:
+            self._folder.drop(*self._outdated.pop())
         return bool(heard)
 
     def _end_stopped(self) -> None:
@@ -223,7 +227,7 @@ class PoolEngine:
         if report.version != before:
             self._versions[job.client] = report.version
             if before:
-                self._folder.drop(job.client, before)
+                self._outdated.append((job.client, before))
         if isinstance(report.result, Answer):
             self._costs.note(job, report.result.seconds - report.loading, place)
         if report.loading:
