@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from potluck.core.client import Client
 from potluck.core.method import Method
 from potluck.core.training import Training
 from potluck.core.tree import flatten
@@ -15,6 +20,7 @@ from potluck.loop.jobs import Engine
 from potluck.loop.loop import Loop
 from potluck.loop.schedule import Clock, Evaluation, Schedule
 from potluck.loop.worker import Worker
+from potluck.methods.fedgh import FedGH
 from tiny import Recorder, tiny
 
 Methods = Method[Any, Any, Any]
@@ -57,3 +63,28 @@ def assert_equal(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
     assert mine["tensors"].keys() == theirs["tensors"].keys()
     for name, tensor in mine["tensors"].items():
         assert torch.equal(tensor, theirs["tensors"][name]), name
+
+
+@dataclass
+class Dawdling(FedGH):
+    """FedGH on machines of moods: who is slow changes from job to job."""
+
+    def client(self, me: Client, message: Any) -> Any:
+        time.sleep(0.01 * ((5 * me.info.index + 3 * me.job) % 4))
+        return super().client(me, message)
+
+
+@dataclass
+class Fatal(FedGH):
+    """FedGH whose client `who` takes its worker down in its job 1, as often as there are lives to lose."""
+
+    lives: Path = Path()
+    times: int = 1
+    who: int = 1
+
+    def client(self, me: Client, message: Any) -> Any:
+        answer = super().client(me, message)
+        if me.info.index == self.who and me.job == 1 and len(list(self.lives.iterdir())) < self.times:
+            (self.lives / str(time.monotonic_ns())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer

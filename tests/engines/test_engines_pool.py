@@ -13,7 +13,17 @@ from typing import Any
 
 import pytest
 import torch
-from same_runs import ASYNCHRONOUS, SYNCHRONOUS, Methods, assert_equal, federation, outcome, worker
+from same_runs import (
+    ASYNCHRONOUS,
+    SYNCHRONOUS,
+    Dawdling,
+    Fatal,
+    Methods,
+    assert_equal,
+    federation,
+    outcome,
+    worker,
+)
 
 from potluck.core.client import Client
 from potluck.core.payload import Nothing
@@ -32,15 +42,6 @@ from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedgh import FedGH
 from potluck.methods.standalone import Standalone
 from potluck.testing.federation import small_federation
-
-
-@dataclass
-class Dawdling(FedGH):
-    """FedGH on machines of moods: who is slow changes from job to job."""
-
-    def client(self, me: Client, message: Any) -> Any:
-        time.sleep(0.01 * ((5 * me.info.index + 3 * me.job) % 4))
-        return super().client(me, message)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -100,21 +101,6 @@ def test_clients_that_do_not_fit_in_memory_give_the_same_results(tmp_path: Path)
     pool = PoolEngine(lambda: worker(method, fed), 2, memory=1, spill_dir=tmp_path)
     assert_equal(outcome(method, pool, fed, SYNCHRONOUS), plain)
     assert list(tmp_path.iterdir()) == []
-
-
-@dataclass
-class Fatal(FedGH):
-    """FedGH whose client 1 takes its worker down in its job 1, as often as there are lives to lose."""
-
-    lives: Path = Path()
-    times: int = 1
-
-    def client(self, me: Client, message: Any) -> Any:
-        answer = super().client(me, message)
-        if me.info.index == 1 and me.job == 1 and len(list(self.lives.iterdir())) < self.times:
-            (self.lives / str(time.monotonic_ns())).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from same_runs import ASYNCHRONOUS, SYNCHRONOUS, Methods, assert_equal, outcome, worker
+from same_runs import ASYNCHRONOUS, SYNCHRONOUS, Dawdling, Fatal, Methods, assert_equal, outcome, worker
 
 import potluck
 from potluck.core.client import Client
@@ -76,15 +72,6 @@ def test_large_teams_are_cut_into_about_equal_ones(monkeypatch: pytest.MonkeyPat
 # -- the same bits -----------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Dawdling(FedGH):
-    """FedGH on machines of moods: who is slow changes from job to job."""
-
-    def client(self, me: Client, message: Any) -> Any:
-        time.sleep(0.01 * ((5 * me.info.index + 3 * me.job) % 4))
-        return super().client(me, message)
-
-
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("schedule", [SYNCHRONOUS, ASYNCHRONOUS, BUFFERED], ids=["sync", "async", "buffered"])
 def test_the_pool_gives_the_bits_of_one_process(schedule: Schedule, workers: int) -> None:
@@ -105,29 +92,14 @@ def test_the_pool_really_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all("ValueError: 4 together" in reason for reason in reasons)
 
 
-@dataclass
-class Fatal(FedGH):
-    """FedGH whose client 2 takes its worker down in its job 1, as often as there are lives to lose."""
-
-    lives: Path = Path()
-    times: int = 1
-
-    def client(self, me: Client, message: Any) -> Any:
-        answer = super().client(me, message)
-        if me.info.index == 2 and me.job == 1 and len(list(self.lives.iterdir())) < self.times:
-            (self.lives / str(time.monotonic_ns())).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
-
-
 def test_a_worker_that_is_killed_over_a_team_changes_nothing(tmp_path: Path) -> None:
     fed, schedule = federation(), Schedule(3)
-    assert_equal(pool(Fatal(lives=tmp_path, times=2), fed, schedule), together(FedGH(), fed, schedule))
+    assert_equal(pool(Fatal(lives=tmp_path, times=2, who=2), fed, schedule), together(FedGH(), fed, schedule))
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_client_that_kills_every_worker_fails_alone_in_the_end(tmp_path: Path) -> None:
-    fatal = Fatal(lives=tmp_path, times=99)
+    fatal = Fatal(lives=tmp_path, times=99, who=2)
     records = pool(fatal, federation(), Schedule(2, on_failure="continue"))["records"]
     (failure,) = records[1]["failures"]
     assert failure["client"] == 2
