@@ -18,6 +18,7 @@ from potluck.engines.pool import PoolEngine
 from potluck.engines.pool.agenda import Agenda
 from potluck.engines.pool.costs import Costs
 from potluck.engines.pool.wire import Order, Report, Wire
+from potluck.engines.trial import plain_request
 from potluck.engines.vectorized import Teams, VectorizedEngine, decide, seats, stack
 from potluck.federation.federation import Federation
 from potluck.loop.jobs import Answer, Failure, Job, Kind
@@ -192,3 +193,16 @@ def test_stacks_must_keep_all_workers_busy(
     monkeypatch.setattr(decide, "time_training", seconds)
     fed = tiny(4, hidden=(5,))
     assert decide.is_faster_together(fed.task, fed.client, cohort, workers) is faster
+
+
+def test_a_trial_stacks_nobody_whom_a_run_would_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(pairs: Any) -> Any:
+        raise AssertionError("stacked")
+
+    monkeypatch.setattr(decide, "Stack", broken)
+    fed = tiny(2, hidden=(5,))
+    pairs = [(me, plain_request(me)) for me in map(fed.client, range(2))]
+    with pytest.raises(AssertionError, match="stacked"):
+        decide.stacked(pairs)
+    monkeypatch.setattr(stack, "LARGEST", 1)  # a byte: everybody is too large
+    decide.stacked(pairs)

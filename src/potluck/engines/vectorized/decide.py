@@ -46,9 +46,13 @@ def is_faster_together(task: Task, make: Make, cohort: int, workers: int = 1) ->
 
 
 def stacked(pairs: list[Pair]) -> None:
-    """Fit clients together that are alike."""
+    """Fit clients that are alike as a run would: in stacks, and by itself whoever is too large for one."""
     for piece in in_pieces(pairs, pairs[0][1].model.parameters(), pairs[0][0].task.device):
-        Stack(piece).fit()
+        if len(piece) > 1:
+            Stack(piece).fit()
+        else:
+            ((me, request),) = piece
+            me.train_alone(request)
 
 
 def team_sizes(task: Task, cohort: int) -> list[int]:
