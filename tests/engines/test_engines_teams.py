@@ -19,7 +19,7 @@ from potluck.engines.pool.agenda import Agenda
 from potluck.engines.pool.costs import Costs
 from potluck.engines.pool.wire import Order, Report, Wire
 from potluck.engines.trial import plain_request
-from potluck.engines.vectorized import Teams, VectorizedEngine, decide, seats, stack
+from potluck.engines.vectorized import Teams, VectorizedEngine, decide, stack
 from potluck.federation.federation import Federation
 from potluck.loop.jobs import Answer, Failure, Job, Kind
 from potluck.loop.schedule import Schedule
@@ -86,7 +86,7 @@ def test_the_pool_really_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(pairs: Any) -> Any:
         raise ValueError(f"{len(pairs)} together")
 
-    monkeypatch.setattr(seats, "Stack", broken)
+    monkeypatch.setattr(stack, "Stack", broken)
     found = pool(FedAvg(), tiny(4, hidden=(5,)), Schedule(1, on_failure="continue", min_clients=0))
     reasons = [failure["reason"] for failure in found["records"][0]["failures"]]
     assert len(reasons) == 4
@@ -199,7 +199,7 @@ def test_a_trial_stacks_nobody_whom_a_run_would_not(monkeypatch: pytest.MonkeyPa
     def broken(pairs: Any) -> Any:
         raise AssertionError("stacked")
 
-    monkeypatch.setattr(decide, "Stack", broken)
+    monkeypatch.setattr(stack, "Stack", broken)
     fed = tiny(2, hidden=(5,))
     pairs = [(me, plain_request(me)) for me in map(fed.client, range(2))]
     with pytest.raises(AssertionError, match="stacked"):

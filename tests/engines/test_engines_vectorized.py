@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from potluck.core.training import Training
-from potluck.engines.vectorized import Teams, VectorizedEngine, seats, stack
+from potluck.engines.vectorized import Teams, VectorizedEngine, stack
 from potluck.engines.vectorized.decide import is_faster_together
 from potluck.engines.vectorized.seats import Seat, run_together
 from potluck.engines.vectorized.stack import Stack
@@ -71,7 +71,7 @@ def test_large_models_are_stacked_in_pieces(monkeypatch: pytest.MonkeyPatch):
             sizes.append(len(pairs))
             super().__init__(pairs)
 
-    monkeypatch.setattr(seats, "Stack", Counted)
+    monkeypatch.setattr(stack, "Stack", Counted)
     whole = both(Standalone(), lambda: tiny(5, hidden=(5,)), rounds=1)[1]
     monkeypatch.setattr(stack, "LARGEST", 1000)
     one, other = both(Standalone(), lambda: tiny(5, hidden=(5,)), rounds=1)
@@ -97,16 +97,13 @@ def test_all_methods_run_and_learn_the_same_to_rounding():
 
 
 def test_clients_really_train_together(monkeypatch: pytest.MonkeyPatch):
-    from potluck.engines.vectorized import seats
-
     sizes = []
-    stack = seats.Stack
 
     def watched(pairs: Any) -> Any:
         sizes.append(len(pairs))
-        return stack(pairs)
+        return Stack(pairs)
 
-    monkeypatch.setattr(seats, "Stack", watched)
+    monkeypatch.setattr(stack, "Stack", watched)
     both(FedGH(), lambda: tiny(6, hidden=(5, 7)), rounds=1)
     assert sizes == [3, 3]
 

@@ -16,9 +16,9 @@ from potluck.core.random import seeded
 from potluck.core.training import Training
 from potluck.engines.serial import SerialEngine
 from potluck.engines.trial import plain_request
-from potluck.engines.vectorized import Teams, VectorizedEngine, seats
+from potluck.engines.vectorized import Teams, VectorizedEngine, seats, stack
 from potluck.engines.vectorized.decide import is_faster_together
-from potluck.engines.vectorized.stack import key_of
+from potluck.engines.vectorized.stack import Stack, key_of
 from potluck.engines.vectorized.structure import structure_of
 from potluck.federation.federation import Federation
 from potluck.federation.own import Member, federate
@@ -98,13 +98,12 @@ def own(
 def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of all stacks that are trained."""
     sizes: list[int] = []
-    stack = seats.Stack
 
     def watched(pairs: Any) -> Any:
         sizes.append(len(pairs))
-        return stack(pairs)
+        return Stack(pairs)
 
-    monkeypatch.setattr(seats, "Stack", watched)
+    monkeypatch.setattr(stack, "Stack", watched)
     return sizes
 
 

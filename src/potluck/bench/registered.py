@@ -9,13 +9,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from potluck.bench.memory import resident
+from potluck.bench.memory import apart, resident
 from potluck.bench.rows import Row
 from potluck.bench.trials import Spread, in_turns, ratio
 from potluck.core.payload import Payload
@@ -64,7 +63,7 @@ def measure(sizes: Sequence[int], trials: int, rounds: int = 6) -> Iterator[Row]
         for size in sizes[1:]:
             what = f"{size:,} ÷ {smallest:,} registered, {way}"
             yield Row(part, what, ratio(found[size], found[smallest]), goal=FLAT)
-    held = {size: _memory(size, cohort, rounds) / 1e6 for size in sizes}
+    held = {size: apart(_added, size, cohort, rounds) / 1e6 for size in sizes}
     for size in sizes:
         yield Row(part, f"{size:,} registered, memory of a run", Spread.of([held[size]]), "MB")
     what = f"{largest:,} ÷ {smallest:,} registered, memory of a run"
@@ -150,14 +149,8 @@ def _watched(sizes: Sequence[int], cohort: int, way: str, trials: int, rounds: i
     return {size: found[1:] for size, found in seen.items()}
 
 
-def _memory(clients: int, cohort: int, rounds: int) -> int:
-    """What a run adds to a process that has the data already: a new one, as a run has, not one that was at work."""
-    with get_context("spawn").Pool(1) as pool:
-        added: int = pool.apply(_added, (clients, cohort, rounds))
-    return added
-
-
 def _added(clients: int, cohort: int, rounds: int) -> int:
+    """What a run adds to a process that has the data already."""
     data = images(clients)
     before = resident([os.getpid()])
     return watched_run(data, clients, cohort, "a round", rounds).held - before

@@ -105,8 +105,9 @@ def _check_told(plan: Blueprint, device: str) -> None:
 def _tried(resolved: Resolved, together: bool) -> list[int]:
     """The clients of a trial: those of a stack, or the largest alone."""
     federation = resolved.federation
-    largest = max(federation.task.clients, key=lambda info: federation.cost(info.index))
-    return (team_to_try(federation.task, federation.client) if together else []) or [largest.index]
+    if together and (team := team_to_try(federation.task, federation.client)):
+        return team
+    return [max(federation.task.clients, key=lambda info: federation.cost(info.index)).index]
 
 
 def _crowd(resolved: Resolved, plan: Blueprint, places: list[str], tried: Sequence[int]) -> tuple[int, float]:
@@ -167,9 +168,10 @@ def _measured(resolved: Resolved) -> str:
 
 def _faster_in_stacks(resolved: Resolved) -> bool:
     """Compare as many processes as pay on accelerators, each with a client at a time, with as many with stacks."""
-    places, plan = device_names(resolved.experiment.engine.device), blueprint(resolved)
-    team = _tried(resolved, together=True)
-    if plan is None or len(team) == 1:
+    federation, plan = resolved.federation, blueprint(resolved)
+    places = device_names(resolved.experiment.engine.device)
+    team = team_to_try(federation.task, federation.client)
+    if plan is None or not team:
         return False
     try:
         _check_told(plan, resolved.experiment.engine.device)

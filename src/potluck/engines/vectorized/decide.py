@@ -9,7 +9,7 @@ from potluck.core.client import Client
 from potluck.core.random import seeded
 from potluck.core.task import Task
 from potluck.engines.trial import TRIALS, Pair, plain_request, time_training
-from potluck.engines.vectorized.stack import MOST, Stack, in_pieces, key_of
+from potluck.engines.vectorized.stack import MOST, fit_together, in_pieces, key_of
 
 Make = Callable[[int], Client]
 
@@ -48,11 +48,7 @@ def is_faster_together(task: Task, make: Make, cohort: int, workers: int = 1) ->
 def stacked(pairs: list[Pair]) -> None:
     """Fit clients that are alike as a run would: in stacks, and by itself whoever is too large for one."""
     for piece in in_pieces(pairs, pairs[0][1].model.parameters(), pairs[0][0].task.device):
-        if len(piece) > 1:
-            Stack(piece).fit()
-        else:
-            ((me, request),) = piece
-            me.train_alone(request)
+        fit_together(piece)
 
 
 def team_sizes(task: Task, cohort: int) -> list[int]:

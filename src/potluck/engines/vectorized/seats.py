@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from potluck.core.client import Client
 from potluck.core.training import Fit, FitRequest
-from potluck.engines.vectorized.stack import Stack, in_pieces, key_of
+from potluck.engines.vectorized.stack import fit_together, in_pieces, key_of
 
 
 class _Thread(threading.Thread):
@@ -115,10 +115,7 @@ def _alike(seats: Sequence[Seat]) -> list[Sequence[Seat]]:
 def _train(group: Sequence[Seat]) -> list[Fit | BaseException]:
     pairs = [(seat.me, seat.request) for seat in group if seat.request is not None]
     try:
-        if len(pairs) == 1:
-            ((me, request),) = pairs
-            return [me.train_alone(request)]
-        return list(Stack(pairs).fit())
+        return list(fit_together(pairs))
     except Exception as error:
         if len(pairs) > 1:
             error.add_note(

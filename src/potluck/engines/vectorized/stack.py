@@ -181,6 +181,14 @@ class Stack:
         model.eval()
 
 
+def fit_together(pairs: Sequence[tuple[Client, FitRequest]]) -> list[Fit]:
+    """Train clients that are alike as one stack; a single one by itself."""
+    if len(pairs) == 1:
+        ((me, request),) = pairs
+        return [me.train_alone(request)]
+    return Stack(pairs).fit()
+
+
 def _stacked(parts: Sequence[Tensors]) -> Tensors:
     return {name: torch.stack([part[name].detach() for part in parts]) for name in parts[0]}
 
