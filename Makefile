@@ -6,20 +6,21 @@ RUN := OMP_NUM_THREADS=1 $(BIN)/python
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types lock locked audit bench bench-peers bench-htfllib test-slow test-browser test-flower soak docs docs-serve pages dist docker-lint clean
+.PHONY: help demo test check lint types audit bench bench-peers bench-htfllib test-slow test-browser test-flower soak docs docs-serve pages dist docker-lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.installed ## compare three methods where federating helps: a table, run folders and a report
-	$(BIN)/potluck compare standalone fedavg fedmd --seeds 0,1,2 --rounds 15 --set data.limit=500 --set evaluate.protocol=shared
+demo: $(VENV)/.installed ## compare the five papers' methods with standalone and FedMD: a table, run folders and a report
+	$(BIN)/potluck compare standalone fedgh fedhe pfedafm fedin fedl2g-l fedmd --models nested5 --rounds 15 --set data.limit=500 --set evaluate.protocol=shared --set models.feature_dim=64
 
 test: $(VENV)/.installed-dev lint types ## what every change must pass: lint, types and tests
 	$(RUN) -m pytest -n 2 --dist loadfile
 
 check: test ## the same: exactly what CI runs
 
-lint: $(VENV)/.installed-dev ## ruff, as linter and as formatter
+lint: $(VENV)/.installed-dev ## ruff as linter and formatter, bandit for security
+	$(BIN)/bandit -q -r src -c pyproject.toml
 	$(BIN)/ruff check src tests benchmarks docs/generate docs/tables
 	$(BIN)/ruff format --check src tests benchmarks docs/generate docs/tables
 
@@ -27,16 +28,16 @@ types: $(VENV)/.installed-dev ## mypy, strict on src and benchmarks
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed ## speed and memory as ratios measured in one run
-	OMP_NUM_THREADS=1 $(BIN)/potluck bench --store results/bench.csv
+	$(RUN) -m benchmarks --store results/bench.csv
 
 bench-peers: ## beside pfl-research, in an environment of its own; some minutes
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers || python3 -m venv .venv-peers
 	.venv-peers/bin/pip install -q -c constraints.txt -e .
 	.venv-peers/bin/pip install -q --no-deps pfl==0.6.0 multiprocess dill prv-accountant dp-accounting h5py attrs absl-py
-	OMP_NUM_THREADS=1 .venv-peers/bin/python benchmarks/peers.py --store results/bench.csv
+	OMP_NUM_THREADS=1 .venv-peers/bin/python -m benchmarks.peers --store results/bench.csv
 
 bench-htfllib: $(VENV)/.installed ## beside HtFLlib, from a clone of yours: CHECKOUT=DIR; ten minutes
-	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/htfllib.py --checkout "$(CHECKOUT)" --store results/bench.csv
+	OMP_NUM_THREADS=2 $(BIN)/python -m benchmarks.htfllib --checkout "$(CHECKOUT)" --store results/bench.csv
 
 test-slow: $(VENV)/.installed-dev ## minutes of work: many kills, large populations
 	$(RUN) -m pytest -m slow
@@ -53,7 +54,7 @@ test-flower: ## the Flower engine with real processes, in an environment of its 
 	OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest tests/flower -m "flower or not (slow or browser)"
 
 docs: $(VENV)/.installed-dev ## the site into site/, strictly: dead links, missing pages, undocumented names, failing examples are errors
-	$(RUN) -m pytest tests/examples tests/house/test_docs.py tests/house/test_site.py tests/house/test_method_pages.py
+	$(RUN) -m pytest tests/examples tests/repo/test_docs.py tests/repo/test_site.py tests/repo/test_method_pages.py
 	$(MKDOCS) build --strict
 
 docs-serve: $(VENV)/.installed-dev ## the site while you write, at localhost:8000
@@ -76,20 +77,11 @@ MINUTES ?= 30
 soak: ## a federation whose programs are killed and stopped at random; MINUTES=4 for a short one
 	test -x .venv-flower/bin/python || $(PYTHON) -m venv .venv-flower || python3 -m venv .venv-flower
 	.venv-flower/bin/pip install -q -c constraints.txt -e ".[dev,flower]"
-	PYTHONPATH=tests OMP_NUM_THREADS=1 .venv-flower/bin/python tests/soak.py --minutes $(MINUTES) $(if $(RECORD),--record $(RECORD))
+	PYTHONPATH=tests OMP_NUM_THREADS=1 .venv-flower/bin/python tests/support/soak.py --minutes $(MINUTES) $(if $(RECORD),--record $(RECORD))
 
-lock: $(VENV)/.installed-dev ## write requirements.lock anew: versions and digests of all that is installed
-	$(BIN)/python .ci/lock.py
-
-locked: | $(VENV)/bin/python ## install just the files of requirements.lock, by their digests
-	$(BIN)/pip install -q --require-hashes -r requirements.lock
-	$(BIN)/pip install -q --no-deps -e .
-	touch $(VENV)/.installed-dev $(VENV)/.installed
-
-audit: $(VENV)/.installed-dev ## known holes of the dependencies, and bandit over the source
-	$(BIN)/pip install -q -c constraints.txt bandit pip-audit
-	$(BIN)/bandit -q -r src -c pyproject.toml
-	@$(BIN)/python .ci/audit.py
+audit: $(VENV)/.installed-dev ## known vulnerabilities of the installed packages; needs the network
+	$(BIN)/pip install -q -c constraints.txt pip-audit
+	$(BIN)/pip-audit --skip-editable --progress-spinner off
 
 clean: ## remove everything that was built, not the runs
 	rm -rf $(VENV) .venv-flower build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -32,18 +32,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from potluck.bench.population import CNNS, pool_engine
-from potluck.bench.rows import Row, machine
-from potluck.bench.store import store_rows
-from potluck.bench.trials import Spread, ratio
+from benchmarks.population import CNNS, pool_engine
+from benchmarks.rows import Row, machine
+from benchmarks.store import store_rows
+from benchmarks.trials import Spread, ratio
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.random import one_thread
 from potluck.experiment import Experiment, parse_experiment
 from potluck.federation.federation import Federation
 from potluck.federation.population import build_federation
 from potluck.loop.loop import Loop
-from potluck.loop.worker import keep_freed_memory
 from potluck.models import build_model
+from potluck.worker.memory import retain_freed_memory
 
 PART, GOAL, TRIALS = "HtFLlib on 2 threads ÷ pool of 2", 2.5, 7
 ROUNDS = 1000
@@ -292,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words.add_argument("--clients", type=int, default=20, help="how many clients")
     words.add_argument("--store", type=Path, help="a table in which the rows of this part are replaced")
     asked = words.parse_args(arguments)
-    keep_freed_memory()
+    retain_freed_memory()
     print(machine(), flush=True)
     try:
         rows = measure(asked)

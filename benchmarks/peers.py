@@ -29,17 +29,18 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor
 from torch.nn import functional as F
 
-from potluck.bench.population import endless, serial_engine
-from potluck.bench.rows import Row, machine
-from potluck.bench.small_clients import BATCH, COHORT, LR, SimpleCNN, cohort
-from potluck.bench.store import store_rows
-from potluck.bench.trials import Spread, ratio
+from benchmarks.population import endless_loop, serial_engine
+from benchmarks.rows import Row, machine
+from benchmarks.small_clients import BATCH, COHORT, LR, SimpleCNN, cohort
+from benchmarks.store import store_rows
+from benchmarks.trials import Spread, ratio
 from potluck.core.random import one_thread
-from potluck.engines.vectorized import Teams, VectorizedEngine
+from potluck.engines.vectorized import JobBatcher, VectorizedEngine
 from potluck.federation.federation import Federation
-from potluck.loop.jobs import Engine
-from potluck.loop.worker import Worker, keep_freed_memory
 from potluck.methods.fedavg import FedAvg
+from potluck.wire.jobs import Engine
+from potluck.worker.memory import retain_freed_memory
+from potluck.worker.worker import Worker
 
 TRIALS, PEER = 5, "pfl-research"
 
@@ -101,10 +102,12 @@ def measure(clients: int, trials: int) -> list[Row]:
     federation, method = cohort(clients), FedAvg()
     engines: dict[str, Engine] = {
         "Potluck, one by one": serial_engine(method, federation),
-        "Potluck, channels last": serial_engine(method, federation.laid_out(("simple-cnn",))),
-        "Potluck, stacked": VectorizedEngine(Worker(method, federation.client), Teams(federation.task)),
+        "Potluck, channels last": serial_engine(method, federation.with_channels_last(("simple-cnn",))),
+        "Potluck, stacked": VectorizedEngine(Worker(method, federation.client), JobBatcher(federation.task)),
     }
-    turns = Turns({label: endless(method, federation, one, clients).step for label, one in engines.items()})
+    turns = Turns(
+        {label: endless_loop(method, federation, one, clients).step for label, one in engines.items()}
+    )
     with one_thread():
         peer_rounds(federation, turns, trials)
     part = f"{clients} clients × 50 images beside {PEER}"
@@ -126,7 +129,7 @@ def main() -> None:
     asked = words.parse_args()
     logging.disable(logging.WARNING)
     torch.manual_seed(0)
-    keep_freed_memory()
+    retain_freed_memory()
     print(machine(), flush=True)
     rows = measure(asked.clients, asked.trials)
     for row in rows:

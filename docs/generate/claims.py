@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from generate.evidence import FAILS, NOTHING, RESULTS, VERDICTS, Finding, finding
+from generate.evidence import CONTRADICTED, NO_ROWS, RESULTS, VERDICTS, Finding, judge_test
 from generate.text import table
 
 LEDGER = Path(__file__).parents[1] / "tables" / "claims.toml"
@@ -16,7 +16,7 @@ ABOUT = """\
 Every claim of the five papers' abstracts, experiments and conclusions, in our words, with what was run to test it and what came out. Made by
 `make pages` from `docs/tables/claims.toml` (the claims and their tests) and the files in `results/` (the numbers); a test fails when this page
 and the data disagree. [Reproduce](reproduce.md) has the papers' tables beside these runs; [the benchmark](benchmark.md) has the suite `cpu`, where every
-method is tuned alike; the suites `gain`, `usual` and `asynchrony` are [when it helps](when-it-helps.md), [as they come](usual.md) and
+method is tuned alike; the suites `gain`, `defaults` and `asynchrony` are [when it helps](when-it-helps.md), [default settings](defaults.md) and
 [asynchrony](asynchrony.md).
 
 **What a verdict takes.** A difference stands as *+3.0 ± 1.2*: chance reaches 1.2 points, so that three are more than chance. Over several seeds this is the
@@ -24,15 +24,12 @@ method is tuned alike; the suites `gain`, `usual` and `asynchrony` are [when it 
 two standard errors of two shares right among as many test samples as there were, and a point at the least (two points for trials of the tuning). It is the reach of chance in *testing*: what another seed would
 change in training is not in it, and verdicts of one seed say so.
 
-* *holds here*: ahead by more than chance in the mean over the places that were measured (*together*, against the rival that is best on average), and behind by more
+* *supported*: ahead by more than chance in the mean over the places that were measured (*together*, against the rival that is best on average), and behind by more
   than chance in none;
-* *does not hold here*: behind by more than chance somewhere or together, or a lead of one point (of the paper's smallest, where a line says how much) excluded together; with the reason as far as it was found;
-* *not at this scale*: chance reaches further than the difference, or a target was not reached;
-* *needs a GPU*: not run, too large for two cores or without its data; *not run yet*: small enough, and no rows so far;
-* *not testable*: no experiment of this kind can show it.
-
-The papers' tables were run with few images, few rounds and small networks: a claim that does not hold here may well hold at the size of its paper, and one that
-holds here on one seed may be luck."""
+* *contradicted*: behind by more than chance somewhere or together, or a lead of one point (of the paper's smallest, where a line says how much) excluded together; only
+  at full size, or where numbers are counted: numbers sent and samples trained on do not depend on the size of an experiment;
+* *undecided*: chance reaches further than the difference, or the rows are of the small scale or of a suite, which decide nothing but counts;
+* *not run*: no rows so far; *not testable*: no experiment of this kind can show it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class Claim:
         return f"potluck benchmark {self.test.get('suite') or self.test['trials']}"
 
 
-def ledger() -> list[Claim]:
+def read_claims() -> list[Claim]:
     """The claims as they are written down."""
     claims = [Claim(**entry) for entry in tomllib.loads(LEDGER.read_text(encoding="utf-8"))["claim"]]
     for claim in claims:
@@ -69,19 +66,19 @@ def ledger() -> list[Claim]:
     return claims
 
 
-def judged(claim: Claim, results: Path = RESULTS) -> Finding:
+def judge_claim(claim: Claim, results: Path = RESULTS) -> Finding:
     """What the stored results say of a claim."""
-    return finding(claim.test, results) if claim.test else Finding("", claim.verdict)
+    return judge_test(claim.test, results) if claim.test else Finding("", claim.verdict)
 
 
 def page(results: Path = RESULTS) -> str:
     """The whole page; the same text for the same results."""
-    found = [(claim, judged(claim, results)) for claim in ledger()]
+    found = [(claim, judge_claim(claim, results)) for claim in read_claims()]
     papers = list(dict.fromkeys(claim.paper for claim, _ in found))
     parts = ["# What the papers claim, and what was found", ABOUT, _overview(papers, found)]
     for paper in papers:
         rows = [_row(claim, one, results) for claim, one in found if claim.paper == paper]
-        parts.append(f"## {paper}\n\n" + table(("claim", "where", "verdict", "found"), rows))
+        parts.append(f"## {paper}\n\n" + table(("claim", "where", "verdict", "result"), rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -103,7 +100,7 @@ def _overview(papers: list[str], found: list[tuple[Claim, Finding]]) -> str:
 
 def _row(claim: Claim, one: Finding, results: Path) -> tuple[str, str, str, str]:
     words = [one.figure and f"{one.figure}."]
-    if claim.test is None or one.verdict == FAILS:
+    if claim.test is None or one.verdict == CONTRADICTED:
         words += [claim.why, _support(claim, results)]
     if claim.command:
         words.append(f"`{claim.command}`")
@@ -113,8 +110,8 @@ def _row(claim: Claim, one: Finding, results: Path) -> tuple[str, str, str, str]
 
 def _support(claim: Claim, results: Path) -> str:
     """The figure behind a reason, where there are rows for it."""
-    found = [finding(test, results) for test in claim.because]
-    told = [one.figure for one in found if one is not NOTHING]
+    found = [judge_test(test, results) for test in claim.because]
+    told = [one.figure for one in found if one is not NO_ROWS]
     return f"(Beside it: {'. And '.join(told)}.)" if told else ""
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from generate.scores import FLOOR, Score, Scores, client_shares, margins, read_scores
+from generate.scores import MIN_MARGIN, Score, Scores, client_shares, margins, read_scores
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 
-HOLDS, FAILS, UNTOLD = "holds here", "does not hold here", "not at this scale"
-GPU, UNTESTABLE, NOT_RUN = "needs a GPU", "not testable", "not run yet"
-VERDICTS = (HOLDS, FAILS, UNTOLD, GPU, UNTESTABLE, NOT_RUN)
+SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
+NOT_RUN, UNTESTABLE = "not run", "not testable"
+VERDICTS = (SUPPORTED, CONTRADICTED, UNDECIDED, NOT_RUN, UNTESTABLE)
+COUNTS = ("numbers", "samples")
+"""Values of a suite that are counted, not measured: they follow from the method at any size."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,38 @@ class Gap:
         return f"{self.place} {round(self.points, 1) + 0.0:+.1f} ± {self.margin:.1f}{whose}"
 
 
-NOTHING = Finding("nothing stored", NOT_RUN)
+NO_ROWS = Finding("nothing stored", NOT_RUN)
 
 
-def finding(test: Mapping[str, Any], results: Path = RESULTS) -> Finding:
-    """Judge a claim's test by the stored results."""
+def judge_test(test: Mapping[str, Any], results: Path = RESULTS) -> Finding:
+    """Judge a claim's test: by rows of the full scale where there are some, else by those of the small scale.
+
+    Rows of the small scale decide nothing but counts, which do not depend on the size of an experiment.
+    """
+    if "recipe" in test:
+        full = compare({**test, "scale": "full"}, results)
+        if full.verdict not in (NOT_RUN, UNDECIDED):
+            return replace(full, figure=f"at full size: {full.figure}")
+    found = compare(test, results)
+    if found.verdict in (SUPPORTED, CONTRADICTED) and not is_counted(test):
+        return replace(found, verdict=UNDECIDED)
+    return found
+
+
+def is_counted(test: Mapping[str, Any]) -> bool:
+    """Whether a test compares only counts, of numbers sent or samples trained on, which any size gives."""
+    if "recipe" not in test:
+        return test.get("value") in COUNTS
+    from potluck.recipes.measures import COUNTED
+    from potluck.recipes.recipe import find_recipe
+
+    columns = find_recipe(test["recipe"]).columns
+    names = test.get("columns") or []
+    return bool(names) and "value" not in test and all(columns[name].measure in COUNTED for name in names)
+
+
+def compare(test: Mapping[str, Any], results: Path = RESULTS) -> Finding:
+    """Return what the stored numbers say of a test, whatever the size of the experiment."""
     if "better" in test:
         return _shares(test, client_shares(test, results))
     scores = read_scores(test, results)
@@ -83,7 +112,7 @@ def _against(
         found.append((place, rival, (there[mine], there[rival])))
     gaps = _gaps(found)
     if not gaps:
-        return NOTHING
+        return NO_ROWS
     shared = [
         name
         for name in next(iter(places.values()))[1]
@@ -104,7 +133,7 @@ def _against(
 def _together(gaps: Sequence[Gap], rival: str = "") -> Gap:
     """The mean over places that have nothing in common, and how far chance reaches in it."""
     reach = math.sqrt(sum(gap.margin**2 for gap in gaps)) / len(gaps)
-    return Gap("together", sum(gap.points for gap in gaps) / len(gaps), max(FLOOR, reach), rival)
+    return Gap("together", sum(gap.points for gap in gaps) / len(gaps), max(MIN_MARGIN, reach), rival)
 
 
 def _alike(gaps: Sequence[Gap]) -> Gap:
@@ -112,7 +141,7 @@ def _alike(gaps: Sequence[Gap]) -> Gap:
     return Gap(
         "together",
         sum(gap.points for gap in gaps) / len(gaps),
-        max(FLOOR, sum(gap.margin for gap in gaps) / len(gaps)),
+        max(MIN_MARGIN, sum(gap.margin for gap in gaps) / len(gaps)),
     )
 
 
@@ -141,8 +170,8 @@ def _told(gaps: Sequence[Gap], whole: Gap, sign: int = 1, claimed: float = 1.0) 
     claimed that can be excluded on the whole. Else chance reaches too far."""
     lead = sign * whole.points
     if any(sign * gap.points < -gap.margin for gap in gaps) or lead + whole.margin < claimed:
-        return FAILS
-    return HOLDS if lead > whole.margin else UNTOLD
+        return CONTRADICTED
+    return SUPPORTED if lead > whole.margin else UNDECIDED
 
 
 def _keeps(test: Mapping[str, Any], scores: Scores) -> Finding:
@@ -150,7 +179,7 @@ def _keeps(test: Mapping[str, Any], scores: Scores) -> Finding:
 
     def judge(gaps: Sequence[Gap]) -> str:
         lost = any(gap.points < -max(gap.margin, test.get("within", 0)) for gap in gaps)
-        return FAILS if lost else HOLDS
+        return CONTRADICTED if lost else SUPPORTED
 
     return _pairwise(test["keeps"], test, scores, judge)
 
@@ -171,7 +200,7 @@ def _pairwise(
     ]
     gaps = _gaps(found)
     if not gaps:
-        return NOTHING
+        return NO_ROWS
     return Finding("in points: " + "; ".join(map(str, gaps)), judge(gaps), _seeds(pair for *_, pair in found))
 
 
@@ -184,10 +213,10 @@ def _equals(test: Mapping[str, Any], scores: Scores) -> Finding:
         printed = float(recipe.printed(test["equals"], name).partition("±")[0])
         score = scores.get(recipe.heading(name), {}).get(test["equals"])
         if score is None:
-            return NOTHING
+            return NO_ROWS
         same = same and abs(score.mean - printed) <= test["within"] * printed
         told.append(f"{recipe.heading(name)}: {score.mean:,.2f}, printed {printed:,.2f}")
-    return Finding("; ".join(told), HOLDS if same else FAILS)
+    return Finding("; ".join(told), SUPPORTED if same else CONTRADICTED)
 
 
 def _ends(test: Mapping[str, Any], scores: Scores) -> Finding:
@@ -199,8 +228,8 @@ def _ends(test: Mapping[str, Any], scores: Scores) -> Finding:
             near.append(abs(score.mean - value) <= test["within"])
             told.append(f"{place} {score.mean:.2f}, claimed {value:g}")
     if not told:
-        return NOTHING
-    return Finding(f"{mine}: " + "; ".join(told), HOLDS if all(near) else FAILS)
+        return NO_ROWS
+    return Finding(f"{mine}: " + "; ".join(told), SUPPORTED if all(near) else CONTRADICTED)
 
 
 def _shows(test: Mapping[str, Any], scores: Scores) -> Finding:
@@ -212,7 +241,7 @@ def _shows(test: Mapping[str, Any], scores: Scores) -> Finding:
         for name in test["shows"]
         if name in there
     ]
-    return Finding(f"{what}: " + "; ".join(told), HOLDS) if told else NOTHING
+    return Finding(f"{what}: " + "; ".join(told), SUPPORTED) if told else NO_ROWS
 
 
 def _part(test: Mapping[str, Any], scores: Scores) -> Finding:
@@ -224,8 +253,10 @@ def _part(test: Mapping[str, Any], scores: Scores) -> Finding:
                 ratios.append(there[test["part"]].mean / there[rival].mean)
                 told.append(f"{place} {_share(ratios[-1])} of {rival}'s")
     if not ratios:
-        return NOTHING
-    return Finding(f"{test['part']}: " + "; ".join(told), HOLDS if max(ratios) < test["below"] else FAILS)
+        return NO_ROWS
+    return Finding(
+        f"{test['part']}: " + "; ".join(told), SUPPORTED if max(ratios) < test["below"] else CONTRADICTED
+    )
 
 
 def _share(ratio: float) -> str:
@@ -254,11 +285,11 @@ def _within(limit: float, found: Mapping[str, Sequence[Score]]) -> Finding:
     ends = [(place, (max(each, key=_mean), min(each, key=_mean))) for place, each in found.items()]
     gaps = _gaps([(place, "", pair) for place, pair in ends])
     if not gaps:
-        return NOTHING
+        return NO_ROWS
     told = "; ".join(f"{gap.place}: {gap.points:.1f} ± {gap.margin:.1f} points apart" for gap in gaps)
-    verdict = HOLDS if all(max(gap.points, gap.margin) <= limit for gap in gaps) else UNTOLD
+    verdict = SUPPORTED if all(max(gap.points, gap.margin) <= limit for gap in gaps) else UNDECIDED
     if any(gap.points > max(limit, gap.margin) for gap in gaps):
-        verdict = FAILS
+        verdict = CONTRADICTED
     return Finding(told, verdict, _seeds(pair for _, pair in ends))
 
 
@@ -281,9 +312,9 @@ def _reached(test: Mapping[str, Any], scores: Scores) -> Finding:
             ratios.append(there[mine].mean / rivals[best] if best and rivals[best] else 1.0)
             used += [there[mine], *([there[best]] if best else [])]
     if not told:
-        return Finding("the target is not reached", UNTOLD)
+        return Finding("the target is not reached", UNDECIDED)
     later = 2 * sum(ratio > 1.1 for ratio in ratios) >= len(ratios)
-    verdict = FAILS if later else HOLDS if max(ratios) <= 1 else UNTOLD
+    verdict = CONTRADICTED if later else SUPPORTED if max(ratios) <= 1 else UNDECIDED
     return Finding(f"{mine}: " + "; ".join(told), verdict, _seeds([used]))
 
 
@@ -297,7 +328,7 @@ def _columns(test: Mapping[str, Any], scores: Scores) -> Finding:
     names = [row for row in test.get("rows", high) if row in high and row in low]
     gaps = _gaps([(row, "", (high[row], low[row])) for row in names])
     if not gaps:
-        return NOTHING
+        return NO_ROWS
     told = "; ".join(map(str, gaps))
     seeds = _seeds((high[row], low[row]) for row in names)
     verdict = _told(gaps, _alike(gaps))
@@ -307,16 +338,20 @@ def _columns(test: Mapping[str, Any], scores: Scores) -> Finding:
 def _shares(test: Mapping[str, Any], found: Mapping[str, tuple[int, int]]) -> Finding:
     """Whether at least a share of the clients is better off with one method than with another."""
     if not found:
-        return NOTHING
+        return NO_ROWS
     told, verdicts = [], []
     for task, (better, count) in found.items():
         share = better / count
         reach = 2 * math.sqrt(share * (1 - share) / count)
         told.append(f"{task} {better} of {count}")
         verdicts.append(
-            HOLDS if share >= test["least"] else FAILS if share + reach < test["least"] else UNTOLD
+            SUPPORTED
+            if share >= test["least"]
+            else CONTRADICTED
+            if share + reach < test["least"]
+            else UNDECIDED
         )
-    worst = next((one for one in (FAILS, UNTOLD) if one in verdicts), HOLDS)
+    worst = next((one for one in (CONTRADICTED, UNDECIDED) if one in verdicts), SUPPORTED)
     return Finding(f"clients better off than with {test['than']}: " + "; ".join(told), worst)
 
 

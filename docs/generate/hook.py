@@ -22,7 +22,7 @@ ROOT_PAGES = {
     "index.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
-    "report-a-hole.md": "SECURITY.md",
+    "report-a-vulnerability.md": "SECURITY.md",
 }
 REFERENCE = {
     "Settings": "reference/settings.md",
@@ -37,9 +37,9 @@ REFERENCE = {
 MEASURED = {
     "Benchmark": "benchmark.md",
     "When federating helps": "when-it-helps.md",
-    "Every method as it comes": "usual.md",
+    "Default settings": "defaults.md",
     "Options, one at a time": "ablations.md",
-    "Whole rounds or answers as they come": "asynchrony.md",
+    "Synchronous or asynchronous": "asynchrony.md",
     "What the papers claim": "claims.md",
 }
 """Pages made from stored results, where there are some."""

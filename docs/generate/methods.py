@@ -10,7 +10,7 @@ from pathlib import Path
 
 from generate.payloads import messages
 from generate.reference import typed
-from generate.text import block, code, shown, table, with_block
+from generate.text import code, find_block, format_default, replace_block, table
 
 ROOT = Path(__file__).parents[2]
 HEADINGS = (
@@ -28,13 +28,13 @@ HEADINGS = (
 """Every page has these, in this order."""
 
 
-def renewed(name: str, page: str) -> str:
+def update_page(name: str, page: str) -> str:
     """A method's page with its blocks as the code and the results have them now."""
-    page = with_block(page, "travels", travels(name))
-    page = with_block(page, "needs", needs(name))
-    page = with_block(page, "options", options(name, origins(page)))
-    page = with_block(page, "measured", measured(name))
-    return with_block(page, "ablations", ablations(name)) if name in ablated() else page
+    page = replace_block(page, "travels", travels(name))
+    page = replace_block(page, "needs", needs(name))
+    page = replace_block(page, "options", options(name, origins(page)))
+    page = replace_block(page, "measured", measured(name))
+    return replace_block(page, "ablations", ablations(name)) if name in ablated() else page
 
 
 def travels(name: str) -> str:
@@ -44,15 +44,27 @@ def travels(name: str) -> str:
 
 
 def needs(name: str) -> str:
-    """What the method asks of a federation under its usual options."""
+    """What the method asks of a federation with default options."""
     from potluck.experiment.experiment import make_method
     from potluck.methods import method_class
 
     cls = method_class(name)
     asked = ", ".join(sorted(make_method(cls, {}).requires()))
-    mode = "one server step per answer (asynchronous)" if cls.asynchronous else "whole rounds (synchronous)"
-    robust = cls.averages or f"nothing: it {cls.no_average}"
+    mode = (
+        "one server step per answer (asynchronous)"
+        if cls.supports.schedule == "async"
+        else "whole rounds (synchronous)"
+    )
+    robust = cls.supports.robust or "nothing"
     return f"* of models and task: {asked}\n* its own mode: {mode}\n* `schedule.robust` acts on: {robust}"
+
+
+def update_robust_table(page: str) -> str:
+    """The security page with what `schedule.robust` acts on, method by method."""
+    from potluck.methods import METHODS, method_class
+
+    rows = [(name, method_class(name).supports.robust or "nothing") for name in METHODS]
+    return replace_block(page, "robust", table(("method", "what the rule acts on"), rows))
 
 
 def options(name: str, origins: Mapping[str, str]) -> str:
@@ -62,7 +74,13 @@ def options(name: str, origins: Mapping[str, str]) -> str:
 
     cls = method_class(name)
     rows = [
-        (code(each.name), typed(cls, each), shown(each.default), each.meaning, origins.get(each.name, ""))
+        (
+            code(each.name),
+            typed(cls, each),
+            format_default(each.default),
+            each.meaning,
+            origins.get(each.name, ""),
+        )
         for each in settings_of(cls)
     ]
     return table(("option", "type", "default", "meaning", "where it comes from"), rows) if rows else "None."
@@ -71,7 +89,7 @@ def options(name: str, origins: Mapping[str, str]) -> str:
 def origins(page: str) -> dict[str, str]:
     """What the page says of each option's origin."""
     found = {}
-    for line in (block(page, "options") or "").splitlines():
+    for line in (find_block(page, "options") or "").splitlines():
         cells = [one.strip() for one in line.replace("\\|", "\0").strip().strip("|").split("|")]
         if len(cells) == 5 and cells[0].startswith("`"):
             found[cells[0].strip("`")] = cells[4].replace("\0", "|")
@@ -80,15 +98,15 @@ def origins(page: str) -> dict[str, str]:
 
 def measured(name: str) -> str:
     """The method on every task of the benchmark that it has done, beside standalone training."""
-    from potluck.benchmark.statistics import REFERENCE, lines
-    from potluck.benchmark.store import Results
-    from potluck.benchmark.suite import find_suite
+    from potluck.suites.statistics import REFERENCE, summarise_task
+    from potluck.suites.store import Results
+    from potluck.suites.suite import find_suite
 
     suite = find_suite("cpu")
     results = Results.read(ROOT / "results", suite.name)
     rows = []
     for task in suite.tasks:
-        for line in lines(results, task.name):
+        for line in summarise_task(results, task.name):
             if line.method == name:
                 spread = f" ± {100 * line.std:.1f}" if len(line.rows) > 1 else ""
                 gain = "" if line.gain is None else f"{100 * line.gain:+.1f}"
@@ -103,7 +121,7 @@ def measured(name: str) -> str:
                     )
                 )
     if not rows:
-        return f"Not on a task of the benchmark yet: `potluck benchmark cpu --methods {name} --resume` would change that."
+        return f"Not measured yet; run `potluck benchmark cpu --methods {name} --resume`."
     against = (
         "" if name == REFERENCE else " Gain is over standalone training, in points; bold where significant."
     )
@@ -117,18 +135,18 @@ def measured(name: str) -> str:
 
 def ablated() -> list[str]:
     """The methods whose options are varied one at a time."""
-    from potluck.benchmark.pages.ablations import methods
-    from potluck.benchmark.suite import find_suite
+    from generate.benchmark.ablations import methods
+    from potluck.suites.suite import find_suite
 
     return methods(find_suite("ablations"))
 
 
 def ablations(name: str) -> str:
     """The method's options, one at a time, with what validation and test samples say of each."""
-    from potluck.benchmark.pages.ablations import setting_of
-    from potluck.benchmark.pages.ablations import table as rows
-    from potluck.benchmark.store import Results
-    from potluck.benchmark.suite import find_suite
+    from generate.benchmark.ablations import setting_of
+    from generate.benchmark.ablations import table as rows
+    from potluck.suites.store import Results
+    from potluck.suites.suite import find_suite
 
     suite = find_suite("ablations")
     return (

@@ -5,24 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from generate.text import with_block
+from generate.text import replace_block
 
 ROOT = Path(__file__).parents[2]
 CELLS = ROOT / "results" / "papers.csv"
 SCALE = "small"
 
 
-def renewed(page: str) -> str:
+def update_page(page: str) -> str:
     """The page with its tables as the stored cells have them."""
-    return with_block(page, "papers", tables())
+    return replace_block(page, "papers", tables())
 
 
-def summarised(readme: str, results: Path = ROOT / "results") -> str:
+def update_readme(readme: str, results: Path = ROOT / "results") -> str:
     """The front page with what the stored cells and the ledger come to, in a few sentences."""
-    return with_block(readme, "papers", f"{standing(results)}\n\n{_claims(results)}")
+    return replace_block(readme, "papers", f"{reproduction_status(results)}\n\n{_claims(results)}")
 
 
-def standing(results: Path) -> str:
+def reproduction_status(results: Path) -> str:
     """Which recipes were run, how far, with how many seeds, and how long that took."""
     from potluck.recipes.recipe import find_recipe, recipe_names
     from potluck.recipes.store import read_cells, stored_table
@@ -56,31 +56,31 @@ def _listed(names: list[str]) -> str:
 def _claims(results: Path) -> str:
     """How many claims of the papers hold here, and what became of the others."""
     from generate import claims
-    from generate.evidence import FAILS, GPU, HOLDS, NOT_RUN, UNTESTABLE, UNTOLD
+    from generate.evidence import CONTRADICTED, NOT_RUN, SUPPORTED, UNDECIDED, UNTESTABLE
 
-    found = [claims.judged(claim, results).verdict for claim in claims.ledger()]
-    words = {
-        HOLDS: "hold here",
-        FAILS: "do not",
-        UNTOLD: "cannot be told at this scale",
-        GPU: "need a GPU or data that was not at hand",
-        NOT_RUN: "have not been run yet",
-        UNTESTABLE: "no experiment can show",
+    found = [claims.judge_claim(claim, results).verdict for claim in claims.read_claims()]
+    texts = {
+        SUPPORTED: "supported",
+        CONTRADICTED: "contradicted",
+        UNDECIDED: "undecided (runs of this size cannot tell)",
+        NOT_RUN: "not run",
+        UNTESTABLE: "not testable",
     }
-    told = [f"{found.count(verdict)} {text}" for verdict, text in words.items() if verdict in found]
-    return f"Of the {len(found)} claims of the five papers in [the ledger](docs/claims.md) {', '.join(told[:-1])}, and {told[-1]}."
+    told = [f"{found.count(verdict)} {text}" for verdict, text in texts.items() if verdict in found]
+    return f"Of the {len(found)} claims of the five papers in [the ledger](docs/claims.md): {', '.join(told[:-1])}, and {told[-1]}."
 
 
 def tables() -> str:
     """Every recipe of which something is stored: both numbers side by side, what differs, and what made it."""
     from potluck.recipes.recipe import find_recipe
-    from potluck.recipes.store import read_cells, stored_table
+    from potluck.recipes.store import read_cells, read_curves, stored_table
 
-    cells = read_cells(CELLS)
+    cells, curves = read_cells(CELLS), read_curves(CELLS)
     if not cells:
         return "Nothing is stored yet."
     found = [
-        stored_table(find_recipe(name), SCALE, cells) for name in dict.fromkeys(one.recipe for one in cells)
+        stored_table(find_recipe(name), SCALE, cells, curves)
+        for name in dict.fromkeys(one.recipe for one in cells)
     ]
     had = {table.work[key].data.name for table in found for key in table.values}
     parts = [_part(table, [one for one in cells if one.recipe == table.recipe.name], had) for table in found]
@@ -105,7 +105,7 @@ def _heading(cells: list[Any]) -> str:
 
 
 def _part(table: Any, cells: list[Any], had: set[str]) -> str:
-    from potluck.recipes.tables import blocks, scale_lines
+    from potluck.recipes.tables import blocks, mechanism_lines, scale_lines
 
     parts = blocks(table)
     heads = [f"{heading}, {name}" for heading, columns in parts for name, _ in columns]
@@ -115,7 +115,9 @@ def _part(table: Any, cells: list[Any], had: set[str]) -> str:
         shown = [column[position] for _, columns in parts for _, column in columns]
         lines.append("| " + " | ".join([row, *shown]) + " |")
     seeds = ", ".join(map(str, table.seeds))
-    told = " ".join(scale_lines(table)[1:]) + _absent(table, had) + _without(table)
+    told = (
+        " ".join([*scale_lines(table)[1:], *mechanism_lines(table)]) + _absent(table, had) + _without(table)
+    )
     return "\n".join([*lines, "", f"Seed {seeds}. {told}"])
 
 

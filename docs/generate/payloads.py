@@ -66,7 +66,7 @@ def _words(hint: Any) -> str:
     )
     if "Counts" in named:
         return f"sample counts, {shape}"
-    if "Whole" in named:
+    if "Integers" in named:
         return f"whole numbers, {shape}"
     if base is dict:
         return "named tensors"

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from generate.text import cell, code, shown, table
+from generate.text import cell, code, format_default, table
 
 API = {
     "potluck": "What a script needs: `import potluck`.",
@@ -38,7 +38,7 @@ def settings() -> str:
     """Every setting: name, type, default, meaning, and whether results depend on it."""
     from potluck.core.settings import settings_of
     from potluck.experiment import Experiment
-    from potluck.experiment.described import kind_in_words
+    from potluck.experiment.describe import describe_type
 
     parts = [
         "# Settings",
@@ -54,10 +54,18 @@ def settings() -> str:
             parts += [f"## [{name}]", first_line(kind), table(SETTING_HEAD, rows)]
         elif name == "method":
             top.append(
-                ("`method.name`", "text", shown(field.default.name), "which [method](methods.md)", "yes")
+                (
+                    "`method.name`",
+                    "text",
+                    format_default(field.default.name),
+                    "which [method](methods.md)",
+                    "yes",
+                )
             )
         elif name != "objects":
-            top.append((code(name), kind_in_words(kind), shown(field.default), field.description, "yes"))
+            top.append(
+                (code(name), describe_type(kind), format_default(field.default), field.description, "yes")
+            )
     parts[2:2] = ["## At the top", table(SETTING_HEAD, top)]
     return "\n\n".join(parts) + "\n"
 
@@ -67,16 +75,16 @@ SETTING_HEAD = ("setting", "type", "default", "meaning", "results")
 
 def _setting_row(section: str, each: Any, kind: type[Any]) -> tuple[str, ...]:
     name = f"`{section}.{each.name}`"
-    return name, typed(kind, each), shown(each.default), each.meaning, "yes" if each.results else ""
+    return name, typed(kind, each), format_default(each.default), each.meaning, "yes" if each.results else ""
 
 
 def typed(section: type[Any], each: Any) -> str:
     """A setting's type in words, with its limits."""
-    from potluck.experiment.described import kind_in_words, limits_in_words
+    from potluck.experiment.describe import describe_limits, describe_type
 
     metadata = next(one.metadata for one in dataclasses.fields(section) if one.name == each.name)
-    words = kind_in_words(typing.get_type_hints(section)[each.name], code)
-    return ", ".join([words, *limits_in_words(metadata)])
+    words = describe_type(typing.get_type_hints(section)[each.name], code)
+    return ", ".join([words, *describe_limits(metadata)])
 
 
 def commands() -> str:
@@ -126,7 +134,7 @@ def _parameter(one: Any) -> tuple[str, str, str]:
         flag = ", ".join(code(name) for name in [*one.opts, *one.secondary_opts])
         flag += "" if getattr(one, "is_flag", False) else " …"
     default = one.default() if callable(one.default) else one.default
-    told = "" if default in (None, (), [], False) else shown(default)
+    told = "" if default in (None, (), [], False) else format_default(default)
     return flag, "needed" if one.required else told, getattr(one, "help", None) or ""
 
 

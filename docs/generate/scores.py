@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-FLOOR = 1.0
+MIN_MARGIN = 1.0
 """Points of accuracy below which no lead is told apart, however many seeds agree."""
-UNKNOWN = 2.0
+UNKNOWN_MARGIN = 2.0
 """Points within which single values are not told apart where the number of test samples is not known."""
 CONFIDENCE = 0.95
 TEST_SHARE = {"cifar10": 1 / 6, "cifar100": 1 / 6, "mnist": 1 / 7, "fashion-mnist": 1 / 7}
@@ -32,6 +32,8 @@ class Score:
         """The mean over seeds."""
         return float(np.mean(list(self.by_seed.values())))
 
+
+CELL_FILES = {"small": "papers.csv", "full": "full.csv"}
 
 Scores = dict[str, dict[str, Score]]
 """For each place (a column of a table, a task of a suite) what each contender got there."""
@@ -53,14 +55,14 @@ def margins(pairs: Sequence[tuple[Score, Score]]) -> list[float]:
 
     pooled = sum(float(np.var(each)) * len(each) for each in differences if len(each) > 1) / freedom
     factor = float(t.ppf((1 + CONFIDENCE) / 2, freedom))
-    return [max(FLOOR, factor * math.sqrt(pooled / max(1, len(each)))) for each in differences]
+    return [max(MIN_MARGIN, factor * math.sqrt(pooled / max(1, len(each)))) for each in differences]
 
 
 def _by_samples(a: Score, b: Score) -> float:
     if not (a.tested and b.tested):
-        return UNKNOWN
+        return UNKNOWN_MARGIN
     variance = sum((one.mean / 100) * (1 - one.mean / 100) / one.tested for one in (a, b))
-    return max(FLOOR, 200 * math.sqrt(max(0.0, variance)))
+    return max(MIN_MARGIN, 200 * math.sqrt(max(0.0, variance)))
 
 
 def read_scores(test: Mapping[str, Any], results: Path) -> Scores:
@@ -79,8 +81,9 @@ def _of_recipe(test: Mapping[str, Any], results: Path) -> Scores:
     from potluck.recipes.recipe import NO_CELL, find_recipe
     from potluck.recipes.store import read_cells, stored_table
 
-    recipe, cells = find_recipe(test["recipe"]), read_cells(results / "papers.csv")
-    table = stored_table(recipe, "small", cells)
+    scale = test.get("scale", "small")
+    recipe, cells = find_recipe(test["recipe"]), read_cells(results / CELL_FILES[scale])
+    table = stored_table(recipe, scale, cells)
     wanted = test.get("columns") or [n for n in recipe.columns if recipe.columns[n].measure == "best"]
     found: Scores = {}
     for name in wanted:
@@ -126,7 +129,7 @@ def samples_tested(experiment: Any) -> int:
 
 def _of_suite(test: Mapping[str, Any], results: Path) -> Scores:
     """Rows of a suite: accuracy in per cent, or what `value` names."""
-    from potluck.benchmark.store import Results
+    from potluck.suites.store import Results
 
     stored = Results.read(results, test["suite"])
     rows = [row for row in stored.rows if row.task in test.get("tasks", [row.task])]
@@ -192,7 +195,7 @@ def _of_trials(test: Mapping[str, Any], results: Path) -> Scores:
 
     With `beside` another method's best trial is among them, under its name.
     """
-    from potluck.benchmark.store import Results
+    from potluck.suites.store import Results
 
     found: dict[str, dict[str, float]] = {}
     for trial in Results.read(results, test["trials"]).trials:
@@ -206,7 +209,7 @@ def _of_trials(test: Mapping[str, Any], results: Path) -> Scores:
 
 def client_shares(test: Mapping[str, Any], results: Path) -> dict[str, tuple[int, int]]:
     """On each task, how many clients (over all seeds) end better off with one method than with another, and of how many."""
-    from potluck.benchmark.store import Results
+    from potluck.suites.store import Results
 
     stored = Results.read(results, test["suite"])
     ends = {

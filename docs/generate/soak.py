@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from generate.text import code, table, with_block
+from generate.text import code, replace_block, table
 
 RESULTS = Path(__file__).parents[2] / "results" / "soak.json"
 NAME = "soak"
@@ -19,9 +19,9 @@ KINDS = {
 }
 
 
-def renewed(page: str) -> str:
+def update_page(page: str) -> str:
     """The page with the figures of the stored soak."""
-    return with_block(page, NAME, body(json.loads(RESULTS.read_text(encoding="utf-8"))))
+    return replace_block(page, NAME, body(json.loads(RESULTS.read_text(encoding="utf-8"))))
 
 
 def body(soak: dict[str, Any]) -> str:

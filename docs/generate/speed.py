@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from generate.text import with_block
-from potluck.bench.rows import markdown
-from potluck.bench.store import stored_rows
+from benchmarks.rows import markdown
+from benchmarks.store import stored_rows
+from generate.text import replace_block
 
 RESULTS = Path(__file__).parents[2] / "results" / "bench.csv"
 
 
-def renewed(page: str) -> str:
+def update_page(page: str) -> str:
     """The page with the stored rows."""
-    return with_block(page, "bench", markdown(stored_rows(RESULTS)))
+    return replace_block(page, "bench", markdown(stored_rows(RESULTS)))

@@ -24,7 +24,7 @@ def code(value: object) -> str:
     return f"`{value}`"
 
 
-def shown(value: object) -> str:
+def format_default(value: object) -> str:
     """A default as an experiment file would say it."""
     if value is None:
         return "unset"
@@ -35,15 +35,15 @@ def shown(value: object) -> str:
     return code(value) if value != "" else "empty"
 
 
-def block(page: str, name: str) -> str | None:
+def find_block(page: str, name: str) -> str | None:
     """What stands between a page's `<!-- name: made by … -->` and `<!-- end -->`; nothing where there is no such block."""
     found = _pattern(name).search(page)
     return found[2] if found else None
 
 
-def with_block(page: str, name: str, body: str) -> str:
+def replace_block(page: str, name: str, body: str) -> str:
     """The page with another body of that block."""
-    if block(page, name) is None:
+    if find_block(page, name) is None:
         raise ValueError(f"the page has no block <!-- {name}: made by make pages -->")
     return _pattern(name).sub(lambda found: f"{found[1]}\n{body.strip()}\n{found[3]}", page, count=1)
 

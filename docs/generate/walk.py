@@ -15,25 +15,25 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
-from generate.text import code, table, with_block
+from generate.text import code, replace_block, table
 
 SOURCE = Path(__file__).parents[2] / "src" / "potluck"
 COMMAND = ["run", "fedgh", "--rounds", "1", "--engine", "serial", "--out", "run"]
 
 
-def renewed(page: str) -> str:
+def update_page(page: str) -> str:
     """The page with the list as the code has it now."""
-    return with_block(page, "walk", listed(walked()))
+    return replace_block(page, "walk", format_files(trace_files()))
 
 
-def listed(files: list[str]) -> str:
+def format_files(files: list[str]) -> str:
     """One line per file, in the order in which a run comes to it, with what the file says of itself."""
     return table(
         ("", "file", "what it is"), [(n, code(file), _about(file)) for n, file in enumerate(files, 1)], (0,)
     )
 
 
-def walked() -> list[str]:
+def trace_files() -> list[str]:
     """The files on the way, in order, found out by a process that goes it."""
     with tempfile.TemporaryDirectory() as folder:
         places = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}

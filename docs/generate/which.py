@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from generate.text import table, with_block
+from generate.text import replace_block, table
 
 MARKS = ("same architecture", "nested width", "nested depth", "stages")
 FEATURES = ("equal feature size", "shared small model of the clients' feature size")
@@ -16,9 +16,9 @@ SHARED = (
 )
 
 
-def renewed(page: str) -> str:
+def update_page(page: str) -> str:
     """The page with its table as the code has it now."""
-    return with_block(page, "methods", methods())
+    return replace_block(page, "methods", methods())
 
 
 def methods() -> str:
@@ -53,7 +53,7 @@ def _row(name: str) -> tuple[object, ...]:
         "yes" if "identical heads" in asked else "",
         "yes" if asked & set(SHARED) else "",
         "yes" if "public data" in asked else "",
-        cls.averages or "nothing",
+        cls.supports.robust or "nothing",
         down,
         up,
     )

@@ -1,4 +1,4 @@
-"""Federated learning where everyone brings their own model.
+"""Federated learning where every client brings its own model.
 
     import potluck
     run = potluck.run("fedgh", data="cifar10", partition=potluck.pathological(2), models="cnn5", rounds=100)
@@ -29,28 +29,42 @@ _PLACES = {
         "Federation",
         "Member",
     ),
-    "potluck.federation.own": ("federate",),
+    "potluck.federation.members": ("federate",),
     "potluck.loop.callbacks": (
         "Callback",
         "End",
         "Step",
     ),
-    "potluck.core": (
+    "potluck.method": (
+        "Architecture",
         "Client",
         "ClientInfo",
         "ClientModel",
         "Context",
+        "Counts",
+        "EmptyPayload",
+        "FitResult",
+        "Integers",
+        "Labels",
+        "Like",
         "Method",
         "Need",
-        "Nothing",
+        "PaperAccounting",
         "Payload",
+        "PayloadError",
         "PotluckError",
+        "Predictor",
+        "Range",
+        "Samples",
         "Shape",
+        "Supports",
         "Task",
         "Tensors",
         "Training",
         "Update",
+        "load_tensors",
         "setting",
+        "tensors_of",
     ),
     "potluck.data": (
         "Partition",
@@ -76,23 +90,6 @@ __all__ = sorted([*_HOMES, "kit"])
 if TYPE_CHECKING:
     from potluck import kit
     from potluck.api import run
-    from potluck.core import (
-        Client,
-        ClientInfo,
-        ClientModel,
-        Context,
-        Method,
-        Need,
-        Nothing,
-        Payload,
-        PotluckError,
-        Shape,
-        Task,
-        Tensors,
-        Training,
-        Update,
-        setting,
-    )
     from potluck.data import (
         Partition,
         contiguous,
@@ -107,8 +104,39 @@ if TYPE_CHECKING:
     )
     from potluck.experiment import Experiment
     from potluck.federation.federation import Federation, Member
-    from potluck.federation.own import federate
+    from potluck.federation.members import federate
     from potluck.loop.callbacks import Callback, End, Step
+    from potluck.method import (
+        Architecture,
+        Client,
+        ClientInfo,
+        ClientModel,
+        Context,
+        Counts,
+        EmptyPayload,
+        FitResult,
+        Integers,
+        Labels,
+        Like,
+        Method,
+        Need,
+        PaperAccounting,
+        Payload,
+        PayloadError,
+        PotluckError,
+        Predictor,
+        Range,
+        Samples,
+        Shape,
+        Supports,
+        Task,
+        Tensors,
+        Training,
+        Update,
+        load_tensors,
+        setting,
+        tensors_of,
+    )
     from potluck.models import build_model, split
     from potluck.runs.export import export_client, load_model
     from potluck.runs.read import read_run, read_runs

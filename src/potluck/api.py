@@ -1,4 +1,4 @@
-"""Running experiments: the few lines behind `potluck run` and `potluck.run(...)`, on whichever engine."""
+"""Run experiments: `potluck.run(...)`, and the call behind every command that trains."""
 
 from __future__ import annotations
 
@@ -10,17 +10,26 @@ from typing import Any
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method
 from potluck.data import Data, Partition, as_data, has_short_form
-from potluck.experiment import SHORT_FORMS, Experiment, dotted, parse_experiment, put, read_experiment
-from potluck.experiment.objects import chosen, fill
+from potluck.experiment import (
+    SHORT_FORMS,
+    Experiment,
+    flat_settings,
+    parse_experiment,
+    put_setting,
+    read_target,
+)
+from potluck.experiment.objects import changed_settings
 from potluck.federation.federation import Federation
 from potluck.federation.population import ModelSource
 from potluck.loop.callbacks import Callback
-from potluck.loop.worker import give_back_memory
 from potluck.runs import folder
+from potluck.runs.engine import recorded_engine
+from potluck.runs.plan import Parts
 from potluck.runs.read import read_run
-from potluck.runs.resolve import Parts, resolve
+from potluck.runs.resolve import resolve
 from potluck.runs.run import Run
-from potluck.runs.train import run_resolved
+from potluck.runs.train import run_plan
+from potluck.worker.memory import release_free_memory
 
 
 def run(
@@ -35,10 +44,8 @@ def run(
     participation: float | None = None,
     seed: int | None = None,
     engine: str | Mapping[str, Any] | None = None,
-    workers: int | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    checkpoint_every: int | None = None,
     federation: Federation | None = None,
     state: Any = None,
     callbacks: Sequence[Callback] = (),
@@ -47,24 +54,28 @@ def run(
 ) -> Run:
     """Run a method, an experiment file or an experiment, and return the finished run.
 
-    `what` is a method's name, a method object, an experiment file or an experiment. Every other setting is reached by
-    its section: `method={"server_lr": 0.1}`, `training={"lr": 0.1}`, `engine={"name": "serial", "device": "cuda"}`.
-    `data` may be tensors `(x, y)` or a torch data set, `partition` a rule of your own, `models` a list of modules or
-    factories, `federation` a population of your own (see `potluck.federate`), `state` the server's state to begin with
-    (`step.state` of another run, say). What is an object says itself how it is:
-    a setting that contradicts it, or that it leaves nothing to act on, is refused.
+    `what` is a method's name, a method object, an experiment file or an experiment. Every other setting is given by
+    its section: `method={"server_lr": 0.1}`, `engine={"name": "serial", "device": "cuda"}`, or by the name of its flag:
+    `lr=0.1`, `workers=2`, `checkpoint_every=5`.
+    `data` may be tensors `(x, y)` or a torch data set, `partition` your own rule, `models` a list of modules or
+    factories, `federation` your own population (see `potluck.federate`), `state` the initial state of the server
+    (`step.state` of another run, for example). An object determines its settings: a setting that contradicts it, or
+    that has no effect on it, is an error.
     """
-    named = {name: value for name, value in locals().items() if name in SHORT_FORMS}
     if "method" in sections and not isinstance(sections["method"], Mapping):
         what = sections.pop("method")
-    values, given, method = _start(what)
+    given = {"data": data, "partition": partition, "models": models, "engine": engine}
+    given |= {"clients": clients, "rounds": rounds, "participation": participation, "seed": seed, **sections}
+    method = what if isinstance(what, Method) else None
     parts = Parts(method, _own_data(data), _own_rule(partition), _own_models(models), federation, state)
-    asked = _asked({**named, **sections}, parts)
-    for name, value in asked.items():
-        put(values, name.split("."), value)
+    values, asked = _nested_values(what)
+    for name, value in _settings(given, parts).items():
+        put_setting(values, name.split("."), value)
+        asked[name] = value
     finished = execute(
-        fill(parse_experiment(values), {**given, **asked}, parts.facts()),
+        parse_experiment(values),
         parts,
+        asked=asked,
         out=None if out is None else Path(out),
         resume=resume,
         callbacks=callbacks,
@@ -77,61 +88,52 @@ def execute(
     experiment: Experiment,
     parts: Parts = Parts(),
     *,
+    asked: Mapping[str, Any] | None = None,
     out: Path | None = None,
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
     track: Sequence[str] = (),
     command: str = "",
 ) -> Run:
-    """Check everything, then train here, or have it done on a Flower server."""
+    """Resolve an experiment and train it, in this process or on a Flower server; `asked`: see `resolve`."""
     if experiment.engine.name == "flower" or experiment.engine.simulation:
-        return _on_flower(experiment, parts, out, resume, callbacks, track, command)
-    resolved = resolve(experiment, parts)
+        if parts != Parts():
+            raise PotluckError(
+                "engine.name = 'flower' works with names, not with Python objects: nodes are other processes; "
+                "write the method as module:Class, or set up data and models with potluck node init."
+            )
+        if track:
+            raise PotluckError("--track is not supported with engine.name = 'flower'; use serial or pool.")
+        return _run_on_flower(experiment, out, callbacks, command, resume=resume)
+    plan = resolve(experiment, parts, asked=asked, recorded=recorded_engine(out))
     trackers: Sequence[Any] = ()
     if track:
         from potluck.trackers import find_trackers
 
         trackers = find_trackers(track)
     try:
-        return run_resolved(
-            resolved, out=out, resume=resume, callbacks=callbacks, trackers=trackers, command=command
-        )
+        return run_plan(plan, out=out, resume=resume, callbacks=callbacks, trackers=trackers, command=command)
     finally:
-        del resolved  # clients, models and data: what is to be given back
-        give_back_memory()
+        del plan  # clients, models and data, before memory is returned
+        release_free_memory()
 
 
-def _on_flower(
-    experiment: Experiment,
-    parts: Parts,
-    out: Path | None,
-    resume: bool,
-    callbacks: Sequence[Callback],
-    track: Sequence[str],
-    command: str,
+def _run_on_flower(
+    experiment: Experiment, out: Path | None, callbacks: Sequence[Callback], command: str, *, resume: bool
 ) -> Run:
-    """A run whose loop is in a Flower server's process; its folder is on this machine."""
-    from potluck.flower.deploy.simulation import check_simulation
-    from potluck.flower.deploy.submit import run_on_flower
+    """Run the loop in the process of a Flower server; the run's folder is on this machine."""
+    from potluck.flower.deploy.submit import check_simulation, run_on_flower
 
     if experiment.engine.simulation:
         check_simulation(experiment)
-    if parts != Parts():
-        raise PotluckError(
-            "engine.name = 'flower' works with names, not with Python objects: nodes are other processes; "
-            "write the method as module:Class, or bring data and models with potluck node init."
-        )
-    if track:
-        raise PotluckError("--track works on the serial and pool engines; a Flower run has its folder.")
-    if experiment.engine.ca:  # the run's file has to hold from whichever folder it is resumed
-        experiment = experiment.changed({"engine.ca": str(Path(experiment.engine.ca).resolve())})
-    what = "own-nodes" if experiment.engine.nodes else experiment.data.name
-    name = experiment.method.name.split(":")[-1].lower()
-    with folder.chosen_folder(out, f"{name}-{what}-seed{experiment.seed}") as path:
+    if experiment.engine.ca:  # a relative path would be wrong when the run is resumed from another folder
+        experiment = experiment.with_settings({"engine.ca": str(Path(experiment.engine.ca).resolve())})
+    data = "own-nodes" if experiment.engine.nodes else experiment.data.name
+    with folder.run_folder(out, folder.run_label(experiment, data)) as path:
         was_finished = resume and (path / folder.SUMMARY).exists()
         if was_finished and read_run(path).summary.get("rounds") != experiment.schedule.rounds:
             raise PotluckError(
-                f"The run in {str(path)!r} has ended, and its nodes with it, so schedule.rounds cannot change; "
+                f"The run in {str(path)!r} and its nodes have ended, so schedule.rounds cannot change; "
                 "choose another folder."
             )
         if not was_finished:
@@ -139,37 +141,31 @@ def _on_flower(
     return read_run(path, was_finished=was_finished)
 
 
-# -- Python objects as parts of an experiment -------------------------------------------------------------------
-
-Start = tuple[dict[str, Any], dict[str, Any], Method[Any, Any, Any] | None]
+# -- arguments of `run` as settings and parts -----------------------------------------------------------------------
 
 
-def _start(what: Any) -> Start:
-    """Nested values to begin with, those of them that somebody chose, and the method if it is an object."""
+def _nested_values(what: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the nested values of an experiment, and those of them that the user gave, by dotted names."""
     if isinstance(what, Experiment):
-        return what.model_dump(exclude_none=True), chosen(what), None
+        return what.model_dump(exclude_none=True), changed_settings(what)
     if isinstance(what, Method):
         name = type(what).name
         if not type(what).__module__.startswith("potluck.methods."):
             name = f"{type(what).__module__}:{type(what).__qualname__}"
-        return {"method": {"name": name}}, {}, what
-    if isinstance(what, Mapping):
-        return dict(what), dotted(what), None
-    if str(what).endswith(".toml"):
-        values = read_experiment(Path(what))
-        return values, dotted(values), None
-    return {"method": {"name": str(what)}}, {}, None
+        return {"method": {"name": name}}, {}
+    values = dict(what) if isinstance(what, Mapping) else read_target(str(what))
+    return values, {name: value for name, value in flat_settings(values).items() if name != "method.name"}
 
 
-def _asked(arguments: Mapping[str, Any], parts: Parts) -> dict[str, Any]:
-    """Settings by dotted names out of arguments: short forms, and sections as tables; objects are not among them."""
-    asked: dict[str, Any] = {}
+def _settings(arguments: Mapping[str, Any], parts: Parts) -> dict[str, Any]:
+    """Return the settings among arguments by dotted names: flags' names, and sections as tables, without objects."""
+    settings: dict[str, Any] = {}
     for name, value in arguments.items():
         if isinstance(value, Mapping):
-            asked |= dotted({name: value})
+            settings |= flat_settings({name: value})
         elif value is not None and name not in parts.given():
-            asked[SHORT_FORMS.get(name, name)] = str(value) if isinstance(value, Partition) else value
-    return asked
+            settings[SHORT_FORMS.get(name, name)] = str(value) if isinstance(value, Partition) else value
+    return settings
 
 
 def _own_data(data: Any) -> Data | None:
@@ -177,11 +173,11 @@ def _own_data(data: Any) -> Data | None:
 
 
 def _own_rule(partition: Any) -> Partition | None:
-    """A rule that no text can stand for."""
+    """Return a rule that cannot be written as text."""
     return partition if isinstance(partition, Partition) and not has_short_form(partition) else None
 
 
 def _own_models(models: Any) -> list[ModelSource] | None:
-    if models is None or isinstance(models, str | Mapping) or all(isinstance(one, str) for one in models):
+    if models is None or isinstance(models, str | Mapping) or all(isinstance(model, str) for model in models):
         return None
     return list(models)

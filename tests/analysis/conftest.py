@@ -9,7 +9,7 @@ import pytest
 
 from potluck.runs.read import read_run
 from potluck.runs.run import Run
-from synthetic_runs import make_run
+from support.synthetic_runs import make_run
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import potluck
-from potluck.analysis.classes import calibration, class_accuracy, confusion_matrix
+from potluck.analysis.clients import calibration, class_accuracy, confusion_matrix
 from potluck.core.errors import PotluckError
 from potluck.runs.read import read_run
-from tiny import tiny
+from support.tiny import tiny
 
 EMPTY = [0, 0, 0.0]
 

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from potluck.analysis.columns import COLUMNS, all_columns, best_rows, check_columns
+from potluck.analysis.columns import COLUMNS, best_rows, check_columns, selected_columns
 from potluck.analysis.comparison import compare
 from potluck.analysis.groups import differing_settings, group_runs
-from potluck.analysis.latex import to_latex
-from potluck.analysis.tables import print_comparison, to_csv, to_markdown
+from potluck.analysis.tables import print_comparison, to_csv, to_latex, to_markdown
 from potluck.core.errors import PotluckError
 from potluck.runs.run import Run
 
@@ -42,7 +41,7 @@ def test_labels_name_sections_and_spell_lists_out(run_of: Maker) -> None:
 
 def test_simulated_time_to_a_target_is_shown_where_there_was_a_clock(run_of: Maker) -> None:
     def titles(**options: Any) -> list[str]:
-        return [column.title for column in all_columns(compare([run_of(**options)], target=0.5))]
+        return [column.title for column in selected_columns(compare([run_of(**options)], target=0.5))]
 
     assert "simulated s to 50%" in titles()
     assert "simulated s to 50%" not in titles(virtual=False)
@@ -128,9 +127,11 @@ def test_a_method_that_brought_other_models_is_noted(run_of: Maker) -> None:
         run_of(method="c", level=0.6),
     ]
     found = compare(runs, target=0.4)
-    note = "† Set apart from a, neither tested nor best, since their clients have other models: b."
+    note = (
+        "† Not comparable with a, neither tested nor marked best, since their clients have other models: b."
+    )
     assert note in found.notes
-    assert [row.shown for row in found.rows] == ["a", "c", "b †"]
+    assert [row.display_label for row in found.rows] == ["a", "c", "b †"]
     apart = found.rows[2]
     assert (apart.test.p, apart.test.note) == (None, "their clients have other models")
     assert math.isnan(apart.speed_up)
@@ -159,7 +160,7 @@ def test_fair_comparison_has_no_notes(run_of: Maker) -> None:
 
 def test_unfinished_run_alone_still_has_a_row(run_of: Maker) -> None:
     row = compare([run_of(finished=False)], target=0.5).rows[0]
-    assert row.counted == 1
+    assert row.run_count == 1
     assert 0.5 < row.accuracy < 0.9
     assert row.floats_up == 1010  # worked out from the rounds
 

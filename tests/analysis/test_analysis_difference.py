@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from potluck.analysis.accounting import ledger, ledger_cells, ledger_table
-from potluck.analysis.difference import architecture_means, client_differences
-from potluck.analysis.sweep import sweep
+from potluck.analysis.clients import architecture_means, client_differences
+from potluck.analysis.cost import traffic_cells, traffic_rows, traffic_table
+from potluck.analysis.groups import sweep
 from potluck.core.errors import PotluckError
 from potluck.runs.run import Run
 
@@ -68,24 +68,24 @@ def test_named_sets_of_architectures(run_of: Maker) -> None:
 
 
 def test_ledger_per_client_round_and_total(run_of: Maker) -> None:
-    row = ledger([run_of(clients=10, rounds=20)])[0]
+    row = traffic_rows([run_of(clients=10, rounds=20)])[0]
     assert (row.floats_up, row.floats_down) == (1010, 5010)
     assert row.bytes_up == 4 * 1010 + 64
     assert row.total_bytes_up == 200 * (4 * 1010 + 64)
     assert math.isnan(row.paper_bytes)
-    assert "paper's KiB" not in ledger_cells([row])[0]
+    assert "paper's KiB" not in traffic_cells([row])[0]
 
 
 def test_papers_own_count_reproduces_its_table(run_of: Maker) -> None:
     """FedGH on ten classes: header without bias down, two class means with labels up, KB of 1024 B: 23.45."""
     paper = {"up": 2 * 501, "down": 5000, "note": "header without bias"}
-    rows = ledger([run_of(summary={"paper_accounting": paper}), run_of(method="other")])
-    headings, cells = ledger_cells(rows)
+    rows = traffic_rows([run_of(summary={"paper_accounting": paper}), run_of(method="other")])
+    headings, cells = traffic_cells(rows)
     column = headings.index("paper's KiB")
     assert cells[0][column : column + 2] == ["23.45", "header without bias"]
     assert cells[1][column] == "–"
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(ledger_table(rows))
+    console.print(traffic_table(rows))
     assert "23.45" in console.export_text()
 
 

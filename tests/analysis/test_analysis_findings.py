@@ -1,4 +1,4 @@
-"""The sentences say what the numbers and the tests carry, and nothing more."""
+"""Check the sentences that summarise a comparison."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from potluck.analysis.comparison import compare
 from potluck.analysis.findings import findings
 from potluck.runs.read import read_run
-from synthetic_runs import make_run
+from support.synthetic_runs import make_run
 
 
-def told(folder: Path, clients: int = 20, **levels: float) -> list[str]:
-    """The sentences on made-up methods that end near these accuracies."""
+def sentences(folder: Path, clients: int = 20, **levels: float) -> list[str]:
+    """Return the sentences on synthetic methods that end near these accuracies."""
     runs = [
         make_run(
             folder,
@@ -29,7 +29,7 @@ def told(folder: Path, clients: int = 20, **levels: float) -> list[str]:
 
 
 def exact(folder: Path, **clients: list[float]) -> list[str]:
-    """The sentences on methods whose clients end at just these accuracies."""
+    """Return the sentences on methods whose clients end at exactly these accuracies."""
     runs = []
     for name, values in clients.items():
         facts = {"client_accuracy": values, "final_accuracy": sum(values) / len(values)}
@@ -38,13 +38,13 @@ def exact(folder: Path, **clients: list[float]) -> list[str]:
 
 
 def test_a_clear_win_and_a_clear_loss(tmp_path: Path):
-    first, second, third = told(tmp_path, a=0.9, standalone=0.6, b=0.3)
+    first, second, third = sentences(tmp_path, a=0.9, standalone=0.6, b=0.3)
     assert first.startswith("a ends highest, at ")
     assert (
         "points above standalone (Wilcoxon signed-rank over clients, 20 pairs, p <0.0001, corrected" in first
     )
-    assert second.startswith("Ahead of standalone beyond chance: a (+")
-    assert "; behind it beyond chance: b (−" in second
+    assert second.startswith("Significantly above standalone: a (+")
+    assert "; significantly below standalone: b (−" in second
     assert third.startswith("a sent ")
 
 
@@ -72,13 +72,13 @@ def test_holms_correction_is_applied_to_many(tmp_path: Path):
 
 def test_what_cannot_be_tested_is_said(tmp_path: Path):
     first, second, _ = exact(tmp_path, standalone=[0.5, 0.5], a=[0.6, 0.6], b=[0.4, 0.7])
-    assert "no test can say whether that is chance (only 2 of 2 pairs differ, 6 are needed)" in first
+    assert "untested, so that may be chance (only 2 of 2 pairs differ, 6 are needed)" in first
     assert second == "2 of 2 methods lie above standalone; none could be tested."
 
 
 def test_ties_are_named(tmp_path: Path):
     (first, *_) = exact(tmp_path, standalone=[0.5] * 3, a=[0.6] * 3, b=[0.6] * 3)
-    assert first == "a and b end highest, level at 60.00 %."
+    assert first == "a and b end highest, equal at 60.00 %."
     (all_equal, *_) = exact(tmp_path / "x", a=[0.6] * 3, b=[0.6] * 3)
     assert all_equal == "All 2 methods end at 60.00 %."
 
@@ -99,7 +99,7 @@ def test_who_comes_close_for_less(tmp_path: Path, cheap: int, says: str):
 
 
 def test_one_method_alone(tmp_path: Path):
-    (only,) = told(tmp_path, clients=5, fedgh=0.8)
+    (only,) = sentences(tmp_path, clients=5, fedgh=0.8)
     assert only.startswith("fedgh ended at ")
     assert "after 20 rounds, the mean of 5 clients, " in only
 
@@ -112,4 +112,4 @@ def test_before_the_first_evaluation(tmp_path: Path):
 
 def test_runs_that_have_not_ended_are_no_results(tmp_path: Path):
     runs = [make_run(tmp_path, method="a"), make_run(tmp_path, method="b", finished=False)]
-    assert findings(compare(map(read_run, runs)))[0] == "Not ended yet: b; this is where the methods stand."
+    assert findings(compare(map(read_run, runs)))[0] == "Unfinished: b; the results are preliminary."

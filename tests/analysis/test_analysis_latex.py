@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from potluck.analysis.comparison import compare
-from potluck.analysis.latex import to_latex
+from potluck.analysis.tables import to_latex
 from potluck.runs.read import read_run
-from synthetic_runs import make_run
+from support.synthetic_runs import make_run
 
 
 def lines(folder: Path, columns: tuple[str, ...], **clients: list[float]) -> dict[str, str]:

@@ -11,15 +11,14 @@ import pytest
 import torch
 
 import potluck
-from kept_runs import kept_run
-from potluck.analysis.leak import Leak, find_leaks
-from potluck.analysis.leak.classes import class_scores, told_shares
-from potluck.analysis.leak.members import auc_and_rate, rate_by_chance
+from potluck.analysis.leak import LeakScore, find_leaks
+from potluck.analysis.leak.inference import auc_and_tpr, chance_tpr, infer_class_shares, score_class_shares
 from potluck.core.errors import PotluckError
 from potluck.kit import Head
 from potluck.methods.fedgen import HeadAndCounts, HeadAndGenerator
 from potluck.methods.fedproto import Prototypes
-from potluck.runs.answers import Kept, read_answers
+from potluck.runs.answers import KeptAnswer, read_answers
+from support.kept_runs import kept_run
 
 
 def head(*bias: float) -> Head:
@@ -28,19 +27,19 @@ def head(*bias: float) -> Head:
 
 def test_a_head_tells_by_what_grew_in_its_bias():
     kept = [
-        Kept(0, 0, head(1.0, 1.0, 1.0), head(4.0, 2.0, 0.0)),
-        Kept(0, 1, head(0.0, 0.0, 0.0), head(3.0, 1.0, -9.0)),
+        KeptAnswer(0, 0, head(1.0, 1.0, 1.0), head(4.0, 2.0, 0.0)),
+        KeptAnswer(0, 1, head(0.0, 0.0, 0.0), head(3.0, 1.0, -9.0)),
     ]
-    found = told_shares(kept, 3)
+    found = infer_class_shares(kept, 3)
     assert found is not None
     assert found[0].tolist() == [0.75, 0.25, 0.0]  # mean growth 3, 1 and −5
 
 
 def test_labels_and_counts_are_told_plainly():
     rows, labels = torch.zeros(2, 4), torch.tensor([0, 2])
-    alike = told_shares([Kept(0, 0, Prototypes(rows, labels), Prototypes(rows, labels))], 3)
+    alike = infer_class_shares([KeptAnswer(0, 0, Prototypes(rows, labels), Prototypes(rows, labels))], 3)
     counted = Prototypes(rows, labels, torch.tensor([3, 1]))
-    exact = told_shares([Kept(0, 0, counted, counted)], 3)
+    exact = infer_class_shares([KeptAnswer(0, 0, counted, counted)], 3)
     assert alike is not None
     assert exact is not None
     assert alike[0].tolist() == [0.5, 0.0, 0.5]
@@ -48,7 +47,7 @@ def test_labels_and_counts_are_told_plainly():
     once = HeadAndCounts(head(0.0, 0.0).weights, torch.tensor([9, 1]))
     later = HeadAndCounts(head(0.0, 5.0).weights)
     got = HeadAndGenerator(head(0.0, 0.0).weights)
-    told = told_shares([Kept(0, 0, got, once), Kept(0, 1, got, later)], 2)
+    told = infer_class_shares([KeptAnswer(0, 0, got, once), KeptAnswer(0, 1, got, later)], 2)
     assert told is not None
     assert told[0].tolist() == [0.9, 0.1]  # it was said in the first round
 
@@ -56,31 +55,31 @@ def test_labels_and_counts_are_told_plainly():
 def test_scores_stand_beside_what_chance_would_give():
     counts = np.array([[10, 0], [5, 5], [0, 10]])
     exact = {0: np.array([1.0, 0.0]), 1: np.array([0.5, 0.5]), 2: np.array([0.0, 1.0])}
-    scores = class_scores(exact, counts)
+    scores = score_class_shares(exact, counts)
     assert scores["held"] == (1.0, pytest.approx(4 / 6))  # four of six pairs are held: always say yes
     assert scores["proportions"] == (1.0, pytest.approx((0.5 + 1.0 + 0.5) / 3))
-    blind = class_scores(dict.fromkeys(range(3), np.array([0.5, 0.5])), counts)
+    blind = score_class_shares(dict.fromkeys(range(3), np.array([0.5, 0.5])), counts)
     assert blind["held"][0] == blind["held"][1]
     assert blind["proportions"][0] == pytest.approx(blind["proportions"][1])
 
 
 def test_areas_and_rates_by_hand():
-    assert auc_and_rate(np.array([3.0, 4.0]), np.array([1.0, 2.0])) == (1.0, 1.0)
-    assert auc_and_rate(np.array([1.0, 4.0]), np.array([2.0, 3.0])) == (0.5, 0.5)  # 4 is above all, 1 below
-    assert auc_and_rate(np.array([2.0, 2.0]), np.array([2.0, 2.0])) == (0.5, 0.0)
-    assert auc_and_rate(np.array([np.nan, 4.0]), np.array([2.0, 3.0]))[0] == 0.5
+    assert auc_and_tpr(np.array([3.0, 4.0]), np.array([1.0, 2.0])) == (1.0, 1.0)
+    assert auc_and_tpr(np.array([1.0, 4.0]), np.array([2.0, 3.0])) == (0.5, 0.5)  # 4 is above all, 1 below
+    assert auc_and_tpr(np.array([2.0, 2.0]), np.array([2.0, 2.0])) == (0.5, 0.0)
+    assert auc_and_tpr(np.array([np.nan, 4.0]), np.array([2.0, 3.0]))[0] == 0.5
 
 
 def test_the_rate_by_chance_knows_how_few_samples_it_rests_on():
     """The share of members above the highest of n equal others is 1 / (n + 1), not one hundredth."""
-    assert [rate_by_chance(n) for n in (1, 19, 99)] == [0.5, 0.05, 0.01]
-    assert [rate_by_chance(n) for n in (100, 299)] == [pytest.approx(2 / 101), pytest.approx(3 / 300)]
+    assert [chance_tpr(n) for n in (1, 19, 99)] == [0.5, 0.05, 0.01]
+    assert [chance_tpr(n) for n in (100, 299)] == [pytest.approx(2 / 101), pytest.approx(3 / 300)]
     rng = np.random.default_rng(0)
-    drawn = [auc_and_rate(rng.normal(size=40), rng.normal(size=19))[1] for _ in range(400)]
+    drawn = [auc_and_tpr(rng.normal(size=40), rng.normal(size=19))[1] for _ in range(400)]
     assert np.mean(drawn) == pytest.approx(0.05, abs=0.015)
 
 
-def kept(tmp_path: Path, method: str, **more: Any) -> dict[str, Leak]:
+def kept(tmp_path: Path, method: str, **more: Any) -> dict[str, LeakScore]:
     return {leak.question: leak for leak in find_leaks(kept_run(tmp_path, method, **more)).scores}
 
 
@@ -144,5 +143,5 @@ def test_the_command_says_what_it_left_out(potluck: Any):
 def test_a_run_without_answers_is_told_how_to_keep_them(tmp_path: Path):
     run = potluck.run("fedgh", data={"limit": 100}, clients=2, rounds=1, models="small-mlp", engine="serial",
                       out=tmp_path / "run")  # fmt: skip
-    with pytest.raises(PotluckError, match="has kept no answers; repeat the run with --keep-answers"):
+    with pytest.raises(PotluckError, match="has no stored answers; repeat the run with --keep-answers"):
         find_leaks(run.path)

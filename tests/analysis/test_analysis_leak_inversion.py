@@ -11,19 +11,25 @@ import torch
 from torch import Tensor
 
 import potluck
-from kept_runs import kept_run
-from potluck.analysis.leak import Findings, find_leaks, read_shown
-from potluck.analysis.leak.decoder import learn_decoder
-from potluck.analysis.leak.finding import Shown
-from potluck.analysis.leak.invert import WITH, Case, judge
-from potluck.analysis.leak.pictures import Shades, are_pictures, psnr, ssim
-from potluck.analysis.leak.seen import head_vectors
+from potluck.analysis.leak import LeakFindings, find_leaks, read_pictures
+from potluck.analysis.leak.inversion import (
+    WITH_EXTRACTOR,
+    Case,
+    IntensityRange,
+    fit_decoder,
+    is_image_shape,
+    psnr,
+    score_pictures,
+    ssim,
+)
+from potluck.analysis.leak.observations import Reconstruction, head_vectors
 from potluck.core.random import generator
 from potluck.data import Data
 from potluck.kit import Head
 from potluck.methods.fedproto import Prototypes
-from potluck.runs.answers import Kept
-from potluck.runs.resolve import Parts
+from potluck.runs.answers import KeptAnswer
+from potluck.runs.plan import Parts
+from support.kept_runs import kept_run
 
 
 def grey(value: float) -> Tensor:
@@ -54,13 +60,13 @@ def test_shades_put_every_channel_between_black_and_white():
     x = torch.stack([grey(-2.0), grey(2.0)]).expand(2, 3, 8, 8).clone()
     x[:, 1] *= 10
     x[:, 2] = 7.0
-    found = Shades.of(x)
+    found = IntensityRange.of(x)
     assert found.pictures(x)[1, :2].unique().tolist() == [1.0]
     assert found.pictures(x)[:, 2].unique().tolist() == [0.0]  # a channel that says nothing
     assert found.pictures(torch.zeros(1, 3, 8, 8))[0, 0, 0, 0] == 0.5
     assert found.pictures(x + 99).max() == 1.0
-    assert are_pictures((3, 32, 32), None)
-    assert not any(are_pictures(shape, words) for shape, words in (((6, 128), None), ((1, 8, 8), 50)))
+    assert is_image_shape((3, 32, 32), None)
+    assert not any(is_image_shape(shape, words) for shape, words in (((6, 128), None), ((1, 8, 8), 50)))
 
 
 def test_a_decoder_recovers_samples_and_means_of_a_linear_extractor():
@@ -72,7 +78,7 @@ def test_a_decoder_recovers_samples_and_means_of_a_linear_extractor():
     def extractor(x: Tensor) -> Tensor:
         return x.flatten(1) @ shuffled + 3
 
-    decode = learn_decoder(extractor(known), known, labels, 2)
+    decode = fit_decoder(extractor(known), known, labels, 2)
     single = decode(extractor(mine), torch.tensor([0, 1, 0, 1, 0]))
     assert float((single - mine).abs().max()) < 1 / 255  # no shade is wrong
     mean = decode(extractor(mine).mean(0, keepdim=True), torch.tensor([1]))
@@ -81,7 +87,7 @@ def test_a_decoder_recovers_samples_and_means_of_a_linear_extractor():
 
 def test_a_decoder_without_anything_to_go_by_gives_the_usual_picture():
     known, labels = drawn(60, "blind"), torch.arange(60) % 3
-    decode = learn_decoder(torch.ones(60, 5), known, labels, 4)
+    decode = fit_decoder(torch.ones(60, 5), known, labels, 4)
     found = decode(torch.ones(4, 5), torch.arange(4))
     assert torch.allclose(found[0], known[labels == 0].mean(0))
     assert torch.allclose(found[3], known.mean(0))  # a class of which nothing is known
@@ -91,7 +97,7 @@ def test_a_decoder_of_few_samples_does_not_believe_what_it_has_learned_by_heart(
     """As many features as samples fit any picture; of noise nothing but the mean picture is worth keeping."""
     known, labels = drawn(30, "few"), torch.zeros(30, dtype=torch.int64)
     noise = torch.randn(60, 40, generator=generator("noise"))
-    decode = learn_decoder(noise[:30], known, labels, 1)
+    decode = fit_decoder(noise[:30], known, labels, 1)
     found = decode(noise[30:], labels)
     assert float((found - known.mean(0)).square().mean()) < 0.1 * float(
         (known - known.mean(0)).square().mean()
@@ -100,7 +106,7 @@ def test_a_decoder_of_few_samples_does_not_believe_what_it_has_learned_by_heart(
 
 def test_a_vector_that_is_far_from_its_class_is_believed_as_far_as_samples_go():
     known, labels = drawn(50, "far"), torch.zeros(50, dtype=torch.int64)
-    decode = learn_decoder(known.flatten(1), known, labels, 1)
+    decode = fit_decoder(known.flatten(1), known, labels, 1)
     near = known.flatten(1).mean(0)
     way = torch.ones(1, 16)
     assert torch.allclose(decode(near + 1e3 * way, labels[:1]), decode(near + 1e6 * way, labels[:1]))
@@ -114,19 +120,21 @@ def test_a_head_tells_mean_features_by_what_its_weights_and_bias_learned():
     step = {"weight": sums - sums.sum(0) / 3, "bias": counts - counts.sum() / 3}
     before = {"weight": torch.ones(3, 2), "bias": torch.ones(3)}
     after = {name: before[name] + 0.1 * step[name] for name in step}
-    found = head_vectors(Kept(0, 0, Head(before), Head(after)), 3)
+    found = head_vectors(KeptAnswer(0, 0, Head(before), Head(after)), 3)
     assert found is not None
     assert found[1].tolist() == [0]  # one sample of four is less than a third: its bias fell
     assert torch.allclose(found[0], torch.tensor([[2.0, 0.0]]), atol=1e-5)
     means = Prototypes(torch.zeros(1, 2), torch.tensor([0]))
-    assert head_vectors(Kept(0, 0, means, means), 3) is None
+    assert head_vectors(KeptAnswer(0, 0, means, means), 3) is None
 
 
 def test_pictures_stand_beside_what_chance_would_give():
-    one = Case(0, 5, torch.stack([grey(0.5)]), torch.stack([grey(0.9)]), grey(0.4), {WITH: grey(0.49)})
+    one = Case(
+        0, 5, torch.stack([grey(0.5)]), torch.stack([grey(0.9)]), grey(0.4), {WITH_EXTRACTOR: grey(0.49)}
+    )
     two = Case(1, 5, torch.stack([grey(0.2), grey(0.4)]), torch.stack([grey(0.3), grey(0.9)]), grey(0.4),
-               {WITH: grey(0.3)})  # fmt: skip
-    found = {leak.question: leak for leak in judge([one, two], WITH, "by hand")}
+               {WITH_EXTRACTOR: grey(0.3)})  # fmt: skip
+    found = {leak.question: leak for leak in score_pictures([one, two], WITH_EXTRACTOR, "by hand")}
     alone = found["inverted with the extractor, classes of 1: PSNR in dB"]
     assert (alone.score, alone.chance, alone.cases) == (
         pytest.approx(40, abs=1e-3),
@@ -145,13 +153,13 @@ def test_pictures_stand_beside_what_chance_would_give():
 
 
 def test_pictures_are_kept_in_256_shades():
-    shown = Shown(3, 1, 2, {"its mean picture": grey(0.2), WITH: grey(1.0)})
-    back = read_shown(shown.stored())
+    shown = Reconstruction(3, 1, 2, {"its mean picture": grey(0.2), WITH_EXTRACTOR: grey(1.0)})
+    back = read_pictures(shown.stored())
     assert back["its mean picture"].shape == (1, 8, 8)
-    assert {name: each.max() for name, each in back.items()} == {"its mean picture": 51, WITH: 255}
+    assert {name: each.max() for name, each in back.items()} == {"its mean picture": 51, WITH_EXTRACTOR: 255}
 
 
-def look(tmp_path: Path, method: str, **more: Any) -> Findings:
+def look(tmp_path: Path, method: str, **more: Any) -> LeakFindings:
     return find_leaks(kept_run(tmp_path, method, **more))
 
 
@@ -165,7 +173,7 @@ def test_class_means_show_single_samples_to_who_has_the_extractor(tmp_path: Path
         assert inside.score > outside.score
         assert inside.chance == outside.chance  # the usual picture of the class, whoever looks
     assert "the server's own" in outside.way
-    names = ["its mean picture", "its nearest sample", WITH, "without it", "usual for the class"]
+    names = ["its mean picture", "its nearest sample", WITH_EXTRACTOR, "without it", "usual for the class"]
     assert list(found.shown[0].pictures) == names
     assert found.shown[0].samples == 1
     assert torch.equal(found.shown[0].pictures[names[0]], found.shown[0].pictures[names[1]])  # one sample
@@ -202,6 +210,6 @@ def test_what_cannot_be_inverted_is_said_in_a_line(tmp_path: Path):
     run = potluck.run("fedproto", data=data, clients=2, rounds=1, engine="serial", models="mlp3", keep_answers=True,
                       out=tmp_path / "table")  # fmt: skip
     found = find_leaks(run.path, Parts(data=data))
-    assert found.skipped == ["No pictures were made: the samples, of shape 6, are no images."]
+    assert found.skipped == ["No pictures were made: the samples, of shape 6, are not images."]
     assert not found.shown
     assert found.scores

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from potluck.analysis.fairness import fairness
+from potluck.analysis.clients import fairness
 from potluck.analysis.significance import paired_over_clients, paired_t, paired_test, wilcoxon
 from potluck.core.errors import PotluckError
 from potluck.runs.run import Run

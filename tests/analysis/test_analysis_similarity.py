@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from potluck.analysis.cka import cka_matrix, linear_cka, mean_cka
-from potluck.analysis.tsne import tsne
+from potluck.analysis.representations import cka_matrix, linear_cka, mean_cka, tsne
 from potluck.core.errors import PotluckError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from potluck.analysis.targets import cost_to_target, speed_up
+from potluck.analysis.cost import cost_to_target, speed_up
 from potluck.core.errors import PotluckError
 from potluck.runs.read import read_run
 from potluck.runs.run import Run

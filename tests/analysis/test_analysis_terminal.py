@@ -10,7 +10,7 @@ from rich.console import Console
 from potluck.analysis.comparison import compare
 from potluck.analysis.tables import print_comparison
 from potluck.runs.read import read_run
-from synthetic_runs import make_run
+from support.synthetic_runs import make_run
 
 
 def test_one_table_of_the_columns_that_fit(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from potluck.cli.options import parse_seeds
 
 QUICK = [
     "--rounds",
@@ -213,3 +216,28 @@ def test_columns_are_chosen_and_a_misspelt_one_costs_no_training(potluck, tmp_pa
     code, _, err = potluck("compare", "standalone", *QUICK, "--out", "d", "--columns", "accuracy,f3")
     assert (code, (tmp_path / "d").exists()) == (2, False)
     assert "Unknown column 'f3'" in err
+
+
+def test_flags_of_training_reach_the_experiment(potluck, tmp_path: Path):
+    words = ["--lr", "0.25", "--epochs", "2", "--rounds", "1", "--clients", "2", "--models", "small-mlp"]
+    code, _, err = potluck("run", "standalone", *words, "--engine", "serial", "--out", "r", "-q")
+    assert (code, err) == (0, "")
+    training = tomllib.loads((tmp_path / "r" / "experiment.toml").read_text())["training"]
+    assert (training["lr"], training["epochs"]) == (0.25, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("0", [0]), ("0,1,2", [0, 1, 2]), ("0-2", [0, 1, 2]), ("5, 0-1", [5, 0, 1])]
+)
+def test_seeds_are_lists_and_ranges(text: str, seeds: list[int]):
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "a", "2-", "2-0", "1.5"])
+def test_seeds_of_another_form_are_one_sentence(potluck, text: str):
+    code, _, err = potluck("compare", "fedgh", "--seeds", text)
+    assert code == 2
+    assert (
+        err
+        == f"Error: --seeds {text!r} is not a comma list of whole numbers or ranges, such as 0,1,2 or 0-2.\n"
+    )

@@ -1,16 +1,19 @@
-"""What is shown while runs go on: it moves within a round, bars line up, and the rest is counted."""
+"""Progress in the terminal: bars move within a round and line up; without a terminal plain lines are printed."""
 
 from __future__ import annotations
 
 import io
+from dataclasses import fields
 
+import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from potluck.cli.progress import _Bars, counted
-from potluck.loop.callbacks import Arrival, Callback
+from potluck.cli.progress import _Bars, count_lines, progress
+from potluck.loop.callbacks import Arrival, Callback, Step
+from potluck.loop.records import StepRecord
 from potluck.methods.fedavg import FedAvg
-from tiny import make_loop, tiny
+from support.tiny import make_loop, tiny
 
 
 class Notes(Callback):
@@ -54,14 +57,52 @@ def test_a_finished_run_becomes_a_line_and_the_next_ones_are_named():
 
 def test_labels_have_one_width():
     shown, _, _ = board("short", "a label that is far too long")
-    assert [len(shown.fitted(label)) for label in ("short", "a label that is far too long")] == [8, 8]
+    assert [len(shown.fit_label(label)) for label in ("short", "a label that is far too long")] == [8, 8]
 
 
 def test_lines_are_counted_with_the_time_left():
     said: list[str] = []
-    say = counted(2, said.append)
+    say = count_lines(2, said.append)
     say("one")
     say("two")
     assert said[0].startswith("[1/2] one  (about ")
     assert said[0].endswith(" left)")
     assert said[1] == "[2/2] two"
+
+
+def step(number: int, accuracy: float) -> Step:
+    """A step as the follower of a Flower run reports it: from `rounds.jsonl`, without `on_start` before it."""
+    unmeasured = {entry.name: None for entry in fields(StepRecord)}
+    measured = {"step": number, "round": number, "accuracy": accuracy, "train_loss": 0.5}
+    counts = {"bytes_up": 512, "bytes_down": 512, "failures": []}
+    record = StepRecord(**{**unmeasured, **measured, **counts})
+    return Step(record, None, (), (), lambda client: {})
+
+
+def test_plain_lines_need_only_steps(capsys: pytest.CaptureFixture[str]):
+    with progress("fedgh", 2, quiet=False) as (lines,):
+        lines.on_step(step(1, 0.25))
+        lines.on_step(step(2, 0.5))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("fedgh  round 1/2  accuracy 25.0%  loss 0.500  1.0 KiB  about ")
+    assert second == "fedgh  round 2/2  accuracy 50.0%↑  loss 0.500  2.0 KiB"
+
+
+def test_plain_lines_of_a_run_of_unknown_length(capsys: pytest.CaptureFixture[str]):
+    with progress("fedgh", 0, quiet=False) as (lines,):
+        lines.on_step(step(3, 0.25))
+    assert capsys.readouterr().err == "fedgh  round 3  accuracy 25.0%  loss 0.500  1.0 KiB\n"
+
+
+def test_a_bar_needs_only_steps():
+    shown, bars, _ = board("fedgh")
+    with shown.show("fedgh", 3) as (bar,):
+        bar.on_step(step(1, 0.25))
+        (task,) = bars.tasks
+        assert (task.fields["where"], task.completed, task.total) == ("1/3", 1, 3)
+
+
+def test_a_quiet_run_prints_nothing(capsys: pytest.CaptureFixture[str]):
+    with progress("fedgh", 2, quiet=True) as callbacks:
+        assert callbacks == []
+    assert capsys.readouterr().err == ""

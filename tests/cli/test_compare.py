@@ -30,7 +30,7 @@ QUICK = [
         (["--reference", "fedhg"], "Unknown reference method 'fedhg'. Did you mean 'fedgh'?"),
         (["--track", "wandbb"], "Unknown tracker 'wandbb'"),
         (["--columns", "target"], "pass --target"),
-        (["--seeds", "0,0"], "Two runs would go to"),
+        (["--seeds", "0,0"], "Two runs have the folder"),
         (["--set", "method.server_rl=0.1"], "Unknown setting of method 'standalone'"),
         (["heterofl", "--models", "small5"], "HeteroFL needs nested width"),
         (["--out", "taken"], "already holds this run; pass --resume"),
@@ -55,7 +55,7 @@ def test_it_says_beforehand_what_it_will_do(potluck):
     assert plan[1].startswith(
         "data.public = 0.1 of the rows are held out from all methods, because fedmd needs"
     )
-    assert plan[2] == "On other models than standalone, so their lines will be set apart: fedin (nested5)."
+    assert plan[2] == "With other models than standalone, so their lines are not comparable: fedin (nested5)."
     assert "standalone-seed0  round 1/1" in plan[3]
 
 
@@ -64,7 +64,7 @@ def test_a_line_on_other_models_is_neither_crowned_nor_tested(potluck, tmp_path:
     code, out, err = potluck(*words)
     assert (code, err) == (0, "")
     assert (
-        "† Set apart from standalone, neither tested nor best, since their clients have other models: fedin."
+        "† Not comparable with standalone, neither tested nor marked best, since their clients have other models: fedin."
         in out
     )
     rows = {row["method"]: row for row in csv.DictReader((tmp_path / "c/comparison.csv").open())}
@@ -116,11 +116,11 @@ def test_interrupted_it_names_the_command_that_does_the_rest(
     assert code == 130
     go_on = err.splitlines()[-1]
     out = place or ["--out", "runs/compare"]
-    assert go_on == "Go on with: " + shlex.join(
+    assert go_on == "Continue with: " + shlex.join(
         ["potluck", "compare", "standalone", "fedgh", *QUICK, *out, "--resume"]
     )
     monkeypatch.setattr(api, "execute", execute)
-    code, printed, err = potluck(*shlex.split(go_on.removeprefix("Go on with: "))[1:])
+    code, printed, err = potluck(*shlex.split(go_on.removeprefix("Continue with: "))[1:])
     assert code == 0
     assert "1 of them finished already" in err
     assert "fedgh" in printed

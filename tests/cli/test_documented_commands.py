@@ -81,7 +81,7 @@ def read_flags(words: list[str]) -> None:
     import typer.main
 
     from potluck.cli import app
-    from potluck.experiment import asked_values, base_values, flag_values, parse_experiment
+    from potluck.experiment import flag_values, merge_settings, parse_experiment, read_target
 
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands"):
@@ -91,7 +91,7 @@ def read_flags(words: list[str]) -> None:
     for target in [
         one for one in targets if isinstance(one, str) and not one.endswith(".toml") and one != "all"
     ]:
-        values = asked_values(base_values(target), flag_values(params), params.get("settings"))
+        values = merge_settings(read_target(target), flag_values(params), params.get("settings"))
         parse_experiment(values).build_method()
 
 
@@ -99,7 +99,7 @@ def small(experiment: Experiment) -> Experiment:
     less = {"schedule.rounds": 1, "training.epochs": 1, "engine.name": "serial", "engine.workers": 0}
     if not experiment.data.limit and experiment.partition.clients <= 20:
         less["data.limit"] = 400
-    return experiment.changed(less)
+    return experiment.with_settings(less)
 
 
 @pytest.fixture

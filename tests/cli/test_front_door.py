@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import potluck as library
-from synthetic_runs import make_run
+from support.synthetic_runs import make_run
 
 QUICK = (
     "--rounds",
@@ -89,7 +89,7 @@ def test_a_method_of_the_current_folder_is_found_by_the_installed_command(tmp_pa
             ["fedgh", "--set", "data.split=90:20"],
             "Split '90:20' adds up to 110; write percents that add up to 100",
         ),
-        (["fedgh", "--models", "small-mlp,small-cnn+32"], "Pass models.feature_dim="),
+        (["fedgh", "--models", "small-mlp,small-cnn+32"], "Set models.feature_dim="),
         (["fedgh", "--data", "npz:from1.npz"], "start at 1, so that class 0 would be empty; subtract 1"),
         (
             ["fedgh", "--data", "npz:strings.npz"],

@@ -1,5 +1,6 @@
 """A project made by `potluck new` works as it stands: its own tests, its experiment in Python and the one in a file."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 def test_the_project_runs(potluck, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     code, out, _ = potluck("new", "fed-mine")
     assert code == 0
-    assert "Try it: cd fed-mine && python -m pytest && python experiment.py" in out
+    assert re.search(r"Try it: cd fed-mine && \S+ experiment.py", out)
     project = tmp_path / "fed-mine"
     names = {
         "README.md",
@@ -37,8 +38,21 @@ def test_the_project_runs(potluck, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert 'name: ClassVar[str] = "fed-mine"' in (project / "method.py").read_text()
 
 
+def test_printed_commands_work_for_a_folder_with_spaces(
+    potluck, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    code, out, _ = potluck("new", "my first project")
+    assert code == 0
+    command = re.search(r"Try it: (.*)", out).group(1)
+    monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
+    done = subprocess.run(
+        command.replace("experiment.py", "-c 'import experiment'"), shell=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize(
-    ("name", "says"), [("full", "is there already and not empty"), ("42", "begins with a letter")]
+    ("name", "says"), [("full", "exists and is not empty"), ("42", "begins with a letter")]
 )
 def test_a_name_that_cannot_be_is_one_sentence(potluck, tmp_path: Path, name: str, says: str):
     (tmp_path / "full").mkdir()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from potluck.core.training import Training
-from tiny import same_state, tiny
+from support.tiny import same_state, tiny
 
 
 def client(**training: object):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from potluck.core.payload import Nothing, Payload, PayloadError, Tensors
-from potluck.loop import letter as codec
+from potluck import wire as codec
+from potluck.core.payload import EmptyPayload, Payload, PayloadError, Tensors
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ def test_flatten_names_and_counts_every_number():
     tensors, scalars = example().flatten()
     assert set(tensors) == {"table", "weights.a.b"}
     assert scalars == {"rate": 0.5}
-    assert example().numbers() == 6 + 4 + 1
-    assert example(extra=torch.zeros(2)).numbers() == 13
-    assert Nothing().numbers() == 0
+    assert example().numel() == 6 + 4 + 1
+    assert example(extra=torch.zeros(2)).numel() == 13
+    assert EmptyPayload().numel() == 0
 
 
 def test_bytes_and_back():
@@ -43,8 +43,8 @@ def test_bytes_and_back():
 
 
 def test_the_empty_message_costs_no_bytes():
-    assert codec.encode(Nothing()) == b""
-    assert codec.decode(Nothing, b"") == Nothing()
+    assert codec.encode(EmptyPayload()) == b""
+    assert codec.decode(EmptyPayload, b"") == EmptyPayload()
 
 
 def test_size_is_what_the_codec_writes():

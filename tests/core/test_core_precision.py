@@ -12,14 +12,14 @@ from torch import Tensor, nn
 import potluck
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
+from potluck.core.mixed_precision import check_mixed_precision
 from potluck.core.model import ClientModel
-from potluck.core.optimizers import check_amp
 from potluck.core.training import Training
 from potluck.experiment import parse_experiment
-from potluck.experiment.differences import first_difference, question
-from potluck.federation.own import federate
+from potluck.experiment.differences import first_difference, result_settings
+from potluck.federation.members import federate
 from potluck.methods import METHODS
-from tiny import StopAt
+from support.tiny import StopAt
 
 SMALL: dict[str, Any] = {
     "data": {"name": "digits", "limit": 120},
@@ -120,18 +120,21 @@ def test_half_precision_changes_results_resumes_exactly_and_goes_with_stacks(tmp
 def test_without_half_precision_the_question_is_what_it_was():
     """Results on record were asked for when the setting did not exist."""
     usual = parse_experiment({}).model_dump(mode="json")
-    assert "training.amp" not in question(usual)
-    assert question(parse_experiment({"training": {"amp": "bf16"}}).model_dump())["training.amp"] == "bf16"
+    assert "training.amp" not in result_settings(usual)
+    assert (
+        result_settings(parse_experiment({"training": {"amp": "bf16"}}).model_dump())["training.amp"]
+        == "bf16"
+    )
     before = {**usual, "training": {key: value for key, value in usual["training"].items() if key != "amp"}}
     assert first_difference(before, usual) is None
 
 
 def test_half_precision_that_cannot_be_is_one_sentence(tmp_path: Path):
     with pytest.raises(
-        PotluckError, match=r"training\.amp = 'bf16' cannot act: models\.precision = 'float64'"
+        PotluckError, match=r"training\.amp = 'bf16' has no effect: models\.precision = 'float64'"
     ):
         potluck.run("fedgh", training={"amp": "bf16"}, models={"precision": "float64"}, out=tmp_path / "run")
     with pytest.raises(
         PotluckError, match=r"training\.amp = 'fp16' is not available on engine\.device = 'meta'"
     ):
-        check_amp("fp16", torch.device("meta"))
+        check_mixed_precision("fp16", torch.device("meta"))

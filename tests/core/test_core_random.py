@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from potluck.core.client import Client
-from potluck.core.payload import Nothing
+from potluck.core.payload import EmptyPayload
 from potluck.core.random import without_denormals
 from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
-from potluck.engines.vectorized import Teams, VectorizedEngine
-from potluck.loop.jobs import Engine, Job
-from potluck.loop.worker import Worker
+from potluck.engines.vectorized import JobBatcher, VectorizedEngine
 from potluck.methods.standalone import Standalone
-from tiny import tiny
+from potluck.wire.jobs import Engine, Job
+from potluck.worker.worker import Worker
+from support.tiny import tiny
 
 
 def product() -> float:
@@ -46,29 +46,29 @@ def test_denormals_count_as_zero_and_the_process_gets_its_setting_back(before: b
 class Noting(Standalone):
     """Tells the loss what a product next to nothing comes to."""
 
-    def client(self, me: Client, message: Nothing) -> Nothing:
+    def client(self, me: Client, message: EmptyPayload) -> EmptyPayload:
         me.fit()
         me.report(1, product())
-        return Nothing()
+        return EmptyPayload()
 
 
 @pytest.mark.parametrize(
     "engine",
     [
-        lambda worker, teams: SerialEngine(worker),
+        lambda worker, batcher: SerialEngine(worker),
         VectorizedEngine,
-        lambda worker, teams: PoolEngine(lambda: worker, 1),
-        lambda worker, teams: PoolEngine(lambda: worker, 1, teams=teams),
+        lambda worker, batcher: PoolEngine(lambda: worker, 1),
+        lambda worker, batcher: PoolEngine(lambda: worker, 1, batcher=batcher),
     ],
     ids=["serial", "vectorized", "pool", "pool of stacks"],
 )
 def test_clients_compute_without_denormals_on_every_engine(engine: Any):
     torch.set_flush_denormal(False)
     fed = tiny(2)
-    working: Engine = engine(Worker(Noting(), fed.client), Teams(fed.task))
+    working: Engine = engine(Worker(Noting(), fed.client), JobBatcher(fed.task))
     try:
         for client in range(2):
-            working.submit(Job(client + 1, "train", client, 0, 1, 1, Nothing()))
+            working.submit(Job(client + 1, "train", client, 0, 1, 1, EmptyPayload()))
         assert [answer.train_loss for answer in working.results()] == [0, 0]
     finally:
         working.close()

@@ -7,14 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from potluck import wire as codec
 from potluck.core.payload import Payload, PayloadError
 from potluck.core.schema import Counts, Range, Shape, check_payload
-from potluck.kit import Head, Weights
-from potluck.loop import letter as codec
-from potluck.loop.jobs import Failure
+from potluck.kit import ClassMeans, Head, Weights
 from potluck.methods.fedavg import FedAvg
-from potluck.methods.fedgh import ClassMeans
-from tiny import Recorder, make_loop, tiny
+from potluck.wire.jobs import Failure
+from support.tiny import Recorder, make_loop, tiny
 
 TASK = tiny(2).task
 CLIENT = TASK.clients[0]

@@ -16,7 +16,6 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mutations import spoil
 from potluck.core import tree
 from potluck.core.method import Update, payload_types
 from potluck.core.payload import PayloadError
@@ -25,7 +24,8 @@ from potluck.experiment import make_method
 from potluck.loop.loop import Loop
 from potluck.methods import METHODS, method_class
 from potluck.testing import small_federation
-from tiny import Recorder, make_loop
+from support.mutations import spoil
+from support.tiny import Recorder, make_loop
 
 # Server-side training is cut short; options that change what the server does with an answer are tried as well.
 QUICK: dict[str, dict[str, Any]] = {"fedtgp": {"server_epochs": 1}, "fedgen": {"server_steps": 2}}
@@ -81,7 +81,7 @@ def feed(case: int, seed: int, client: int, company: int) -> None:
     others = [one for one in updates if one.client != honest.client][: company % len(updates)]
     with torch.random.fork_rng():
         together = sorted([replace(honest, payload=payload), *others], key=lambda one: one.client.index)
-        loop.server.learn(together, [], loop.server.context())
+        loop.server.aggregate(together, [], loop.server.context())
     SEEN["learned"] += 1
     finite = tree.is_finite(loop.progress.state)
     loop.progress.state = before

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from potluck import wire as codec
 from potluck.core import tree
-from potluck.loop import letter as codec
 
 
 @dataclass

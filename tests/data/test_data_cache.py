@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from potluck.data.cache import Raw, cached
+from potluck.data.cache import RawArrays, read_cached
 from potluck.data.load import data_root
 
 
@@ -19,7 +19,7 @@ def source(tmp_path):
 def reader(calls, value=1):
     def read():
         calls.append(value)
-        return Raw(
+        return RawArrays(
             np.full((4, 2), value, np.uint8), np.array([0, 1, 2, 0]), 3, np.arange(4), ("a", "b", "c"), 9
         )
 
@@ -28,8 +28,8 @@ def reader(calls, value=1):
 
 def test_the_second_time_nothing_is_read(tmp_path, source):
     calls = []
-    first = cached(tmp_path, "d", [source], reader(calls))
-    second = cached(tmp_path, "d", [source], reader(calls))
+    first = read_cached(tmp_path, "d", [source], reader(calls))
+    second = read_cached(tmp_path, "d", [source], reader(calls))
     assert calls == [1]
     assert isinstance(second.x, np.memmap)
     for raw in (first, second):
@@ -44,31 +44,31 @@ def test_the_second_time_nothing_is_read(tmp_path, source):
 
 def test_a_changed_source_or_choice_is_read_again(tmp_path, source):
     calls = []
-    cached(tmp_path, "d", [source], reader(calls), 32)
-    cached(tmp_path, "d", [source], reader(calls), 64)
+    read_cached(tmp_path, "d", [source], reader(calls), 32)
+    read_cached(tmp_path, "d", [source], reader(calls), 64)
     source.write_bytes(b"longer")
-    cached(tmp_path, "d", [source], reader(calls), 32)
+    read_cached(tmp_path, "d", [source], reader(calls), 32)
     assert len(calls) == 3
     os.utime(source, (1, 1))
-    cached(tmp_path, "d", [source], reader(calls), 32)
+    read_cached(tmp_path, "d", [source], reader(calls), 32)
     assert len(calls) == 4
 
 
 @pytest.mark.parametrize("file", ["x.npy", "y.npy", "meta.json"])
 def test_a_broken_copy_is_thrown_away(tmp_path, source, file):
     calls = []
-    cached(tmp_path, "d", [source], reader(calls))
+    read_cached(tmp_path, "d", [source], reader(calls))
     (copy,) = (tmp_path / ".potluck").iterdir()
     (copy / file).write_bytes((copy / file).read_bytes()[:-3])
-    again = cached(tmp_path, "d", [source], reader(calls, 2))
+    again = read_cached(tmp_path, "d", [source], reader(calls, 2))
     assert calls == [1, 2]
     assert again.x[0, 0] == 2
-    assert cached(tmp_path, "d", [source], reader(calls, 3)).x[0, 0] == 2
+    assert read_cached(tmp_path, "d", [source], reader(calls, 3)).x[0, 0] == 2
 
 
 def test_where_nothing_can_be_written_the_arrays_stay_in_memory(tmp_path, source):
     (tmp_path / "file").write_text("a file where the folder should be")
-    raw = cached(tmp_path / "file", "d", [source], reader([]))
+    raw = read_cached(tmp_path / "file", "d", [source], reader([]))
     assert raw.x.shape == (4, 2)
     assert not isinstance(raw.x, np.memmap)
 
@@ -78,7 +78,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, source, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(np, "save", full)
-    cached(tmp_path, "d", [source], reader([]))
+    read_cached(tmp_path, "d", [source], reader([]))
     assert list((tmp_path / ".potluck").iterdir()) == []
 
 
@@ -86,10 +86,12 @@ def test_two_processes_writing_at_once_end_with_one_copy(tmp_path, source):
     calls = []
 
     def slow():
-        cached(tmp_path, "d", [source], reader(calls, 5))  # the other process finishes while this one reads
+        read_cached(
+            tmp_path, "d", [source], reader(calls, 5)
+        )  # the other process finishes while this one reads
         return reader(calls, 6)()
 
-    assert cached(tmp_path, "d", [source], slow).x[0, 0] == 5
+    assert read_cached(tmp_path, "d", [source], slow).x[0, 0] == 5
     assert calls == [5, 6]
     assert len(list((tmp_path / ".potluck").iterdir())) == 1
 
@@ -106,6 +108,6 @@ def test_the_root_is_the_argument_then_the_variable_then_the_cache(monkeypatch, 
 
 
 def test_copies_are_their_owners_alone(tmp_path, source):
-    cached(tmp_path, "rows", [source], reader([]))
+    read_cached(tmp_path, "rows", [source], reader([]))
     (copy,) = (tmp_path / ".potluck").iterdir()
     assert copy.stat().st_mode & 0o777 == 0o700

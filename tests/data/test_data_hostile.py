@@ -14,7 +14,7 @@ import pytest
 from potluck.core.errors import PotluckError
 from potluck.core.files import csv_cell
 from potluck.data import load_data
-from potluck.data.arrays import read_arrays
+from potluck.data.files import read_arrays
 
 
 def npy(shape: str, data: bytes = b"", descr: str = "'<f8'") -> bytes:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from potluck.core.random import derive_seed
 from potluck.data import match_shares, parse_partition
-from potluck.data.partitions.rules import Rows, apportion, deal_counts, deal_evenly, pieces
+from potluck.data.partitions.rules import Rows, apportion, pieces, split_by_counts, split_evenly
 from potluck.data.show import counts
 
 
@@ -18,7 +18,7 @@ def lists(parts: list[Rows]) -> list[list[int]]:
 
 @given(st.integers(0, 60), st.integers(1, 20))
 def test_even_pieces_are_numpys(rows: int, clients: int):
-    assert lists(deal_evenly(np.arange(rows), clients)) == lists(np.array_split(np.arange(rows), clients))
+    assert lists(split_evenly(np.arange(rows), clients)) == lists(np.array_split(np.arange(rows), clients))
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=9), st.integers(0, 9))
@@ -37,7 +37,7 @@ def test_each_class_is_handed_out_in_turn(clients: int, classes: int, seed: int)
         left = rows[column].tolist()
         for client in range(clients):
             expected[client] += [left.pop(0) for _ in range(table[client, column])]
-    assert lists(deal_counts(rows, table)) == expected
+    assert lists(split_by_counts(rows, table)) == expected
 
 
 def test_a_persons_rows_are_those_that_bear_its_name():

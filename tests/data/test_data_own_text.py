@@ -60,8 +60,8 @@ def test_folders_of_text_files():
     for part, texts in (("train", 3), ("test", 1)):
         for kind in ("ham", "spam"):
             Path(part, kind).mkdir(parents=True)
-            for number in range(texts):
-                Path(part, kind, f"{number}.txt").write_text(f"{kind} {kind} and more")
+            for encode_labels in range(texts):
+                Path(part, kind, f"{encode_labels}.txt").write_text(f"{kind} {kind} and more")
     data = load_data("folder:.")
     assert data.class_names == ("ham", "spam")
     assert (len(data), len(data.test_y)) == (6, 2)
@@ -76,9 +76,9 @@ def test_a_folder_in_three_parts_uses_all_of_them(parts: str, train: int, test: 
     for part in parts.split():
         for level, kind in enumerate(("cat", "dog")):
             Path("pets", part, kind).mkdir(parents=True)
-            for number in range(2 if part == "train" else 1):
-                Image.fromarray(np.full((8, 8), level * 100 + number, np.uint8)).save(
-                    f"pets/{part}/{kind}/{number}.png"
+            for encode_labels in range(2 if part == "train" else 1):
+                Image.fromarray(np.full((8, 8), level * 100 + encode_labels, np.uint8)).save(
+                    f"pets/{part}/{kind}/{encode_labels}.png"
                 )
     data = load_data("folder:pets")
     assert (len(data), len(data.test_y)) == (2 * train, 2 * test)
@@ -100,7 +100,7 @@ def test_an_exported_model_takes_raw_images_and_names_classes(tmp_path: Path):
 def test_every_normalisation_survives_the_export(how: str):
     import json
 
-    from potluck.runs.inputs import describe_input, read_input
+    from potluck.runs.export import describe_input, read_input
 
     data = library.load_data("digits")
     data = data if how == "own" else data.normalised(how)

@@ -82,8 +82,8 @@ def test_many_clients_and_classes_stay_legible():
 def test_our_dirichlet_draws_look_like_the_published_one():
     published = np.zeros((20, 10), int)
     for client, row in enumerate(PUBLISHED):
-        for label, number in row.items():
-            published[client, label] = number
+        for label, encode_labels in row.items():
+            published[client, label] = encode_labels
     assert published.sum() == 60000
     labels = np.repeat(np.arange(10), 6000)
     shapes = np.array(

@@ -14,24 +14,24 @@ from potluck.core.errors import PotluckError
 from potluck.core.samples import Samples
 from potluck.data import Partition, parse_partition
 from potluck.data.partitions import Iid
-from potluck.data.partitions.skew import Look, Skew, blurred, rotated
+from potluck.data.partitions.skew import ClientTransform, Skew, blur_images, rotate_images
 from potluck.experiment import parse_experiment
 from potluck.federation.population import build_federation
 
 
 def test_a_quarter_turn_and_what_comes_back():
     x = torch.arange(16.0, dtype=torch.float64).reshape(1, 1, 4, 4)
-    assert torch.allclose(rotated(x, 90), torch.rot90(x, 1, (2, 3)))
-    assert torch.allclose(rotated(rotated(x, 90), -90), x)
+    assert torch.allclose(rotate_images(x, 90), torch.rot90(x, 1, (2, 3)))
+    assert torch.allclose(rotate_images(rotate_images(x, 90), -90), x)
     wide = torch.zeros(1, 1, 3, 9, dtype=torch.float64)
     wide[0, 0, 1, 5] = 1  # one pixel right of the centre goes one pixel up, though sides differ
-    assert rotated(wide, 90)[0, 0, 0, 4] == pytest.approx(1)
+    assert rotate_images(wide, 90)[0, 0, 0, 4] == pytest.approx(1)
 
 
 def test_a_blur_keeps_the_sum_and_follows_the_gaussian():
     x = torch.zeros(1, 2, 9, 9, dtype=torch.float64)
     x[0, 0, 4, 4] = 1
-    found = blurred(x, 1.0)
+    found = blur_images(x, 1.0)
     assert found[0, 0].sum() == pytest.approx(1)
     assert found[0, 1].abs().max() == 0  # channels stay apart
     assert found[0, 0, 4, 5] / found[0, 0, 4, 4] == pytest.approx(np.exp(-0.5))
@@ -39,18 +39,18 @@ def test_a_blur_keeps_the_sum_and_follows_the_gaussian():
 
 def test_contrast_is_about_the_images_own_mean():
     x = torch.tensor([[[[1.0, 3.0]]]])
-    assert Look(contrast=0.5)(x).flatten().tolist() == [1.5, 2.5]
+    assert ClientTransform(contrast=0.5)(x).flatten().tolist() == [1.5, 2.5]
 
 
 def test_clients_are_spread_over_the_whole_range_in_an_order_of_the_seed():
     rule = Skew(rotate=60, blur=2, contrast=0.5)
-    looks = rule.looks(5, 0, (1, 8, 8))
-    assert sorted(look.rotate for look in looks) == [-60, -30, 0, 30, 60]
-    assert sorted(look.blur for look in looks) == [0, 0.5, 1, 1.5, 2]
-    assert sorted(look.contrast for look in looks) == [0.5, 0.75, 1, 1.25, 1.5]
-    assert looks == rule.looks(5, 0, (1, 8, 8))
-    assert looks != rule.looks(5, 1, (1, 8, 8))
-    assert rule.looks(1, 0, (1, 8, 8))[0].rotate == 0
+    client_transforms = rule.client_transforms(5, 0, (1, 8, 8))
+    assert sorted(look.rotate for look in client_transforms) == [-60, -30, 0, 30, 60]
+    assert sorted(look.blur for look in client_transforms) == [0, 0.5, 1, 1.5, 2]
+    assert sorted(look.contrast for look in client_transforms) == [0.5, 0.75, 1, 1.25, 1.5]
+    assert client_transforms == rule.client_transforms(5, 0, (1, 8, 8))
+    assert client_transforms != rule.client_transforms(5, 1, (1, 8, 8))
+    assert rule.client_transforms(1, 0, (1, 8, 8))[0].rotate == 0
 
 
 def federation(rule: str, own: Partition | None = None) -> Any:
@@ -74,7 +74,7 @@ def test_all_of_a_clients_images_are_changed_alike_and_its_rows_are_those_of_the
             assert torch.equal(mine.labels, theirs.labels)
             x, _ = theirs.take(slice(0, len(theirs)))
             turn = one.train.transform.rotate
-            assert torch.allclose(mine.take(slice(0, len(mine)))[0], rotated(x, turn) if turn else x)
+            assert torch.allclose(mine.take(slice(0, len(mine)))[0], rotate_images(x, turn) if turn else x)
     assert len({one.train.transform.rotate for one in skewed.members}) == 4
 
 
@@ -82,7 +82,9 @@ def test_all_of_a_clients_images_are_changed_alike_and_its_rows_are_those_of_the
 class Dimmer(Iid):
     """Client i sees everything i times fainter than it is."""
 
-    def seen(self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]) -> list[Samples]:
+    def transform_samples(
+        self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]
+    ) -> list[Samples]:
         return [
             replace(one, transform=lambda x, one=one, i=i: one.transform(x) / i)
             for i, one in enumerate(samples, 1)
@@ -91,10 +93,10 @@ class Dimmer(Iid):
 
 def test_any_rule_may_say_how_its_clients_see():
     dimmed, plain = federation("iid", Dimmer()), federation("iid")
-    for number, (one, other) in enumerate(zip(dimmed.members, plain.members, strict=True), 1):
+    for encode_labels, (one, other) in enumerate(zip(dimmed.members, plain.members, strict=True), 1):
         for mine, theirs in ((one.train, other.train), (one.test, other.test)):
             everything = slice(0, len(mine))
-            assert torch.equal(mine.take(everything)[0], theirs.take(everything)[0] / number)
+            assert torch.equal(mine.take(everything)[0], theirs.take(everything)[0] / encode_labels)
 
 
 def test_the_text_says_all_of_the_rule():
@@ -119,4 +121,4 @@ def test_mistakes_are_one_sentence(text: str, says: str):
 
 def test_what_is_no_image_cannot_be_turned():
     with pytest.raises(PotluckError, match="changes images, and these data have inputs of shape"):
-        Skew(rotate=45).looks(3, 0, (6, 128))
+        Skew(rotate=45).client_transforms(3, 0, (6, 128))

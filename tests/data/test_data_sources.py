@@ -187,8 +187,8 @@ def picture(path, colour, size=(10, 8), mode="RGB"):
 
 def test_flowers102(tmp_path):
     folder = tmp_path / "flowers102"
-    for number in range(1, 5):
-        picture(folder / "jpg" / f"image_{number:05d}.jpg", (number * 40, 0, 0))
+    for encode_labels in range(1, 5):
+        picture(folder / "jpg" / f"image_{encode_labels:05d}.jpg", (encode_labels * 40, 0, 0))
     savemat(folder / "imagelabels.mat", {"labels": np.array([[1, 2, 3, 2]])})
     savemat(folder / "setid.mat", {"trnid": [[3]], "valid": [[1]], "tstid": [[2, 4]]})
     data = load_data("flowers102", tmp_path)
@@ -205,8 +205,10 @@ def test_flowers102(tmp_path):
 def test_tiny_imagenet(tmp_path):
     folder = tmp_path / "tiny-imagenet-200"
     for wnid, colour in (("n02", 200), ("n01", 100)):
-        for number in range(2):
-            picture(folder / "train" / wnid / "images" / f"{wnid}_{number}.JPEG", (0, colour, 0), (64, 64))
+        for encode_labels in range(2):
+            picture(
+                folder / "train" / wnid / "images" / f"{wnid}_{encode_labels}.JPEG", (0, colour, 0), (64, 64)
+            )
     picture(folder / "val" / "images" / "val_0.JPEG", (0, 200, 0), (64, 64))
     (folder / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn02\t0\t0\t9\t9\n")
     (folder / "wnids.txt").write_text("n02\nn01\n")

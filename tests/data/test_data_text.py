@@ -6,7 +6,7 @@ import pytest
 
 from potluck.core.errors import PotluckError
 from potluck.data import load_data
-from potluck.data.sources.words import build_vocabulary, encode, every_fifth, tokenise
+from potluck.data.sources.text import build_vocabulary, encode, every_fifth_row, tokenise
 
 
 def test_words_are_lower_case_and_keep_telling_marks():
@@ -37,7 +37,7 @@ def test_encoding_cuts_pads_and_marks_unknown_words():
 
 
 def test_every_fifth_row_is_held_out():
-    assert every_fifth(11).nonzero()[0].tolist() == [4, 9]
+    assert every_fifth_row(11).nonzero()[0].tolist() == [4, 9]
 
 
 def news(path, rows):

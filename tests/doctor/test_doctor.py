@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from potluck import doctor
 from potluck.cli import app
 from potluck.core.errors import PotluckError
-from potluck.doctor import devices, examination, machine
-from potluck.doctor.finding import Finding
+from potluck.doctor import Check
 
 ONE_KIND = {"changed gradients": "scaffold"}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "KINDS", ONE_KIND)
-    monkeypatch.setattr(machine, "WRITTEN", 1 << 16)
+    monkeypatch.setattr(doctor, "KINDS", ONE_KIND)
+    monkeypatch.setattr(doctor, "DISK_TEST_BYTES", 1 << 16)
     monkeypatch.setattr(
-        devices, "best_crowd", lambda plan, places, clients, teams: (2, {1: 2.0 * len(clients), 2: 3.0})
+        doctor, "best_worker_count", lambda plan, places, clients, teams: (2, {1: 2.0 * len(clients), 2: 3.0})
     )
 
 
@@ -34,6 +34,7 @@ def test_the_table_has_machine_methods_and_workers_and_the_command_ends_well(
     assert done.exit_code == 0, done.output
     assert f"| data | found in {tmp_path} | digits, mnist |  |" in done.stdout
     assert "| cpu | changed gradients (scaffold) | works, " in done.stdout
+    assert done.output.count("changed gradients (scaffold)") == 1
     assert "| cpu | pool | the serial engine's numbers, bit for bit |  |" in done.stdout
     assert "| cpu | workers | 2 (cnn-1 images per second, by workers: 1: 2, 2: 3) |  |" in done.stdout
     assert "| cpu | stacks | 4.00 × as fast as one client at a time (4 × cnn-1) |  |" in done.stdout
@@ -42,9 +43,9 @@ def test_the_table_has_machine_methods_and_workers_and_the_command_ends_well(
 
 
 def test_a_device_that_is_not_there_is_not_well(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(examination, "look_at_machine", lambda folder: [])
-    monkeypatch.setattr(examination, "look_at_cpu", lambda: ({}, []))
-    monkeypatch.setattr(examination, "look_at_speed", lambda name: iter([Finding(name, "workers", "1")]))
+    monkeypatch.setattr(doctor, "check_machine", lambda folder: [])
+    monkeypatch.setattr(doctor, "check_cpu", lambda: ({}, []))
+    monkeypatch.setattr(doctor, "check_speed", lambda name: iter([Check(name, "workers", "1")]))
     done = CliRunner().invoke(app, ["doctor", "--device", "cuda"])
     assert done.exit_code == 1
     assert "| cuda | device | is not available here | NOT WELL |" in done.stdout
@@ -52,21 +53,21 @@ def test_a_device_that_is_not_there_is_not_well(monkeypatch: pytest.MonkeyPatch)
 
 def test_losses_that_are_too_far_from_the_cpus_are_not_well(monkeypatch: pytest.MonkeyPatch):
     """Of 2.0 and 4.0, 2.02 and 4.12 are 1 % and 3 % away: more than rounding does."""
-    monkeypatch.setattr(devices, "_losses", lambda method, engine, amp="off": [2.02, 4.12])
+    monkeypatch.setattr(doctor, "_losses", lambda method, engine, amp="off": [2.02, 4.12])
     reference = {"changed gradients": [2.0, 4.0], "a loss over the model": [2.0, 4.0]}
-    kind = next(one for one in devices.look_at_device("cpu", reference) if "scaffold" in one.what)
-    assert kind.found.startswith("differs by 3.0e-02 from the CPU")
-    assert not kind.well
+    kind = next(one for one in doctor.check_device("cpu", reference) if "scaffold" in one.subject)
+    assert kind.result.startswith("differs by 3.0e-02 from the CPU")
+    assert not kind.ok
 
 
 def test_trouble_with_workers_and_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def failing(*given: object) -> None:
         raise PotluckError("no process could start")
 
-    monkeypatch.setattr(devices, "best_crowd", failing)
-    assert list(devices.look_at_speed("cpu")) == [
-        Finding("cpu", "workers", "fails: no process could start", well=False)
+    monkeypatch.setattr(doctor, "best_worker_count", failing)
+    assert list(doctor.check_speed("cpu")) == [
+        Check("cpu", "workers", "fails: no process could start", ok=False)
     ]
-    disk = machine._disk(tmp_path / "nowhere")
-    assert not disk.well
-    assert "cannot be written" in disk.found
+    disk = doctor._disk(tmp_path / "nowhere")
+    assert not disk.ok
+    assert "cannot be written" in disk.result

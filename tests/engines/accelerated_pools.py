@@ -17,14 +17,14 @@ from unittest.mock import patch
 import torch
 
 import potluck
+from potluck import doctor as doctor
 from potluck.core.errors import PotluckError
-from potluck.doctor import devices as doctor
 from potluck.engines.pool import PoolEngine
 from potluck.experiment import read_experiment
 from potluck.loop.callbacks import Callback
 from potluck.loop.loop import Loop
 from potluck.runs import engine as run_engine
-from tiny import Net, StopAt
+from support.tiny import Net, StopAt
 
 FOLDER = Path(sys.argv[1])
 SETTINGS: dict[str, Any] = {
@@ -82,12 +82,12 @@ def decisions() -> dict[str, Any]:
     asked: list[Any] = []
 
     def crowd(
-        plan: Any, places: list[str], clients: Sequence[int], teams: int
+        plan: Any, devices: list[str], clients: Sequence[int], teams: int
     ) -> tuple[int, dict[int, float]]:
-        asked.append([places, len(clients), teams])
+        asked.append([devices, len(clients), teams])
         return 1, {1: 1.0 + len(clients)}  # whoever trains more at once is faster
 
-    with patch.object(run_engine, "best_crowd", crowd):
+    with patch.object(run_engine, "best_worker_count", crowd):
         run("standalone", {"device": "away"}, "alone")
         run("standalone", {"device": "away"}, "alone", resume=True)
         auto = {"device": "away", "vectorize": "auto"}
@@ -128,9 +128,9 @@ def the_doctor_says() -> dict[str, Any]:
         "derivatives forward": "fedl2g-f",
     }
     with patch.dict(doctor.KINDS, kinds, clear=True):
-        reference, here = doctor.look_at_cpu()
-        found = [*here, *doctor.look_at_device("away", reference)]
-    return {"doctor": [[one.part, one.what, one.found, one.well] for one in found]}
+        reference, here = doctor.check_cpu()
+        found = [*here, *doctor.check_device("away", reference)]
+    return {"doctor": [[one.section, one.subject, one.result, one.ok] for one in found]}
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def twice_backward(
 def run(method: str, device: str, out: Path) -> tuple[Any, set[str], set[str]]:
     """What the run recorded, and where clients and server had their tensors."""
     where, seen = Whereabouts(), set[str]()
-    rest = Client.rest
+    rest = Client.free_gradients
 
     def noting(me: Client) -> None:
         seen.update(tensor.device.type for tensor in me.state(copy=False).tensors.values() if tensor.dim())
@@ -67,7 +67,7 @@ def run(method: str, device: str, out: Path) -> tuple[Any, set[str], set[str]]:
         rest(me)
 
     engine = {"name": "serial", "device": device}
-    with patch.object(Client, "rest", noting):
+    with patch.object(Client, "free_gradients", noting):
         settings = {"method": {"name": method}, "engine": engine, **SETTINGS}
         done = potluck.run(settings, out=out, callbacks=[where])
     rounds = [{**row, "seconds": 0} for row in done.rounds]

@@ -16,12 +16,12 @@ from potluck.core.method import Method
 from potluck.core.training import Training
 from potluck.core.tree import flatten
 from potluck.federation.federation import Federation
-from potluck.loop.jobs import Engine
 from potluck.loop.loop import Loop
 from potluck.loop.schedule import Clock, Evaluation, Schedule
-from potluck.loop.worker import Worker
 from potluck.methods.fedgh import FedGH
-from tiny import Recorder, tiny
+from potluck.wire.jobs import Engine
+from potluck.worker.worker import Worker
+from support.tiny import Recorder, tiny
 
 Methods = Method[Any, Any, Any]
 SYNCHRONOUS = Schedule(3, participation=0.8)

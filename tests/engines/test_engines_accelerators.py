@@ -14,16 +14,14 @@ import torch
 
 import potluck
 from potluck.core.errors import PotluckError
-from potluck.engines import memory
-from potluck.engines.hardware import accelerators, alone_with, free_memory, held_memory, settle
-from potluck.engines.pool import crowd
-from potluck.engines.pool.agenda import Agenda
-from potluck.engines.pool.anew import hindrance
-from potluck.engines.pool.costs import Costs
-from potluck.federation.population import pick_devices
-from potluck.loop.jobs import Job
-from potluck.runs.engine import RunBlueprint
-from potluck.runs.resolve import Parts
+from potluck.engines.pool import tune_workers
+from potluck.engines.pool.scheduling import DurationEstimates, JobQueue
+from potluck.engines.pool.spawn import pickling_error
+from potluck.federation.population import resolve_devices
+from potluck.runs.plan import Parts, RunBlueprint
+from potluck.wire.jobs import Job
+from potluck.worker import memory
+from potluck.worker.hardware import accelerators, free_memory, isolate_device, peak_memory, synchronize
 
 HERE = Path(__file__).parent
 
@@ -54,7 +52,7 @@ def test_pools_on_two_devices_give_the_bits_of_one_process_whatever_dies_or_move
     assert found["stacks by trial"] == "on"
     assert found["one worker on one device"] == "serial"
     assert found["closure, auto"] == "serial"
-    assert "cannot be told what to build" in done.stderr
+    assert "cannot receive what they have to build" in done.stderr
     assert "use --engine serial" in found["closure, pool"]
     _check_doctor({(part, what): (text, well) for part, what, text, well in found["doctor"]})
 
@@ -84,24 +82,24 @@ def test_what_a_new_process_could_not_find_is_named(monkeypatch: pytest.MonkeyPa
     def plan(*models: Any) -> RunBlueprint:
         return RunBlueprint(parse_experiment({}), FedGH(), Parts(models=models))
 
-    assert hindrance(plan(Portable)) is None
-    assert "lambda" in str(hindrance(plan(lambda: Portable())))
+    assert pickling_error(plan(Portable)) is None
+    assert "lambda" in str(pickling_error(plan(lambda: Portable())))
     monkeypatch.setattr(Portable, "__module__", "__main__")
-    assert hindrance(plan(Portable)) == "Portable is defined in the main program"
+    assert pickling_error(plan(Portable)) == "Portable is defined in the main program"
 
 
 @pytest.mark.parametrize(("seen", "mine"), [(None, "1"), ("", "1"), ("3,5", "5"), ("GPU-a, GPU-b", "GPU-b")])
 def test_a_process_sees_its_own_nvidia_device_alone(seen: str | None, mine: str):
     environment = {"HOME": "/"} if seen is None else {"HOME": "/", "CUDA_VISIBLE_DEVICES": seen}
-    assert alone_with("cuda:1", environment) == ("cuda:0", {"HOME": "/", "CUDA_VISIBLE_DEVICES": mine})
-    assert alone_with("mps", environment) == ("mps", environment)
-    assert alone_with("cpu", environment)[1]["CUDA_VISIBLE_DEVICES"] == ""
+    assert isolate_device("cuda:1", environment) == ("cuda:0", {"HOME": "/", "CUDA_VISIBLE_DEVICES": mine})
+    assert isolate_device("mps", environment) == ("mps", environment)
+    assert isolate_device("cpu", environment)[1]["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_without_an_accelerator_there_is_none_to_ask():
     cpu = torch.device("cpu")
-    settle(cpu)
-    assert (accelerators(), free_memory(cpu), held_memory(cpu)) == ([], None, 0)
+    synchronize(cpu)
+    assert (accelerators(), free_memory(cpu), peak_memory(cpu)) == ([], None, 0)
 
 
 def test_a_device_with_memory_of_its_own_sets_the_budget(monkeypatch: pytest.MonkeyPatch):
@@ -135,12 +133,12 @@ def test_a_trial_doubles_workers_while_they_pay_and_fit(
         def end(self) -> None:
             ended.append(True)
 
-    monkeypatch.setattr(crowd, "start_anew", lambda place, post: Fake())
-    monkeypatch.setattr(crowd, "await_ready", lambda process: None)
-    monkeypatch.setattr(crowd, "_together", lambda present: (speeds[len(present)], 200))
-    monkeypatch.setattr(crowd, "free_memory", lambda device: free)
+    monkeypatch.setattr(tune_workers, "spawn_worker", lambda place, post: Fake())
+    monkeypatch.setattr(tune_workers, "wait_until_ready", lambda process: None)
+    monkeypatch.setattr(tune_workers, "_together", lambda present: (speeds[len(present)], 200))
+    monkeypatch.setattr(tune_workers, "free_memory", lambda device: free)
     monkeypatch.setattr(os, "sched_getaffinity", lambda number: set(range(cores)))
-    assert crowd.best_crowd(None, ["cpu", "other"], [0], 8) == (best, speeds)  # type: ignore[arg-type]
+    assert tune_workers.best_worker_count(None, ["cpu", "other"], [0], 8) == (best, speeds)  # type: ignore[arg-type]
     assert len(ended) == max(speeds)
 
 
@@ -150,9 +148,9 @@ def job(number: int, client: int) -> Job:
 
 def test_costs_know_how_slow_a_device_is():
     """Alike jobs of 1 s on one device and 3 s on the other: the mean is 2 s, so they are half and one and a half as slow."""
-    costs = Costs()
-    costs.note(job(1, 0), 1.0, "fast")
-    costs.note(job(2, 1), 3.0, "slow")
+    costs = DurationEstimates()
+    costs.record(job(1, 0), 1.0, "fast")
+    costs.record(job(2, 1), 3.0, "slow")
     assert costs.slowness("train", "fast") == 0.5
     assert costs.slowness("train", "slow") == 1.5
     assert costs.slowness("evaluate", "slow") == 1.0
@@ -160,14 +158,14 @@ def test_costs_know_how_slow_a_device_is():
 
 
 def test_a_slow_device_helps_only_where_the_wait_is_longer_than_its_own_time():
-    costs = Costs()
-    places = {0: "fast", 1: "slow"}
+    costs = DurationEstimates()
+    devices = {0: "fast", 1: "slow"}
     for client in range(4):
-        costs.note(job(client, client), 1.0, "fast")
+        costs.record(job(client, client), 1.0, "fast")
     for client in range(4, 8):
-        costs.note(job(client, client), 9.0, "slow")
+        costs.record(job(client, client), 9.0, "slow")
     for helper, helped in ((0, True), (1, False)):
-        agenda = Agenda(costs, 0.01, lambda worker: places[worker])
+        agenda = JobQueue(costs, 0.01, lambda worker: devices[worker])
         other = 1 - helper
         for client in (0, 1):
             agenda.add([job(10 + client, client)])
@@ -189,10 +187,10 @@ def test_a_slow_device_helps_only_where_the_wait_is_longer_than_its_own_time():
 )
 def test_devices_that_make_no_sense_together_are_one_sentence(device: str, sentence: str):
     with pytest.raises(PotluckError, match=sentence):
-        pick_devices(device)
+        resolve_devices(device)
 
 
 def test_several_devices_need_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("potluck.federation.population.pick_devices", lambda text: [torch.device("cpu")])
+    monkeypatch.setattr("potluck.federation.population.resolve_devices", lambda text: [torch.device("cpu")])
     with pytest.raises(PotluckError, match="lists several devices; engine.name = 'serial' works on one"):
         potluck.run("fedgh", engine={"name": "serial", "device": "cuda:0,cuda:1"}, out=tmp_path / "run")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from potluck.engines.pool.agenda import Agenda
-from potluck.engines.pool.costs import Costs
-from potluck.loop.jobs import Job
+from potluck.engines.pool.scheduling import DurationEstimates, JobQueue
+from potluck.wire.jobs import Job
 
 
 def job(number: int, client: int) -> Job:
@@ -15,8 +14,8 @@ def alone(number: int, client: int) -> tuple[Job]:
     return (job(number, client),)
 
 
-def agenda(*costs: float) -> Agenda:
-    return Agenda(Costs(lambda client: costs[client]), moving=0.5)
+def agenda(*costs: float) -> JobQueue:
+    return JobQueue(DurationEstimates(lambda client: costs[client]), move_cost=0.5)
 
 
 def test_the_longest_job_goes_first_and_equal_ones_in_the_order_submitted() -> None:
@@ -43,11 +42,11 @@ def test_a_job_that_was_lost_comes_before_the_later_ones_of_its_client() -> None
     todo.add(alone(1, 0))
     todo.add(alone(2, 0))
     todo.take(0, {})
-    todo.again(alone(1, 0))
+    todo.requeue(alone(1, 0))
     assert todo.take(0, {}) == (alone(1, 0), [])
 
 
-def settled() -> Agenda:
+def settled() -> JobQueue:
     """Clients 0 and 1 live on worker 0, client 2 on worker 1; all have a new job of 1, 2 and 1 seconds."""
     todo = agenda(1.0, 2.0, 1.0)
     for client, home in enumerate((0, 0, 1)):
@@ -84,11 +83,11 @@ def test_a_client_is_not_moved_for_less_than_it_costs() -> None:
 
 
 def test_clients_not_measured_are_guessed_at_the_speed_of_the_others() -> None:
-    costs = Costs(lambda client: [100.0, 300.0][client])
+    costs = DurationEstimates(lambda client: [100.0, 300.0][client])
     assert costs.of(job(1, 1)) == 300.0
-    costs.note(job(1, 0), 2.0)
+    costs.record(job(1, 0), 2.0)
     assert costs.of(job(2, 1)) == 6.0
-    costs.note(job(2, 1), 5.0)
+    costs.record(job(2, 1), 5.0)
     assert costs.of(job(3, 1)) == 5.0
-    costs.note(job(3, 1), 4.0)
+    costs.record(job(3, 1), 4.0)
     assert costs.of(job(4, 1)) == 4.5

@@ -13,11 +13,11 @@ import potluck
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
 from potluck.core.model import ClientModel
-from potluck.engines import channels_last
+from potluck.engines import tuning
 from potluck.experiment import parse_experiment, read_experiment
 from potluck.federation.population import build_federation
 from potluck.methods.fedgh import FedGH
-from tiny import StopAt
+from support.tiny import StopAt
 
 HERE = Path(__file__).parent
 
@@ -77,7 +77,7 @@ def numbers(run: potluck.Run) -> list[dict[str, object]]:
 def layout(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """Whether the convolutions of each architecture lie channels last when its clients train."""
     seen: dict[str, bool] = {}
-    rest = Client.rest
+    rest = Client.free_gradients
 
     def noting(me: Client) -> None:
         weights = [tensor for tensor in me.model.parameters() if tensor.dim() == 4 and tensor.shape[1] > 1]
@@ -86,7 +86,7 @@ def layout(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
         )
         rest(me)
 
-    monkeypatch.setattr(Client, "rest", noting)
+    monkeypatch.setattr(Client, "free_gradients", noting)
     return seen
 
 
@@ -124,7 +124,7 @@ def test_the_measured_layout_is_on_record_and_not_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     answers = iter([True, False])
-    monkeypatch.setattr(channels_last, "_is_faster", lambda name, federation: next(answers))
+    monkeypatch.setattr(tuning, "_is_faster", lambda name, federation: next(answers))
     asked = settings({"name": "serial", "channels_last": "auto"})
     del asked["models"]
     mine = [Own, Plain, "small-cnn"]
@@ -136,15 +136,18 @@ def test_the_measured_layout_is_on_record_and_not_measured_again(
 
 def test_what_has_no_convolutions_is_never_laid_out_anew(tmp_path: Path):
     federation = build_federation(parse_experiment(settings({})), FedGH())
-    assert "small-mlp" not in channels_last.chosen(("auto",), federation)
-    assert channels_last.chosen(("all",), federation) == ("small-cnn", "small-mlp")
+    assert "small-mlp" not in tuning.resolve_channels_last(("auto",), federation)
+    assert tuning.resolve_channels_last(("all",), federation) == ("small-cnn", "small-mlp")
 
 
 @pytest.mark.parametrize(
     ("engine", "sentence"),
     [
         ({"channels_last": "small-cn"}, "Unknown architecture in engine.channels_last 'small-cn'"),
-        ({"channels_last": "all", "vectorize": "on"}, "does not go with engine.vectorize = 'on'"),
+        (
+            {"channels_last": "all", "vectorize": "on"},
+            "engine.channels_last is not supported with engine.vectorize = 'on'",
+        ),
     ],
 )
 def test_a_layout_that_makes_no_sense_is_one_sentence(

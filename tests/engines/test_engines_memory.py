@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from potluck.core.tree import flatten, unflatten
-from potluck.engines.memory import SpillFolder, _group_allowance, available_memory, default_budget
+from potluck.worker.memory import SpillFolder, _group_allowance, available_memory, default_budget
 
 
 def test_the_default_is_half_of_what_is_free() -> None:
@@ -44,10 +44,10 @@ def test_a_spill_folder_is_made_when_needed_and_removed_whole(tmp_path: Path) ->
 
 FAULTS = """
 import resource, sys, torch
-from potluck.loop.worker import keep_freed_memory
+from potluck.worker.memory import retain_freed_memory
 torch.set_num_threads(1)
 if sys.argv[1] == "kept":
-    assert keep_freed_memory()
+    assert retain_freed_memory()
 weights = [torch.ones(2_000_000) for _ in range(3)]
 def step():
     return sum((one - 0.5).square().sum() for one in weights)
@@ -62,10 +62,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 IDLE = """
 import torch
-from potluck.loop.worker import give_back_memory, keep_freed_memory
+from potluck.worker.memory import release_free_memory, retain_freed_memory
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
-assert keep_freed_memory()
+assert retain_freed_memory()
 # Something small outlives every large tensor and lies after it, as logs and scores of a run do.
 large, small = [], []
 for _ in range(40):
@@ -73,7 +73,7 @@ for _ in range(40):
     small.append(bytearray(5000))
 del large
 before = resident()
-give_back_memory()
+release_free_memory()
 print(before - resident())
 """
 

@@ -26,22 +26,22 @@ from same_runs import (
 )
 
 from potluck.core.client import Client
-from potluck.core.payload import Nothing
+from potluck.core.payload import EmptyPayload
 from potluck.core.tree import Flat
 from potluck.engines.pool import PoolEngine
-from potluck.engines.pool.process import connected
-from potluck.engines.pool.standstill import be_impatient, is_stopped
+from potluck.engines.pool.engine import is_stopped, set_socket_timeout
+from potluck.engines.pool.process import socket_pair
 from potluck.engines.serial import SerialEngine
 from potluck.loop.dispatch import ClientFailed
-from potluck.loop.jobs import Engine, Job
-from potluck.loop.letter import Letter, receive, send
 from potluck.loop.schedule import Schedule
-from potluck.loop.worker import Worker
 from potluck.methods import METHODS, method_class
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedgh import FedGH
 from potluck.methods.standalone import Standalone
-from potluck.testing.federation import small_federation
+from potluck.testing.conformance import small_federation
+from potluck.wire import Message, receive, send
+from potluck.wire.jobs import Engine, Job
+from potluck.worker.worker import Worker
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -80,7 +80,7 @@ def test_a_test_begins_before_the_next_one_is_submitted(tmp_path: Path) -> None:
             until = time.monotonic() + 60
             while not (tmp_path / str(index)).exists():
                 assert time.monotonic() < until, "nobody began"
-                engine.feed()
+                engine.refill()
         assert sorted(result.job for result in engine.results()) == [1, 2, 3]
     finally:
         engine.close()
@@ -155,7 +155,7 @@ class Halting(FedGH):
 def test_a_worker_that_is_stopped_for_good_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    monkeypatch.setattr("potluck.engines.pool.engine.LOOK", 0.2)
+    monkeypatch.setattr("potluck.engines.pool.engine.CHECK_INTERVAL", 0.2)
     fed = federation()
     serial = outcome(FedGH(), SerialEngine(worker(FedGH(), fed)), fed, SYNCHRONOUS)
     halting = Halting(lives=tmp_path)
@@ -177,13 +177,13 @@ def test_an_idle_worker_that_is_stopped_is_given_no_job() -> None:
 def test_a_worker_that_stands_still_in_the_middle_of_a_letter_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("potluck.engines.pool.standstill.PATIENCE", 1)
-    ours, theirs = connected()
-    be_impatient(ours)
+    monkeypatch.setattr("potluck.engines.pool.engine.STALL_TIMEOUT", 1)
+    ours, theirs = socket_pair()
+    set_socket_timeout(ours)
     theirs.sendall(b"\x10\0\0\0")  # the beginning of a length, and then nothing
     with pytest.raises(ConnectionResetError, match="stands still"):
         receive(ours)
-    big = Letter({}, state=Flat({"x": torch.zeros(4 << 20)}, None))  # more than the sockets hold
+    big = Message({}, state=Flat({"x": torch.zeros(4 << 20)}, None))  # more than the sockets hold
     with pytest.raises(OSError, match="temporarily unavailable"):
         send(ours, big)
 
@@ -205,7 +205,7 @@ def test_a_stopped_process_is_told_from_one_that_sleeps() -> None:
 class Broken(Standalone):
     """Client 2 cannot train."""
 
-    def client(self, me: Client, message: Nothing) -> Nothing:
+    def client(self, me: Client, message: EmptyPayload) -> EmptyPayload:
         if me.info.index == 2:
             raise ValueError("no such luck")
         return super().client(me, message)
@@ -229,9 +229,9 @@ def test_an_exception_arrives_with_its_story() -> None:
 class Hoarding(Standalone):
     """Keeps something that nobody can write down."""
 
-    def client(self, me: Client, message: Nothing) -> Nothing:
+    def client(self, me: Client, message: EmptyPayload) -> EmptyPayload:
         me.private["secret"] = object()
-        return Nothing()
+        return EmptyPayload()
 
 
 @pytest.mark.parametrize("make", [SerialEngine, lambda one: PoolEngine(lambda: one, 1)])

@@ -15,10 +15,10 @@ import pytest
 from same_runs import federation, worker
 
 from potluck.core.client import Client
-from potluck.core.payload import Nothing
+from potluck.core.payload import EmptyPayload
 from potluck.engines.pool import PoolEngine
-from potluck.loop.jobs import Job
 from potluck.methods.standalone import Standalone
+from potluck.wire.jobs import Job
 
 TESTS = Path(__file__).parent
 PYTHONPATH = os.pathsep.join([*sys.path, str(TESTS), str(TESTS.parent)])
@@ -42,13 +42,13 @@ def gone(pid: int, seconds: float = 3.0) -> bool:
 class Endless(Standalone):
     """Never finishes."""
 
-    def client(self, me: Client, message: Nothing) -> Nothing:
+    def client(self, me: Client, message: EmptyPayload) -> EmptyPayload:
         time.sleep(60)
-        return Nothing()
+        return EmptyPayload()
 
 
 def train_job(number: int, client: int) -> Job:
-    return Job(number, "train", client, 0, 1, 1, Nothing())
+    return Job(number, "train", client, 0, 1, 1, EmptyPayload())
 
 
 def test_closing_ends_busy_workers_at_once_and_leaves_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import threading
 import pytest
 from same_runs import assert_equal, federation, outcome, worker
 
-from potluck.bench.growth import crowd
+from benchmarks.growth import peak_memory
 from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
 from potluck.loop.schedule import Schedule
@@ -17,7 +17,7 @@ from potluck.methods.fedgh import FedGH
 
 @pytest.mark.slow
 def test_ten_thousand_clients_of_26_gigabytes_take_less_than_4() -> None:
-    assert crowd(10_000, rounds=6) < 4_000_000_000
+    assert peak_memory(10_000, rounds=6) < 4_000_000_000
 
 
 @pytest.mark.slow

@@ -12,20 +12,20 @@ from same_runs import ASYNCHRONOUS, SYNCHRONOUS, Dawdling, Fatal, Methods, asser
 
 import potluck
 from potluck.core.client import Client
-from potluck.core.payload import Nothing
+from potluck.core.payload import EmptyPayload
 from potluck.core.training import Training
+from potluck.engines import tuning
 from potluck.engines.pool import PoolEngine
-from potluck.engines.pool.agenda import Agenda
-from potluck.engines.pool.costs import Costs
-from potluck.engines.pool.wire import Order, Report, Wire
-from potluck.engines.trial import plain_request
-from potluck.engines.vectorized import Teams, VectorizedEngine, decide, stack
+from potluck.engines.pool.channel import BatchOrder, JobChannel, JobReport
+from potluck.engines.pool.scheduling import DurationEstimates, JobQueue
+from potluck.engines.tuning import plain_request
+from potluck.engines.vectorized import JobBatcher, VectorizedEngine, stack
 from potluck.federation.federation import Federation
-from potluck.loop.jobs import Answer, Failure, Job, Kind
 from potluck.loop.schedule import Schedule
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedgh import FedGH
-from tiny import tiny
+from potluck.wire.jobs import Answer, Failure, Job, Kind
+from support.tiny import tiny
 
 BUFFERED = Schedule(3, buffer=2, concurrency=4)
 
@@ -35,11 +35,11 @@ def federation() -> Federation:
 
 
 def together(method: Methods, fed: Federation, schedule: Schedule) -> dict[str, Any]:
-    return outcome(method, VectorizedEngine(worker(method, fed), Teams(fed.task)), fed, schedule)
+    return outcome(method, VectorizedEngine(worker(method, fed), JobBatcher(fed.task)), fed, schedule)
 
 
 def pool(method: Methods, fed: Federation, schedule: Schedule, workers: int = 2) -> dict[str, Any]:
-    engine = PoolEngine(lambda: worker(method, fed), workers, teams=Teams(fed.task))
+    engine = PoolEngine(lambda: worker(method, fed), workers, batcher=JobBatcher(fed.task))
     return outcome(method, engine, fed, schedule)
 
 
@@ -47,8 +47,8 @@ def job(number: int, client: int, step: int = 0, kind: Kind = "train") -> Job:
     return Job(number, kind, client, 0, 1, 1, step=step)
 
 
-def clients_of(teams: Any) -> list[list[int]]:
-    return [[one.client for one in team] for team in teams]
+def clients_of(batcher: Any) -> list[list[int]]:
+    return [[one.client for one in batch] for batch in batcher]
 
 
 # -- who is in a team --------------------------------------------------------------------------------------------
@@ -56,18 +56,18 @@ def clients_of(teams: Any) -> list[list[int]]:
 
 def test_a_team_is_of_one_step_and_one_architecture() -> None:
     """Clients 0, 2, 4, 6 and 1, 3, 5 are alike; tests are nobody's company, and the next step makes its own teams."""
-    teams = Teams(tiny(7, hidden=(5, 7)).task)
+    batcher = JobBatcher(tiny(7, hidden=(5, 7)).task)
     first, second = [job(n, n, 1) for n in range(5)], [job(10 + n, n, 2) for n in (1, 3)]
     tests = [job(20 + n, n, 1, "evaluate") for n in (0, 2)]
-    assert clients_of(teams.cut(first + tests + second)) == [[0, 2, 4], [1, 3], [0], [2], [1, 3]]
+    assert clients_of(batcher.split(first + tests + second)) == [[0, 2, 4], [1, 3], [0], [2], [1, 3]]
 
 
 def test_large_teams_are_cut_into_about_equal_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    teams = Teams(tiny(7, hidden=(5,)).task)
+    batcher = JobBatcher(tiny(7, hidden=(5,)).task)
     jobs = [job(n + 1, n) for n in range(7)]
-    assert clients_of(teams.cut(jobs)) == [[*range(7)]]
-    monkeypatch.setattr(stack, "MOST", 3)
-    assert clients_of(teams.cut(jobs)) == [[0, 1], [2, 3], [4, 5, 6]]
+    assert clients_of(batcher.split(jobs)) == [[*range(7)]]
+    monkeypatch.setattr(stack, "MAX_STACK_CLIENTS", 3)
+    assert clients_of(batcher.split(jobs)) == [[0, 1], [2, 3], [4, 5, 6]]
 
 
 # -- the same bits -----------------------------------------------------------------------------------------------
@@ -130,40 +130,43 @@ def test_a_run_on_the_pool_is_that_of_one_process(tmp_path: Path) -> None:
 
 
 def test_a_team_waits_for_all_its_clients_and_goes_where_most_of_them_live() -> None:
-    todo = Agenda(Costs(), moving=0.5)
+    todo = JobQueue(DurationEstimates(), move_cost=0.5)
     for client, home in enumerate((0, 1, 1)):
         todo.add([job(client + 1, client)])
         todo.take(home, {})
-    team = [job(10 + client, client) for client in range(3)]
-    todo.add(team)
+    batch = [job(10 + client, client) for client in range(3)]
+    todo.add(batch)
     for client in range(3):
         assert todo.take(0, {}) is None
         todo.done([job(client + 1, client)])
     assert todo.take(0, {}) is None  # it is worker 1's, who is idle and has nothing else to do
-    assert todo.take(1, {}) == (team, [(0, 0)])
+    assert todo.take(1, {}) == (batch, [(0, 0)])
     assert not todo
 
 
 def test_a_team_that_was_lost_comes_before_later_jobs_of_its_clients() -> None:
-    todo = Agenda(Costs(), moving=0.5)
-    team, later = [job(1, 0), job(2, 1)], [job(3, 1)]
-    todo.add(team)
+    todo = JobQueue(DurationEstimates(), move_cost=0.5)
+    batch, later = [job(1, 0), job(2, 1)], [job(3, 1)]
+    todo.add(batch)
     todo.add(later)
-    assert todo.take(0, {}) == (team, [])
-    todo.again(team)
-    assert todo.take(0, {}) == (team, [])
-    todo.done(team)
+    assert todo.take(0, {}) == (batch, [])
+    todo.requeue(batch)
+    assert todo.take(0, {}) == (batch, [])
+    todo.done(batch)
     assert todo.take(0, {}) == (later, [])
 
 
 def test_a_team_and_its_results_cross_a_socket() -> None:
     ours, theirs = socket.socketpair()
-    wire, team = Wire(Nothing, Nothing), [Job(1, "train", 4, 0, 1, 1, Nothing()), Job(2, "train", 5, 0, 1, 1)]
-    wire.send_order(ours, Order(team, [7, 8], [3]))
+    wire, batch = (
+        JobChannel(EmptyPayload, EmptyPayload),
+        [Job(1, "train", 4, 0, 1, 1, EmptyPayload()), Job(2, "train", 5, 0, 1, 1)],
+    )
+    wire.send_order(ours, BatchOrder(batch, [7, 8], [3]))
     order = wire.receive_order(theirs)
-    assert [one.client for one in order.team] == [4, 5]
+    assert [one.client for one in order.batch] == [4, 5]
     assert (order.versions, order.forget) == ([7, 8], [3])
-    reports = [Report(Answer(1, 4, Nothing()), 1, 0.5), Report(Failure(2, 5, "bad"), 0, 0.5)]
+    reports = [JobReport(Answer(1, 4, EmptyPayload()), 1, 0.5), JobReport(Failure(2, 5, "bad"), 0, 0.5)]
     wire.send_reports(theirs, reports)
     assert wire.receive_reports(ours) == reports
     ours.close()
@@ -190,9 +193,9 @@ def test_stacks_must_keep_all_workers_busy(
     def seconds(clients: list[Client], fit: Callable[..., Any] | None = None) -> float:
         return len(clients) * (1.0 if fit is None else 0.6)
 
-    monkeypatch.setattr(decide, "time_training", seconds)
+    monkeypatch.setattr(tuning, "time_training", seconds)
     fed = tiny(4, hidden=(5,))
-    assert decide.is_faster_together(fed.task, fed.client, cohort, workers) is faster
+    assert tuning.is_stacking_faster(fed.task, fed.client, cohort, workers) is faster
 
 
 def test_a_trial_stacks_nobody_whom_a_run_would_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,6 +206,6 @@ def test_a_trial_stacks_nobody_whom_a_run_would_not(monkeypatch: pytest.MonkeyPa
     fed = tiny(2, hidden=(5,))
     pairs = [(me, plain_request(me)) for me in map(fed.client, range(2))]
     with pytest.raises(AssertionError, match="stacked"):
-        decide.stacked(pairs)
-    monkeypatch.setattr(stack, "LARGEST", 1)  # a byte: everybody is too large
-    decide.stacked(pairs)
+        tuning.fit_in_stacks(pairs)
+    monkeypatch.setattr(stack, "MAX_STACK_BYTES", 1)  # a byte: everybody is too large
+    tuning.fit_in_stacks(pairs)

@@ -1,5 +1,7 @@
 """Stacked training agrees with training one by one, for whatever is a loss over the model."""
 
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -7,18 +9,18 @@ import torch
 from torch import Tensor
 
 from potluck.core.training import Training
-from potluck.engines.vectorized import Teams, VectorizedEngine, stack
-from potluck.engines.vectorized.decide import is_faster_together
-from potluck.engines.vectorized.seats import Seat, run_together
+from potluck.engines.tuning import is_stacking_faster
+from potluck.engines.vectorized import JobBatcher, VectorizedEngine, stack
+from potluck.engines.vectorized.rendezvous import JobThreads, run_paused_jobs
 from potluck.engines.vectorized.stack import Stack
-from potluck.federation.own import Member, federate
-from potluck.loop.worker import Worker
+from potluck.federation.members import Member, federate
 from potluck.methods import METHODS, method_class
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedgh import FedGH
 from potluck.methods.fedprox import FedProx
 from potluck.methods.standalone import Standalone
-from tiny import Net, Recorder, make_loop, points, tiny
+from potluck.worker.worker import Worker
+from support.tiny import Net, Recorder, make_loop, points, tiny
 
 
 def both(method: Any, make: Any, **schedule: Any) -> tuple[list[Any], list[Any]]:
@@ -28,7 +30,7 @@ def both(method: Any, make: Any, **schedule: Any) -> tuple[list[Any], list[Any]]
         fed, seen = make(), Recorder()
         loop = make_loop(method, fed, callbacks=[seen], **schedule)
         if vectorized:
-            loop.dispatcher.engine = VectorizedEngine(Worker(method, fed.client), Teams(fed.task))
+            loop.dispatcher.engine = VectorizedEngine(Worker(method, fed.client), JobBatcher(fed.task))
         loop.run()
         states.append([loop.fetch(info.index)["model"] for info in fed.task.clients])
     return states[0], states[1]
@@ -73,7 +75,7 @@ def test_large_models_are_stacked_in_pieces(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(stack, "Stack", Counted)
     whole = both(Standalone(), lambda: tiny(5, hidden=(5,)), rounds=1)[1]
-    monkeypatch.setattr(stack, "LARGEST", 1000)
+    monkeypatch.setattr(stack, "MAX_STACK_BYTES", 1000)
     one, other = both(Standalone(), lambda: tiny(5, hidden=(5,)), rounds=1)
     assert sizes == [5, 2, 2]  # and one alone
     assert_close(one, other)
@@ -117,7 +119,7 @@ def test_a_client_that_raises_does_not_stop_the_others():
             raise ValueError("no luck")
         return me.fit()
 
-    results = run_together([Seat(me, lambda me=me: job(me)) for me in clients])
+    results = run_paused_jobs([(me, lambda me=me: job(me)) for me in clients], JobThreads())
     assert isinstance(results[1], ValueError)
     assert results[0].steps == results[2].steps == 3
 
@@ -128,8 +130,23 @@ def test_a_loss_that_raises_is_told_to_each_client():
     def bad(model: Any, x: Any, y: Any) -> Any:
         raise ValueError("bad loss")
 
-    results = run_together([Seat(me, lambda me=me: me.fit(bad)) for me in (fed.client(0), fed.client(1))])
+    results = run_paused_jobs(
+        [(me, lambda me=me: me.fit(bad)) for me in (fed.client(0), fed.client(1))], JobThreads()
+    )
     assert all(isinstance(result, ValueError) for result in results)
+
+
+def test_threads_of_jobs_are_used_again_and_end_with_their_engine():
+    fed, threads, before = tiny(3, hidden=(5,)), JobThreads(), threading.active_count()
+    for _ in range(2):
+        jobs = [(me, lambda me=me: me.fit()) for me in map(fed.client, range(3))]
+        assert [fit.steps for fit in run_paused_jobs(jobs, threads)] == [3, 3, 3]
+        assert threading.active_count() <= before + 3
+    threads.close()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
 
 
 def test_auto_decides_once_and_writes_it_down(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
@@ -138,7 +155,7 @@ def test_auto_decides_once_and_writes_it_down(tmp_path: Any, monkeypatch: pytest
 
     monkeypatch.chdir(tmp_path)
     for answer, word in ((True, "on"), (False, "off")):
-        monkeypatch.setattr(run_engine, "is_faster_together", lambda *given, answer=answer: answer)
+        monkeypatch.setattr(run_engine, "is_stacking_faster", lambda *given, answer=answer: answer)
         values = {"engine": {"name": "serial", "vectorize": "auto"}, "method": {"name": "standalone"}}
         run = potluck.run(values, rounds=1, clients=4, models="small-mlp", training={"epochs": 1})
         assert f'vectorize = "{word}"' in (run.path / "experiment.toml").read_text()
@@ -146,13 +163,13 @@ def test_auto_decides_once_and_writes_it_down(tmp_path: Any, monkeypatch: pytest
 
 
 def test_the_measurement_leaves_clients_and_random_state_alone():
-    from potluck.engines.vectorized.decide import is_faster_together
+    from potluck.engines.tuning import is_stacking_faster
 
     fed = tiny(4, hidden=(5,))
     before = torch.random.get_rng_state()
-    assert is_faster_together(fed.task, fed.client, 4) in (True, False)
+    assert is_stacking_faster(fed.task, fed.client, 4) in (True, False)
     assert torch.equal(before, torch.random.get_rng_state())
-    assert not is_faster_together(tiny(2, hidden=(5, 7)).task, fed.client, 2)
+    assert not is_stacking_faster(tiny(2, hidden=(5, 7)).task, fed.client, 2)
 
 
 class Fickle(Net):
@@ -166,4 +183,4 @@ class Fickle(Net):
 def test_auto_leaves_networks_alone_that_cannot_be_stacked():
     members = [Member(Fickle().double(), points(12, seed)) for seed in range(3)]
     federation = federate(members, training=Training(epochs=1, batch_size=4, lr=0.1), num_classes=3)
-    assert not is_faster_together(federation.task, federation.client, 3)
+    assert not is_stacking_faster(federation.task, federation.client, 3)

@@ -11,22 +11,21 @@ from torch import Tensor, nn
 
 from potluck.core.client import Client
 from potluck.core.model import ClientModel
-from potluck.core.payload import Nothing
+from potluck.core.payload import EmptyPayload
 from potluck.core.random import seeded
 from potluck.core.training import Training
 from potluck.engines.serial import SerialEngine
-from potluck.engines.trial import plain_request
-from potluck.engines.vectorized import Teams, VectorizedEngine, seats, stack
-from potluck.engines.vectorized.decide import is_faster_together
-from potluck.engines.vectorized.stack import Stack, key_of
-from potluck.engines.vectorized.structure import structure_of
+from potluck.engines.tuning import is_stacking_faster, plain_request
+from potluck.engines.vectorized import JobBatcher, VectorizedEngine, stack
+from potluck.engines.vectorized.rendezvous import JobThreads, run_paused_jobs
+from potluck.engines.vectorized.stack import Stack, model_structure, stacking_key
 from potluck.federation.federation import Federation
-from potluck.federation.own import Member, federate
-from potluck.loop.jobs import Answer, Failure, Job
-from potluck.loop.worker import Worker
+from potluck.federation.members import Member, federate
 from potluck.methods.standalone import Standalone
 from potluck.models import split
-from tiny import make_loop, points, same, tiny
+from potluck.wire.jobs import Answer, Failure, Job
+from potluck.worker.worker import Worker
+from support.tiny import make_loop, points, same, tiny
 
 DECAY = Training(epochs=2, batch_size=4, lr=0.1, momentum=0.9, weight_decay=0.1)
 
@@ -110,7 +109,9 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def trained(fed: Federation, *, stacked: bool) -> list[Any]:
     """Every client's final tensors after two rounds."""
     loop, worker = make_loop(Standalone(), fed, rounds=2), Worker(Standalone(), fed.client)
-    loop.dispatcher.engine = VectorizedEngine(worker, Teams(fed.task)) if stacked else SerialEngine(worker)
+    loop.dispatcher.engine = (
+        VectorizedEngine(worker, JobBatcher(fed.task)) if stacked else SerialEngine(worker)
+    )
     loop.run()
     states = [loop.fetch(info.index)["model"] for info in fed.task.clients]
     loop.dispatcher.engine.close()
@@ -173,9 +174,10 @@ def test_values_with_one_hash_are_told_apart() -> None:
     def fitted(together: bool) -> list[Any]:
         clients = [tiny(2, hidden=(5,)).client(index) for index in range(2)]
         if together:
-            seats.run_together(
-                [seats.Seat(me, lambda me=me, power=power: me.fit(loss, power))
-                 for me, power in zip(clients, (-1, -2), strict=True)]
+            run_paused_jobs(
+                [(me, lambda me=me, power=power: me.fit(loss, power))
+                 for me, power in zip(clients, (-1, -2), strict=True)],
+                JobThreads(),
             )  # fmt: skip
         else:
             for me, power in zip(clients, (-1, -2), strict=True):
@@ -188,7 +190,7 @@ def test_values_with_one_hash_are_told_apart() -> None:
 
 def test_what_a_network_is_made_of_decides_not_its_numbers() -> None:
     def shape(model: nn.Module) -> object:
-        return structure_of(model)
+        return model_structure(model)
 
     with seeded("structure"):
         assert shape(Plain()) == shape(Plain())
@@ -206,8 +208,8 @@ def test_what_a_network_is_made_of_decides_not_its_numbers() -> None:
 def test_the_measurement_does_not_stack_what_training_would_not() -> None:
     fed = own([Plain, lambda: Plain(torch.tanh)])
     assert len({info.architecture for info in fed.task.clients}) == 1
-    assert is_faster_together(fed.task, fed.client, 2) is False
-    assert key_of(fed.client(0), plain_request(fed.client(0))) is not None
+    assert is_stacking_faster(fed.task, fed.client, 2) is False
+    assert stacking_key(fed.client(0), plain_request(fed.client(0))) is not None
 
 
 class Builder:
@@ -227,9 +229,9 @@ def test_a_client_that_cannot_be_made_fails_alone_and_as_on_the_serial_engine(br
     fed = tiny(3, hidden=(5,))
     found = []
     workers = [Worker(Standalone(), Builder(fed, broken)) for _ in range(2)]
-    for engine in (SerialEngine(workers[0]), VectorizedEngine(workers[1], Teams(fed.task))):
+    for engine in (SerialEngine(workers[0]), VectorizedEngine(workers[1], JobBatcher(fed.task))):
         for index in range(3):
-            engine.submit(Job(index + 1, "train", index, 0, 1, 1, Nothing()))
+            engine.submit(Job(index + 1, "train", index, 0, 1, 1, EmptyPayload()))
         results = list(engine.results())
         assert [isinstance(result, Failure) for result in results] == [i == broken for i in range(3)]
         assert all(isinstance(r, Answer) and r.seconds > 0 for i, r in enumerate(results) if i != broken)
@@ -243,7 +245,7 @@ def test_clients_beyond_the_budget_are_put_away_between_cohorts_and_lose_nothing
     fed = tiny(4, hidden=(5,))
     worker = Worker(Standalone(), fed.client)
     loop = make_loop(Standalone(), fed, rounds=2)
-    loop.dispatcher.engine = VectorizedEngine(worker, Teams(fed.task), memory=1, spill_dir=tmp_path)
+    loop.dispatcher.engine = VectorizedEngine(worker, JobBatcher(fed.task), memory=1, spill_dir=tmp_path)
     loop.run()
     assert sum(index in worker.cache for index in range(4)) == 1
     assert len(list(tmp_path.rglob("*.safetensors"))) >= 3

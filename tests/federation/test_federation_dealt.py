@@ -16,14 +16,14 @@ from potluck.core.task import ClientInfo
 from potluck.data import Data, as_data, match_shares, parse_partition, split_in_three
 from potluck.data.partitions.rules import Iid
 from potluck.experiment import parse_experiment
+from potluck.federation import allocation
 from potluck.federation import federation as federation_module
-from potluck.federation import population
-from potluck.federation.federation import Federation, Lazily, Member
-from potluck.federation.own import federate
+from potluck.federation.federation import Federation, LazySequence, Member
+from potluck.federation.members import federate
 from potluck.federation.population import build_federation
-from potluck.runs import fingerprint as fingerprint_module
-from potluck.runs.fingerprint import fingerprint
-from tiny import Net, points
+from potluck.runs import digests as fingerprint_module
+from potluck.runs.digests import fingerprint
+from support.tiny import Net, points
 
 
 def rows_of_data(rows: int = 300, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -80,7 +80,9 @@ def test_each_client_holds_what_dealing_everybody_at_once_gives(rule: str, split
 
 def test_a_rule_that_sees_in_its_own_way_is_given_everybody():
     class Halved(Iid):
-        def seen(self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]) -> list[Samples]:
+        def transform_samples(
+            self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]
+        ) -> list[Samples]:
             return [one.select(torch.arange(len(one) // 2)) for one in samples]
 
     whole, half = dealt(data()), dealt(data(), rule=Halved())
@@ -99,7 +101,7 @@ def test_the_same_client_is_made_each_time():
 
 
 def test_a_lazy_sequence_is_a_sequence():
-    squares = Lazily(4, lambda place: place**2)
+    squares = LazySequence(4, lambda place: place**2)
     assert list(squares) == [0, 1, 4, 9]
     assert (squares[-1], squares[1:3], len(squares)) == (9, [1, 4], 4)
     with pytest.raises(IndexError):
@@ -121,7 +123,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         return split(*args, **more)
 
     monkeypatch.setattr(federation_module.Member, "__init__", init)
-    monkeypatch.setattr(population, "split_in_three", cut)
+    monkeypatch.setattr(allocation, "split_in_three", cut)
     return seen
 
 
@@ -149,7 +151,7 @@ def test_a_run_makes_nobody_but_those_who_work(
     plan: dict[str, Any], made: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Start-up, two rounds of four clients and a checkpoint, in a population of a thousand."""
-    monkeypatch.setattr(fingerprint_module, "MANY", 5)
+    monkeypatch.setattr(fingerprint_module, "MAX_SAMPLED_CLIENTS", 5)
     stop = Stop(made)
     with pytest.raises(Enough):
         potluck.run(
@@ -171,7 +173,7 @@ def test_a_run_makes_nobody_but_those_who_work(
 
 @pytest.mark.parametrize("change", ["a row", "a label", "a seed", "a split", "a rule", "the models"])
 def test_a_large_dealt_population_is_told_from_another(change: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fingerprint_module, "MANY", 5)
+    monkeypatch.setattr(fingerprint_module, "MAX_SAMPLED_CLIENTS", 5)
     x, y = rows_of_data()
     before = fingerprint(dealt(as_data((x, y)), clients=60))
     assert fingerprint(dealt(as_data((x.clone(), y.clone())), clients=60)) == before
@@ -203,7 +205,7 @@ def test_a_large_dealt_population_is_told_from_another(change: str, monkeypatch:
 
 def test_two_clients_that_change_places_are_another_population(monkeypatch: pytest.MonkeyPatch):
     """Though neither is among those that are looked at one by one."""
-    monkeypatch.setattr(fingerprint_module, "MANY", 3)
+    monkeypatch.setattr(fingerprint_module, "MAX_SAMPLED_CLIENTS", 3)
 
     class Swapped(Iid):
         def deal(self, *about: Any) -> list[Any]:

@@ -8,13 +8,12 @@ import potluck
 from potluck.core.errors import PotluckError
 from potluck.engines.serial import SerialEngine
 from potluck.federation.devices import FLEETS, Device, assign_by_memory, fleet
-from potluck.federation.flops import training_flops
 from potluck.loop.dispatch import ClientFailed
 from potluck.loop.faults import Faults, FaultyEngine
-from potluck.loop.worker import Worker
 from potluck.methods.fedgh import FedGH
 from potluck.methods.standalone import Standalone
-from tiny import Recorder, make_loop, tiny
+from potluck.worker.worker import Worker
+from support.tiny import Recorder, make_loop, tiny
 
 QUICK = {"rounds": 3, "clients": 5, "partition": "iid", "models": "small-mlp", "training": {"epochs": 1}}
 
@@ -86,15 +85,18 @@ def test_models_by_memory_in_an_experiment(tmp_path: Path):
         potluck.run("standalone", **QUICK, devices={"assign": "memory"})
 
 
-def test_training_flops_of_a_linear_model_by_hand():
-    """4→5→3→3: forward 2·(20+15+9) = 88, backward twice that."""
-    me = tiny(1).client(0)
-    assert training_flops(me.model, me.train.x) == 3 * 88
-
-
 def test_a_synchronous_round_lasts_as_long_as_its_slowest_client():
     seen = Recorder()
     make_loop(Standalone(), tiny(3), callbacks=[seen], duration=lambda info, n, m: 1.0 + info.index).run()
+    assert [step.record.virtual_seconds for step in seen.steps] == [3.0, 6.0]
+
+
+def test_a_round_in_which_all_answer_ends_before_its_deadline():
+    seen = Recorder()
+    make_loop(
+        Standalone(), tiny(3), callbacks=[seen], deadline=9.0, duration=lambda info, n, m: 1.0 + info.index
+    ).run()
+    assert [step.record.participants for step in seen.steps] == [[0, 1, 2], [0, 1, 2]]
     assert [step.record.virtual_seconds for step in seen.steps] == [3.0, 6.0]
 
 
@@ -170,13 +172,13 @@ def test_stale_answers_weigh_less_when_told():
 
 def test_sample_weights_discount_stale_updates():
     from potluck.core.method import Update
-    from potluck.core.payload import Nothing
+    from potluck.core.payload import EmptyPayload
     from potluck.core.task import ClientInfo
     from potluck.kit import sample_weights
 
     updates = [
-        Update(ClientInfo(0, "a", 3, "net"), Nothing(), 3, 0.5),
-        Update(ClientInfo(1, "b", 1, "net"), Nothing()),
+        Update(ClientInfo(0, "a", 3, "net"), EmptyPayload(), 3, 0.5),
+        Update(ClientInfo(1, "b", 1, "net"), EmptyPayload()),
     ]
     assert sample_weights(updates) == [0.6, 0.4]
 
@@ -196,6 +198,20 @@ def test_faults_come_at_their_rate_and_the_run_goes_on(fault: str, kind: str):
     failures = faulty(Faults(**{fault: 0.25}))
     assert {failure["kind"] for failure in failures} == {kind}
     assert 20 <= len(failures) <= 60  # 160 jobs at a rate of a quarter: 40 ± 5.5
+
+
+def test_closing_an_engine_with_faults_closes_the_engine_behind(tmp_path: Path):
+    class Closing(SerialEngine):
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+            super().close()
+
+    method, fed = Standalone(), tiny(1)
+    engine = Closing(Worker(method, fed.client), spill_dir=tmp_path)
+    FaultyEngine(engine, Faults(dropout=0.5), seed=0).close()
+    assert engine.closed == 1
 
 
 def test_faults_do_not_depend_on_anything_but_the_seed():
@@ -226,7 +242,7 @@ def test_a_fleet_and_faults_from_an_experiment():
     ],
 )
 def test_deadline_and_over_selection_need_whole_rounds(schedule: dict[str, object]):
-    with pytest.raises(PotluckError, match="need whole rounds: set schedule.mode = 'sync'"):
+    with pytest.raises(PotluckError, match="need synchronous rounds: set schedule.mode = 'sync'"):
         potluck.run("fedgh", **QUICK, schedule=schedule)
 
 

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from own_nodes import experiment, write_node
 from potluck.cli import app
 from potluck.core.errors import PotluckError
-from potluck.flower.node.assignment import Assignment
-from potluck.flower.node.file import read_node
-from potluck.flower.node.node import answer
-from potluck.flower.node.policy import Policy
-from potluck.loop.letter import Letter
+from potluck.flower.node.config import Policy, read_node
+from potluck.flower.node.host import NodeHost
+from potluck.flower.node.registration import Assignment
+from potluck.wire import Message as WireMessage
+from support.own_nodes import experiment, write_node
 
 
 def refusal(*arguments: str) -> str:
@@ -101,13 +100,13 @@ def test_keys_and_certificates_are_made_once_and_private(
     before = (tmp_path / "potluck-server" / "ca.crt").read_bytes()
     assert runner.invoke(app, ["server", "keys"]).exit_code == 0
     assert (tmp_path / "potluck-server" / "ca.crt").read_bytes() == before
-    assert "exists already" in refusal("node", "init")
+    assert "exists; edit it" in refusal("node", "init")
 
 
 def test_the_log_of_a_node_is_printed_and_a_changed_one_is_refused(tmp_path: Path) -> None:
     path = write_node(tmp_path / "n", "logged", "mlp-1+6", 1)
     order = Assignment(experiment("fedgh").model_dump_json(exclude_none=True), "")
-    answer(order.on(Letter({"ask": "registration"})), {"node-file": str(path)})
+    NodeHost().handle_message(order.attach_to(WireMessage({"ask": "registration"})), {"node-file": str(path)})
 
     said = CliRunner().invoke(app, ["node", "log", str(path)]).output
     assert "fedgh  registration 0" in said

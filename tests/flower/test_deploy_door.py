@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import inspect
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,12 @@ pytest.importorskip("flwr")
 
 import httpx
 
-from own_nodes import write_node
 from potluck.core.errors import PotluckError
-from potluck.flower.deploy.door import allowed, door
-from potluck.flower.deploy.keys import make_node_key, name_of
-from potluck.flower.deploy.own_app import answered, ended, in_a_fork
+from potluck.flower.deploy.fleet_proxy import allowed, make_proxy
+from potluck.flower.deploy.keys import make_node_key, name_in_key
 from potluck.flower.deploy.serve import is_loopback, make_secret, node_commands, server_commands
-from potluck.flower.deploy.supernode import Watch, watched
+from potluck.flower.deploy.supernode import ServerWatch, watched_client
+from support.own_nodes import write_node
 
 
 def echo() -> Any:
@@ -45,7 +44,7 @@ def echo() -> Any:
 def ask(path: str, upstream: Any = None, **more: Any) -> httpx.Response:
     async def once() -> httpx.Response:
         behind = httpx.ASGITransport(app=upstream or echo())
-        front = httpx.ASGITransport(app=door("127.0.0.1:1", None, behind))
+        front = httpx.ASGITransport(app=make_proxy("127.0.0.1:1", None, behind))
         async with httpx.AsyncClient(transport=front, base_url="http://door") as client:
             return await client.post(path, **more)
 
@@ -92,7 +91,7 @@ def test_a_path_that_is_written_in_another_way_is_not_the_fleets(path: str, raw:
 
 def test_a_server_that_is_away_gives_an_error_that_nodes_wait_for() -> None:
     async def once() -> httpx.Response:
-        front = httpx.ASGITransport(app=door("127.0.0.1:1", None))
+        front = httpx.ASGITransport(app=make_proxy("127.0.0.1:1", None))
         async with httpx.AsyncClient(transport=front, base_url="http://door") as client:
             return await client.post("/v1/fleet/pull-messages")
 
@@ -102,7 +101,7 @@ def test_a_server_that_is_away_gives_an_error_that_nodes_wait_for() -> None:
 def test_somebody_who_never_ends_a_request_does_not_hold_a_connection_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("potluck.flower.deploy.door.PATIENCE", 0.2)
+    monkeypatch.setattr("potluck.flower.deploy.fleet_proxy.PATIENCE", 0.2)
     said: list[Any] = []
     pieces = [{"type": "http.request", "body": b"x", "more_body": True}]
 
@@ -118,7 +117,7 @@ def test_somebody_who_never_ends_a_request_does_not_hold_a_connection_for_ever(
             "headers": [],
         }  # fmt: skip
         await asyncio.wait_for(
-            door("127.0.0.1:1", None, httpx.ASGITransport(app=echo()))(scope, receive, send), 60
+            make_proxy("127.0.0.1:1", None, httpx.ASGITransport(app=echo()))(scope, receive, send), 60
         )
 
     asyncio.run(once())
@@ -150,7 +149,7 @@ def test_the_servers_connection_is_given_back_when_a_node_goes_in_the_middle_of_
             "headers": [],
         }  # fmt: skip
         with pytest.raises(OSError, match="the node is gone"):
-            await door("127.0.0.1:1", None, behind)(scope, receive, send)
+            await make_proxy("127.0.0.1:1", None, behind)(scope, receive, send)
 
     asyncio.run(once())
     assert closed == [True]
@@ -171,7 +170,7 @@ def test_a_server_for_other_machines_keeps_its_control_part_to_itself(tmp_path: 
         "8000",
     )
     assert served.control == value(served.commands["door"], "--server") == "127.0.0.1:8001"
-    assert "only from this machine, at 127.0.0.1:8001" in served.where
+    assert "only from this machine, at 127.0.0.1:8001" in served.description
     told = server_commands(tmp_path, "0.0.0.0", 8000, insecure=True, expose=True)
     assert (value(told.commands["server"], "--host"), told.control) == ("0.0.0.0", "127.0.0.1:8000")
     assert "door" not in told.commands
@@ -184,9 +183,9 @@ def test_a_server_for_other_machines_keeps_its_control_part_to_itself(tmp_path: 
 def test_a_node_runs_no_app_of_the_servers(tmp_path: Path) -> None:
     path = write_node(tmp_path / "n", "own", "mlp-1+6", 1)
     commands = node_commands(path, "127.0.0.1:1", None, None)
-    assert value(commands["node"], "--isolation") == "process"  # Flower's SuperNode then starts nothing
-    assert "potluck.flower.deploy.own_app" in commands["worker"]
-    secret = Path(value(commands["node"], "--superexec-auth-secret-file"))
+    assert "potluck.flower.deploy.supernode" in commands["node"]
+    assert "potluck.flower.deploy.node_worker" in commands["worker"]
+    secret = Path(value(commands["node"], "--secret"))
     assert secret == Path(value(commands["worker"], "--secret"))
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700
@@ -199,7 +198,7 @@ def test_a_node_runs_no_app_of_the_servers(tmp_path: Path) -> None:
 
 def test_a_connection_is_lost_when_the_server_was_not_heard_for_too_long() -> None:
     clock = [0.0]
-    watch = Watch(patience=75, now=lambda: clock[0])
+    watch = ServerWatch(75, now=lambda: clock[0])
 
     class Client:
         def ActivateNode(self, request: str) -> str:
@@ -210,70 +209,50 @@ def test_a_connection_is_lost_when_the_server_was_not_heard_for_too_long() -> No
                 raise httpx.ConnectError("no route")
             return request
 
-    client = watched(Client, watch)()
-    clock[0] = 1000.0
-    assert watch.lost() is None  # a server that never answered was not lost
+    def lost_at(time: float) -> float | None:
+        """Check once a second, as the connection does."""
+        while clock[0] < time - 1:
+            clock[0] += 1
+            watch.lost()
+        clock[0] = time
+        return watch.lost()
+
+    client = watched_client(Client, watch)()
+    assert lost_at(1000) is None  # a server that never answered was not lost
     assert client.ActivateNode("hello") == "hello"
-    clock[0] = 1070.0
+    assert lost_at(1070) is None
     assert client.SendNodeHeartbeat("here") == "here"
-    clock[0] = 1140.0
-    assert watch.lost() is None
+    assert lost_at(1140) is None
     with pytest.raises(httpx.ConnectError):
         client.SendNodeHeartbeat("gone")
-    clock[0] = 1146.0
-    assert watch.lost() == 76.0
+    assert lost_at(1146) == 76.0
 
 
-def test_flower_still_has_what_the_watch_and_the_worker_use() -> None:
-    from flwr.supernode import fleet_http_connection, start_client_internal
-    from flwr.supernode.runtime import run_clientapp
+def test_flower_still_has_what_the_connection_uses() -> None:
+    from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+    from flwr.supernode import fleet_http_connection
 
     assert fleet_http_connection.FleetHttpClient.SendNodeHeartbeat
-    assert start_client_internal.http_request_response is fleet_http_connection.http_request_response
-    assert run_clientapp.pull_task_input
+    assert fleet_http_connection.http_request_response
+    assert "initial_backoff" in inspect.signature(pull_and_inflate_object_from_tree).parameters
 
 
-def test_a_fork_ends_whatever_happens(capfd: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        raise ValueError("of a job")
-
-    codes = [os.waitstatus_to_exitcode(os.waitpid(in_a_fork(work), 0)[1]) for work in (lambda: None, fail)]
-    assert codes == [0, 1]
-    assert "ValueError: of a job" in capfd.readouterr().err
-
-
-def test_forks_that_have_ended_make_room_for_others() -> None:
-    readable, writable = os.pipe()
-    waits = in_a_fork(lambda: (os.close(writable), os.read(readable, 1)))  # until the pipe is closed
-    quick = in_a_fork(lambda: None)
-    found: set[int] = set()
-    while quick not in found:
-        found |= ended({waits, quick} - found)
-    assert found == {quick}
-    os.close(writable)
-    while waits not in found:
-        found |= ended({waits})
-    with pytest.raises(ChildProcessError):  # no zombie is left
-        os.waitpid(waits, os.WNOHANG)
-
-
-def test_what_a_failing_app_knows_stays_in_the_nodes_log(capfd: pytest.CaptureFixture[str]) -> None:
-    from flwr.app import Message, RecordDict
-    from flwr.supercore.task_identity import TaskIdentity
-
-    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
-
-    def app(message: Message, context: Any) -> Message:
-        raise ValueError("patient 17")
-
-    reply = answered(app, Message(RecordDict(), 1, "query"), None)
-    assert "patient" not in reply.error.reason
-    assert "patient 17" in capfd.readouterr().err
+def test_a_connection_that_was_stopped_is_not_lost() -> None:
+    clock = [0.0]
+    watch = ServerWatch(now=lambda: clock[0])
+    watch.record_answer()
+    clock[0] = 100.0  # stopped by a signal, and continued
+    assert watch.lost() is None
+    for second in range(101, 176):
+        clock[0] = float(second)
+        assert watch.lost() is None
+    clock[0] = 176.0
+    assert watch.lost() == 76.0
 
 
 def test_a_public_key_carries_its_nodes_name(tmp_path: Path) -> None:
     public = make_node_key(tmp_path / "node.key", "hospital-a")
-    assert name_of(public) == "hospital-a"
+    assert name_in_key(public) == "hospital-a"
     public.write_text(public.read_text().rsplit(" ", 1)[0])
     with pytest.raises(PotluckError, match="no public key with a name; .* pass --name"):
-        name_of(public)
+        name_in_key(public)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.flower.deploy import family
+from potluck.flower.deploy import processes as process_tree
 from potluck.flower.deploy.processes import Processes
 
 PARENT = """
@@ -19,7 +19,7 @@ time.sleep(600)
 """
 
 
-def child_of(processes: Processes, ignore: str = "") -> set[family.Kin]:
+def child_of(processes: Processes, ignore: str = "") -> set[process_tree.ProcessId]:
     """Start a program that starts another one in a session of its own."""
     place = processes.home
     (place / "parent.py").write_text(
@@ -30,7 +30,7 @@ def child_of(processes: Processes, ignore: str = "") -> set[family.Kin]:
     while not (place / "child").exists() or not (place / "child").read_text():
         assert time.monotonic() < ends
         time.sleep(0.05)
-    found = family.descendants([processes.running["parent"].pid])
+    found = process_tree.descendants([processes.running["parent"].pid])
     assert int((place / "child").read_text()) in {one[0] for one in found}
     return found
 
@@ -38,8 +38,8 @@ def child_of(processes: Processes, ignore: str = "") -> set[family.Kin]:
 def test_what_a_program_started_in_another_session_ends_with_it(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         theirs = child_of(processes)
-        assert family.alive(theirs) == theirs
-    assert family.alive(theirs) == set()
+        assert process_tree.alive(theirs) == theirs
+    assert process_tree.alive(theirs) == set()
 
 
 def test_what_does_not_want_to_end_is_killed(tmp_path: Path) -> None:
@@ -50,16 +50,16 @@ def test_what_does_not_want_to_end_is_killed(tmp_path: Path) -> None:
     processes.stop(patience=1.0)
 
     ends = time.monotonic() + 10
-    while family.alive(theirs) and time.monotonic() < ends:
+    while process_tree.alive(theirs) and time.monotonic() < ends:
         time.sleep(0.05)
-    assert family.alive(theirs) == set()
+    assert process_tree.alive(theirs) == set()
 
 
 def test_last_words_are_the_complaint_of_this_start(tmp_path: Path) -> None:
     def say(*lines: str) -> str:
         processes.start("one", [sys.executable, "-c", f"print({chr(10).join(lines)!r})"])
         processes.running["one"].wait(60)
-        return processes.last_words("one")
+        return processes.last_error("one")
 
     with Processes(tmp_path) as processes:
         assert say("\x1b[91mERROR \x1b[0m: Exit Code: 305", "no connection", "INFO: bye", "a", "b") == (
@@ -71,13 +71,13 @@ def test_last_words_are_the_complaint_of_this_start(tmp_path: Path) -> None:
 def test_a_log_without_end_is_not_read_whole_and_begun_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("potluck.flower.deploy.processes.LAST_WORDS", 100)
-    monkeypatch.setattr("potluck.flower.deploy.processes.LONG_LOG", 1000)
+    monkeypatch.setattr("potluck.flower.deploy.processes.LOG_TAIL_BYTES", 100)
+    monkeypatch.setattr("potluck.flower.deploy.processes.MAX_LOG_BYTES", 1000)
     with Processes(tmp_path) as processes:
         for number in range(2):
             processes.start("one", [sys.executable, "-c", f"print('x' * 3000 + ' start {number}')"])
             processes.running["one"].wait(60)
-            said = processes.last_words("one")
+            said = processes.last_error("one")
             assert len(said) <= 100
             assert said.endswith(f"start {number}")
     assert "start 0" in (tmp_path / "one.old.log").read_text()

@@ -11,16 +11,21 @@ from typing import Any
 import pytest
 
 from potluck.core.errors import PotluckError
-from potluck.flower.deploy.follow import Follower, RunEnded, listed
 from potluck.flower.deploy.processes import Processes
-from potluck.flower.deploy.submit import TRIES, run_to_the_end
+from potluck.flower.deploy.submit import (
+    MAX_LOSSES,
+    RunFollower,
+    RunInterrupted,
+    query_run,
+    run_until_finished,
+)
 from potluck.runs import folder
-from potluck.runs.folder import locked
+from potluck.runs.folder import lock_folder
 
 LIVES, DIES = "import time; time.sleep(600)", "raise SystemExit('out of memory')"
 
 
-def followed(place: Path, *, patient: bool, rounds: int = 1, **programs: str) -> None:
+def followed(place: Path, *, tolerates_lost_nodes: bool, rounds: int = 1, **programs: str) -> None:
     """Follow a run of some rounds whose programs live or die, and which is finished two seconds later."""
     run = place / "run"
     run.mkdir()
@@ -33,32 +38,34 @@ def followed(place: Path, *, patient: bool, rounds: int = 1, **programs: str) ->
         finish = threading.Timer(2.0, (run / folder.SUMMARY).write_text, ["{}"])
         finish.start()
         try:
-            Follower(processes, run, patient=patient).follow("1")
+            RunFollower(processes, run, tolerates_lost_nodes=tolerates_lost_nodes).follow("1")
         finally:
             finish.cancel()
 
 
 def test_a_patient_run_goes_on_without_a_node_that_died(tmp_path: Path) -> None:
-    followed(tmp_path, patient=True, server=LIVES, a=LIVES, b=DIES)
+    followed(tmp_path, tolerates_lost_nodes=True, server=LIVES, a=LIVES, b=DIES)
 
 
 @pytest.mark.parametrize(
-    ("patient", "rounds", "server", "a"),
+    ("tolerates_lost_nodes", "rounds", "server", "a"),
     [(False, 1, LIVES, LIVES), (True, 0, LIVES, LIVES), (True, 1, DIES, LIVES), (True, 1, LIVES, DIES)],
     ids=["told to stop", "before its first round", "the server", "the last node"],
 )
 def test_other_deaths_end_the_run_with_last_words(
-    tmp_path: Path, patient: bool, rounds: int, server: str, a: str
+    tmp_path: Path, tolerates_lost_nodes: bool, rounds: int, server: str, a: str
 ) -> None:
     with pytest.raises(PotluckError, match="A Flower process died: .* ended with code 1: out of memory"):
-        followed(tmp_path, patient=patient, rounds=rounds, server=server, a=a, b=DIES)
+        followed(
+            tmp_path, tolerates_lost_nodes=tolerates_lost_nodes, rounds=rounds, server=server, a=a, b=DIES
+        )
 
 
-def lost_run(place: Path, *states: dict[str, Any] | None, **more: Any) -> Follower:
+def lost_run(place: Path, *states: dict[str, Any] | None, **more: Any) -> RunFollower:
     """The follower of a run on a server elsewhere, which says these states one after the other when asked."""
     (place / "run").mkdir()
     said = iter(states)
-    return Follower(Processes(place), place / "run", ask=lambda *_: next(said), look=0.0, **more)
+    return RunFollower(Processes(place), place / "run", ask=lambda *_: next(said), query_interval=0.0, **more)
 
 
 FAILED = {"status": "finished:failed", "status-details": ""}
@@ -66,13 +73,13 @@ FAILED = {"status": "finished:failed", "status-details": ""}
 
 def test_a_server_that_is_away_for_a_while_is_waited_for(tmp_path: Path) -> None:
     follower = lost_run(tmp_path, None, None, {"status": "running"}, FAILED)
-    with pytest.raises(RunEnded, match=r"ended early \(finished:failed\)"):
+    with pytest.raises(RunInterrupted, match=r"ended early \(finished:failed\)"):
         follower.follow("1")
 
 
 def test_a_server_that_stays_away_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(PotluckError, match="has not answered for .* seconds; .* potluck resume"):
-        lost_run(tmp_path, None, None, away=0.1).follow("1")
+        lost_run(tmp_path, None, None, max_outage=0.1).follow("1")
 
 
 def test_the_sentence_of_the_app_is_told_wherever_it_was_left(tmp_path: Path) -> None:
@@ -81,7 +88,7 @@ def test_the_sentence_of_the_app_is_told_wherever_it_was_left(tmp_path: Path) ->
         lost_run(tmp_path, said).follow("1")
     (tmp_path / "b").mkdir()
     follower = lost_run(tmp_path / "b", FAILED)
-    threading.Timer(0.7, follower.trouble.write_text, ["schedule.rounds is not valid."]).start()
+    threading.Timer(0.7, follower.error_file.write_text, ["schedule.rounds is not valid."]).start()
     with pytest.raises(PotluckError, match=r"^schedule\.rounds is not valid\.$"):
         follower.follow("1")
 
@@ -91,7 +98,7 @@ def test_a_run_that_lost_its_server_can_go_on(tmp_path: Path) -> None:
         **FAILED,
         "status-details": "ServerApp failed with exception: The connection to the server was lost: ReadTimeout.",
     }
-    with pytest.raises(RunEnded):
+    with pytest.raises(RunInterrupted):
         lost_run(tmp_path, said).follow("1")
 
 
@@ -101,8 +108,8 @@ def test_a_run_that_lost_its_server_can_go_on(tmp_path: Path) -> None:
 def test_whatever_flowers_command_says_of_an_absent_server_is_no_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
-    monkeypatch.setattr("potluck.flower.deploy.follow.flwr", lambda *_: answer)
-    assert listed(Processes(tmp_path), "1") is None
+    monkeypatch.setattr("potluck.flower.deploy.submit.run_flwr", lambda *_: answer)
+    assert query_run(Processes(tmp_path), "1") is None
 
 
 def test_a_run_that_somebody_stopped_on_the_server_is_not_begun_again(tmp_path: Path) -> None:
@@ -110,7 +117,7 @@ def test_a_run_that_somebody_stopped_on_the_server_is_not_begun_again(tmp_path: 
         PotluckError, match="Somebody stopped the run on the server; .* potluck resume"
     ) as told:
         lost_run(tmp_path, {"status": "finished:stopped", "status-details": ""}).follow("1")
-    assert not isinstance(told.value, RunEnded)
+    assert not isinstance(told.value, RunInterrupted)
 
 
 def test_a_run_that_ended_on_another_machine_is_not_waited_for_without_end(tmp_path: Path) -> None:
@@ -123,10 +130,10 @@ def test_a_run_that_ended_on_another_machine_is_not_waited_for_without_end(tmp_p
 def test_what_an_earlier_submission_had_to_say_is_past(tmp_path: Path) -> None:
     follower = lost_run(tmp_path, {"status": "running"})
     follower.submitted = 1
-    follower.trouble.write_text("--out 'run' is in use by another process")
+    follower.error_file.write_text("--out 'run' is in use by another process")
     follower.submitted = 2
     threading.Timer(1.0, (follower.out / folder.SUMMARY).write_text, ["{}"]).start()
-    follower.look = 600.0
+    follower.query_interval = 600.0
     follower.follow("2")
 
 
@@ -142,11 +149,11 @@ def test_a_lost_run_is_submitted_again_until_it_makes_no_progress(tmp_path: Path
         (follower.out / folder.ROUNDS).write_text("{}\n" * rounds)
         return str(len(asked))
 
-    with pytest.raises(PotluckError, match=f"{TRIES} times without a new round; .* --resume"):
-        run_to_the_end(follower, submit, pause=0.0, stuck=0.0)
+    with pytest.raises(PotluckError, match=f"{MAX_LOSSES} times without a new round; .* --resume"):
+        run_until_finished(follower, submit, pause=0.0, max_stall=0.0)
     assert asked[0] is False
     assert all(asked[1:])
-    assert len(asked) == 1 + 1 + 1 + TRIES - 1  # first, refused, the one with news, and those without
+    assert len(asked) == 1 + 1 + 1 + MAX_LOSSES - 1  # first, refused, the one with news, and those without
 
 
 def test_a_lost_process_that_still_holds_the_folder_is_waited_for(tmp_path: Path) -> None:
@@ -160,22 +167,22 @@ def test_a_lost_process_that_still_holds_the_folder_is_waited_for(tmp_path: Path
         return "1"
 
     def hold() -> None:
-        with locked(follower.out):
+        with lock_folder(follower.out):
             time.sleep(2.5)
 
     letting = threading.Thread(target=hold)
     letting.start()
     time.sleep(0.2)
-    run_to_the_end(follower, submit, pause=0.1)
+    run_until_finished(follower, submit, pause=0.1)
     assert held == [False]
 
 
 def test_a_run_whose_submission_nobody_heard_of_is_left_to_its_work(tmp_path: Path) -> None:
     """It has the folder, adds a round after the follower would have given up, and comes to its end."""
-    follower = lost_run(tmp_path, FAILED, away=1.0)
+    follower = lost_run(tmp_path, FAILED, max_outage=1.0)
 
-    def work() -> None:
-        with locked(follower.out):
+    def run_job() -> None:
+        with lock_folder(follower.out):
             for rounds in (1, 2, 3):
                 (follower.out / folder.ROUNDS).write_text("{}\n" * rounds)
                 time.sleep(0.6)
@@ -187,6 +194,6 @@ def test_a_run_whose_submission_nobody_heard_of_is_left_to_its_work(tmp_path: Pa
         time.sleep(0.2)
         return "1"
 
-    working = threading.Thread(target=work)
-    run_to_the_end(follower, submit, pause=0.1)
+    working = threading.Thread(target=run_job)
+    run_until_finished(follower, submit, pause=0.1)
     assert follower.seen == 3

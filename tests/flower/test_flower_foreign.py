@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from own_nodes import write_node
-from potluck.flower.deploy.command import CONNECTION, connect, flwr
-from potluck.flower.deploy.processes import Processes, free_ports, program, wait_until_up
-from real_processes import commands_in, wait_for
+from potluck.flower.deploy.processes import Processes, free_ports, program_path, wait_until_up
+from potluck.flower.deploy.submit import CONNECTION, connect, run_flwr
+from support.own_nodes import write_node
+from support.real_processes import commands_in, wait_for
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(600)]
 
@@ -54,7 +54,7 @@ def main(grid, context):
     while not (replies := list(grid.pull_messages(numbers))):
         time.sleep(0.5)
     said = [(reply.has_error(), list(reply.content) if reply.has_content() else [],
-             bytes(reply.content["potluck"]["letter"].data).decode(errors="replace") if reply.has_content() else "")
+             bytes(reply.content["potluck"]["letter"]).decode(errors="replace") if reply.has_content() else "")
             for reply in replies]
     Path("{place}/said.new").write_text(json.dumps(said))
     Path("{place}/said.new").rename("{place}/said")
@@ -73,12 +73,12 @@ def test_a_foreign_app_gets_one_sentence_and_no_rows(tmp_path: Path) -> None:
     link = ["--insecure", "--host", "127.0.0.1", "--port", address.partition(":")[2]]
     with commands_in(tmp_path) as commands, Processes(home, {"POTLUCK_TEST": str(tmp_path)}) as processes:
         processes.start(
-            "server", [program("flower-superlink"), *link, "--disable-runtime-dependency-installation"]
+            "server", [program_path("flower-superlink"), *link, "--disable-runtime-dependency-installation"]
         )
         wait_until_up(processes, address)
         commands.start("node", "node", "start", str(path), "--server", address, "--insecure")
         connect(processes, address, "")
-        assert "run-id" in flwr(processes, "run", str(app), CONNECTION, "--format", "json")
+        assert "run-id" in run_flwr(processes, "run", str(app), CONNECTION, "--format", "json")
         wait_for((tmp_path / "said").exists, "the foreign server app got no answer")
 
     ((failed, records, letter),) = json.loads((tmp_path / "said").read_text())

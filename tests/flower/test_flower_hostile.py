@@ -16,28 +16,29 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from test_flower_loop import on_flower, small, spoiled
 
-from loopgrid import LoopGrid, dealt_nodes
-from own_nodes import experiment, registrations, three_nodes
 from potluck.core.errors import PotluckError
 from potluck.core.payload import PayloadError
 from potluck.flower import record
+from potluck.flower.content import KIND, RECORD
 from potluck.flower.node.registration import Registration
-from potluck.loop.letter import Letter
+from potluck.wire import Message as WireMessage
+from support.loopgrid import LoopGrid, dealt_nodes
+from support.own_nodes import experiment, node_registrations, three_nodes
 
 NESTED = b"[" * 9000
 
 
 def with_bytes(data: bytes) -> Callable[[Message], Message]:
     """A message that looks like ours and holds these bytes."""
-    array = Array(dtype="uint8", shape=(len(data),), stype=record.KIND, data=data)
-    content = RecordDict({record.RECORD: ArrayRecord({record.KIND: array})})
+    array = Array(dtype="uint8", shape=(len(data),), stype=KIND, data=data)
+    content = RecordDict({RECORD: ArrayRecord({KIND: array})})
     return lambda message: Message(content, reply_to=message)
 
 
 def with_fact(*path: str, value: Any) -> Any:
     """An honest answer with one fact of its envelope replaced."""
 
-    def change(letter: Letter) -> Letter:
+    def change(letter: WireMessage) -> WireMessage:
         facts: Any = copy.deepcopy(letter.facts)
         holder = facts
         for key in path[:-1]:
@@ -112,7 +113,7 @@ def test_sizes_of_messages_are_counted_here_and_not_believed(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "fault",
     [
-        lambda message: Message(record.to_record(Letter({"refusal": "no " * 10**7})), reply_to=message),
+        lambda message: Message(record.to_record(WireMessage({"refusal": "no " * 10**7})), reply_to=message),
         lambda message: Message(Error(1, "\x1b[2J" + "no " * 10**7), reply_to=message),
     ],
 )
@@ -180,19 +181,19 @@ BAD = [
 
 
 def told(tmp_path: Path) -> dict[str, Any]:
-    (one,) = registrations(experiment(), three_nodes(tmp_path)[:1])
-    return dict(json.loads(json.dumps(one.letter().facts["registration"])))
+    (one,) = node_registrations(experiment(), three_nodes(tmp_path)[:1])
+    return dict(json.loads(json.dumps(one.message().facts["registration"])))
 
 
 def test_an_honest_registration_is_read_as_it_was_told(tmp_path: Path) -> None:
     facts = told(tmp_path)
-    assert vars(Registration.read(Letter({"registration": facts}), 1 << 20)) == facts
+    assert vars(Registration.read(WireMessage({"registration": facts}), 1 << 20)) == facts
 
 
 @pytest.mark.parametrize(("field", "value"), BAD)
 def test_what_a_node_cannot_honestly_claim_is_refused(tmp_path: Path, field: str, value: Any) -> None:
     with pytest.raises(PayloadError):
-        Registration.read(Letter({"registration": {**told(tmp_path), field: value}}), 1 << 30)
+        Registration.read(WireMessage({"registration": {**told(tmp_path), field: value}}), 1 << 30)
 
 
 def test_a_registration_of_a_hundred_megabytes_is_refused_unread(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_a_registration_of_a_hundred_megabytes_is_refused_unread(tmp_path: Path)
 
     def large(message: Message) -> Message:
         facts = {"registration": {"name": "x" * (100 << 20)}}
-        return Message(record.to_record(Letter(facts)), reply_to=message)
+        return Message(record.to_record(WireMessage(facts)), reply_to=message)
 
     grid = Crowd(dealt_nodes(2), {2: large})
     with pytest.raises(PotluckError, match="The message holds 104.* bytes, the limit is 16777216"):
@@ -223,7 +224,7 @@ class Crowd(LoopGrid):
 
 
 def registered(facts: Any) -> Callable[[Message], Message]:
-    return lambda message: Message(record.to_record(Letter(facts)), reply_to=message)
+    return lambda message: Message(record.to_record(WireMessage(facts)), reply_to=message)
 
 
 STRANGERS = {

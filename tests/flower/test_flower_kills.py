@@ -16,25 +16,26 @@ pytest.importorskip("flwr")
 
 from flwr.app import Error, Message
 
-from loopgrid import LoopGrid
-from own_nodes import three_nodes, write_node
 from potluck.experiment import parse_experiment, read_experiment
 from potluck.flower.deploy.keys import make_node_key
 from potluck.flower.deploy.processes import Processes, free_ports
 from potluck.flower.deploy.serve import server_commands
 from potluck.flower.server_app import serve
 from potluck.runs import folder
-from real_processes import Commands, commands_in, kill, rows, wait_for
+from support.loopgrid import LoopGrid
+from support.own_nodes import three_nodes, write_node
+from support.real_processes import Commands, commands_in, kill, rows, wait_for
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(1500)]
 
-EXPERIMENT = """
+ROUNDS = 40  # a node that was restarted needs some seconds, and a round takes about one
+EXPERIMENT = f"""
 [method]
 name = "fedgh"
 [training]
 epochs = 1
 [schedule]
-rounds = 6
+rounds = {ROUNDS}
 on_failure = "continue"
 [engine]
 name = "flower"
@@ -114,8 +115,8 @@ def test_killed_nodes_are_left_out_and_take_part_again_with_their_own_state(
     assert commands.running["run"].wait(600) == 0, commands.said("run")
 
     done = rows(place / "run")
-    assert [row["round"] for row in done] == list(range(1, 7))
-    assert [0 in row["participants"] for row in done] == [True] * 6
+    assert [row["round"] for row in done] == list(range(1, ROUNDS + 1))
+    assert [0 in row["participants"] for row in done] == [True] * ROUNDS
     assert done[0]["participants"] == done[-1]["participants"] == [0, 1, 2]
     # A node whose supervisor lives may be back before it is missed; the machine that went down is missed for certain.
     missed = {(client, kind) for _, client, kind in lost(place / "run")}
@@ -144,10 +145,12 @@ def replayed(place: Path, losses: list[tuple[int, int, str]]) -> list[dict[str, 
     paths = three_nodes(place / "again")
     nodes = {200 + index: {"node-file": str(path)} for index, path in enumerate(paths)}
     faults = {
-        200 + client: [gone if (number, client, "lost") in losses else None for number in range(1, 7)]
+        200 + client: [
+            gone if (number, client, "lost") in losses else None for number in range(1, ROUNDS + 1)
+        ]
         for client in (1, 2)
     }
     one = parse_experiment(read_experiment(place / "experiment.toml"))
     config = {"experiment": one.model_dump_json(exclude_none=True), "out": str(place / "replay")}
-    serve(LoopGrid(nodes, {}, faults=faults), config, poll=0)
+    serve(LoopGrid(nodes, {}, faults=faults), config, poll_interval=0)
     return rows(place / "replay")

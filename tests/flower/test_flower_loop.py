@@ -16,16 +16,16 @@ pytest.importorskip("flwr")
 from flwr.app import Error, Message
 
 import potluck
-from loopgrid import LoopGrid, dealt_nodes
-from own_nodes import experiment, in_one_process, three_nodes, together
 from potluck.core.errors import PotluckError
 from potluck.core.tree import Flat
 from potluck.experiment import parse_experiment
 from potluck.flower import record
 from potluck.flower.client_app import app
-from potluck.flower.server_app import configured, serve
-from potluck.loop.letter import Letter
+from potluck.flower.server_app import parse_configuration, serve
 from potluck.runs.run import Run
+from potluck.wire import Message as WireMessage
+from support.loopgrid import LoopGrid, dealt_nodes
+from support.own_nodes import combined_federation, experiment, serial_values, three_nodes
 
 SMALL: dict[str, Any] = {
     "data": {"limit": 90, "split": "6:2:2"},
@@ -51,7 +51,7 @@ def config(values: dict[str, Any], out: Path, **more: Any) -> dict[str, Any]:
 
 def on_flower(values: dict[str, Any], out: Path, grid: LoopGrid | None = None, **more: Any) -> Run:
     grid = grid or LoopGrid(dealt_nodes(values["partition"]["clients"]), {})
-    return serve(grid, config(values, out, **more), poll=0)
+    return serve(grid, config(values, out, **more), poll_interval=0)
 
 
 def same(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> bool:
@@ -60,7 +60,7 @@ def same(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> bool:
 
 
 def node_states(out: Path, jobs: int) -> list[dict[str, torch.Tensor]]:
-    from potluck.loop.letter import decode_state
+    from potluck.wire import decode_state
 
     files = sorted((out / "nodes").glob(f"*/*/state-{jobs}.safetensors"))
     return [decode_state(file.read_bytes()).tensors for file in files]
@@ -109,8 +109,8 @@ def test_nodes_with_classes_of_their_own_have_the_bits_of_one_process(tmp_path: 
     own = {200 + index: {"node-file": str(path)} for index, path in enumerate(paths)}
 
     serial = potluck.run(
-        in_one_process(experiment(method)),
-        federation=together(experiment(method), paths),
+        serial_values(experiment(method)),
+        federation=combined_federation(experiment(method), paths),
         out=tmp_path / "serial",
     )
     flower = on_flower(values, tmp_path / "flower", LoopGrid(dict(reversed(own.items())), {}))
@@ -162,11 +162,11 @@ def with_means(means: Any) -> Any:
     return lambda letter: changed(letter, "means", means)
 
 
-def wrong_label(letter: Letter) -> Letter:
+def wrong_label(letter: WireMessage) -> WireMessage:
     return changed(letter, "labels", lambda labels: labels + 90)
 
 
-def changed(letter: Letter, name: str, change: Any) -> Letter:
+def changed(letter: WireMessage, name: str, change: Any) -> WireMessage:
     flat = letter.payload
     assert flat is not None
     return replace(letter, payload=Flat({**flat.tensors, name: change(flat.tensors[name])}, flat.layout))
@@ -180,7 +180,7 @@ def changed(letter: Letter, name: str, change: Any) -> Letter:
         (spoiled(with_means(lambda m: m * float("nan"))), "invalid", "not finite"),
         (spoiled(with_means(lambda m: m.double())), "invalid", "must be torch.float32"),
         (spoiled(wrong_label), "invalid", "class id outside"),
-        (spoiled(lambda letter: Letter({"answer": "nonsense"})), "invalid", "no answer"),
+        (spoiled(lambda letter: WireMessage({"answer": "nonsense"})), "invalid", "no answer"),
     ],
 )
 def test_run_goes_on_without_a_client_that_fails(tmp_path: Path, fault: Any, kind: str, reason: str) -> None:
@@ -197,21 +197,21 @@ def test_run_goes_on_without_a_client_that_fails(tmp_path: Path, fault: Any, kin
 
 
 def test_a_client_that_raises_is_named_and_its_trace_stays_at_home(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    values = small("troubled:Troubled", schedule={"on_failure": "continue"})
+    values = small("support.troubled:Troubled", schedule={"on_failure": "continue"})
 
     run = on_flower(values, tmp_path / "run")
 
     assert [row["participants"] for row in run.rounds] == [[0, 2], [0, 2]]
     (failure,) = run.rounds[0]["failures"]
     assert failure["reason"] == "train in round 1: RuntimeError: no room for client-1"
-    assert "Traceback" in capfd.readouterr().out  # the node's own log
+    assert "Traceback" in caplog.text  # the node's own log
 
 
 def test_a_client_that_raises_stops_the_run_if_so_told(tmp_path: Path) -> None:
     with pytest.raises(PotluckError, match="Troubled, client 1 'client-1', train in round 1: RuntimeError"):
-        on_flower(small("troubled:Troubled"), tmp_path / "run")
+        on_flower(small("support.troubled:Troubled"), tmp_path / "run")
 
 
 class Late:
@@ -293,9 +293,9 @@ def test_two_nodes_of_one_name_are_refused(tmp_path: Path) -> None:
 def test_configuration_is_a_name_a_file_or_json(tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text('seed = 7\n[method]\nname = "fedin"\n')
 
-    assert configured("fedavg").method.name == "fedavg"
-    assert configured(str(tmp_path / "one.toml")).seed == 7
-    assert configured(json.dumps({"seed": 3})).engine.name == "flower"
+    assert parse_configuration("fedavg").method.name == "fedavg"
+    assert parse_configuration(str(tmp_path / "one.toml")).seed == 7
+    assert parse_configuration(json.dumps({"seed": 3})).engine.name == "flower"
 
 
 class Killed(Exception):
@@ -346,7 +346,9 @@ def test_what_ran_on_own_nodes_is_recorded_and_settings_that_cannot_act_there_ar
     own = {200 + index: {"node-file": str(path)} for index, path in enumerate(three_nodes(tmp_path))}
     values = experiment("fedgh").model_dump(exclude_none=True)
 
-    with pytest.raises(PotluckError, match=r"data.limit = 50 cannot act on the nodes' own data"):
+    with pytest.raises(
+        PotluckError, match=r"data.limit = 50 has no effect: it does not apply to the nodes' own data"
+    ):
         on_flower({**values, "data": {"limit": 50}}, tmp_path / "refused", LoopGrid(own, {}))
     on_flower(values, tmp_path / "run", LoopGrid(own, {}))
 

@@ -13,15 +13,15 @@ import httpx
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.run import RunNotRunningException
 
-from loopgrid import LoopGrid, dealt_nodes
 from potluck.core.errors import PotluckError
 from potluck.experiment import parse_experiment
-from potluck.flower import roll
+from potluck.flower import registry
 from potluck.flower.client_app import app
-from potluck.flower.patient import LOST, ConnectionLost, PatientGrid
+from potluck.flower.grid import CONNECTION_LOST, ConnectionLost, RetryingGrid
 from potluck.flower.server_app import main, serve
-from potluck.runs.folder import locked
+from potluck.runs.folder import lock_folder
 from potluck.runs.run import Run
+from support.loopgrid import LoopGrid, dealt_nodes
 
 
 class Swallowed:
@@ -40,7 +40,7 @@ class Swallowed:
         return app(message, Context(1, 1, {"partition-id": self.partition}, RecordDict(), {}))
 
 
-def run_with(grid: LoopGrid | PatientGrid, out: Path, method: str = "fedgh", **schedule: Any) -> Run:
+def run_with(grid: LoopGrid | RetryingGrid, out: Path, method: str = "fedgh", **schedule: Any) -> Run:
     values = {
         "method": {"name": method},
         "data": {"limit": 90},
@@ -50,7 +50,7 @@ def run_with(grid: LoopGrid | PatientGrid, out: Path, method: str = "fedgh", **s
         "engine": {"name": "flower", "lost_after": 0.2},
     }
     text = parse_experiment(values).model_dump_json(exclude_none=True)
-    return serve(grid, {"experiment": text, "out": str(out)}, poll=0.01)
+    return serve(grid, {"experiment": text, "out": str(out)}, poll_interval=0.01)
 
 
 def trained(grid: LoopGrid) -> int:
@@ -96,7 +96,7 @@ def test_a_job_that_nobody_ever_answers_is_lost_and_on_record(tmp_path: Path, mo
 def test_a_question_for_a_registration_that_got_lost_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roll, "SILENT", 0.2)
+    monkeypatch.setattr(registry, "REASK_SECONDS", 0.2)
 
     class Deaf(LoopGrid):
         def _reply(self, node: int, message: Message) -> Message | None:
@@ -156,7 +156,7 @@ class Flaky(LoopGrid):
 
 def test_a_server_that_is_away_for_a_moment_costs_nothing(tmp_path: Path) -> None:
     flaky = Flaky(dealt_nodes(3), {})
-    found = run_with(PatientGrid(flaky, pause=0.0), tmp_path / "run")
+    found = run_with(RetryingGrid(flaky, retry_interval=0.0), tmp_path / "run")
     plain = run_with(LoopGrid(dealt_nodes(3), {}), tmp_path / "plain")
     assert flaky.calls > 10
     assert [{**row, "seconds": 0} for row in found.rounds] == [{**row, "seconds": 0} for row in plain.rounds]
@@ -169,7 +169,7 @@ def test_a_server_that_stays_away_is_no_fault_of_the_run(tmp_path: Path) -> None
         def get_nodes(self) -> Any:
             raise httpx.ConnectError("refused")
 
-    grid = PatientGrid(Gone({}, {}), away=10, sleep=lambda _: None, now=lambda: float(next(clock)))
+    grid = RetryingGrid(Gone({}, {}), max_outage=10, sleep=lambda _: None, now=lambda: float(next(clock)))
     with pytest.raises(ConnectionLost, match="was lost: ConnectError for 10 seconds"):
         grid.get_nodes()
 
@@ -183,7 +183,7 @@ def test_a_run_that_the_server_takes_for_over_leaves_no_word_of_its_own(
             raise error
 
     config = {"experiment": "fedgh", "out": str(tmp_path / "run"), "trouble": str(tmp_path / "trouble")}
-    with pytest.raises(ConnectionLost, match=LOST):
+    with pytest.raises(ConnectionLost, match=CONNECTION_LOST):
         main(Over({}, {}), Context(1, 1, {}, RecordDict(), config))
     assert not (tmp_path / "trouble").exists()
 
@@ -192,6 +192,9 @@ def test_a_folder_that_the_process_before_still_has_is_no_fault_of_the_run(tmp_p
     values = {"data": {"limit": 90}, "partition": {"clients": 3}, "engine": {"name": "flower"}}
     text = parse_experiment(values).model_dump_json(exclude_none=True)
     config = {"experiment": text, "out": str(tmp_path / "run"), "trouble": str(tmp_path / "trouble")}
-    with locked(tmp_path / "run"), pytest.raises(ConnectionLost, match=f"{LOST}: the process before"):
+    with (
+        lock_folder(tmp_path / "run"),
+        pytest.raises(ConnectionLost, match=f"{CONNECTION_LOST}: the process before"),
+    ):
         main(LoopGrid(dealt_nodes(3), {}), Context(1, 1, {}, RecordDict(), config))
     assert not (tmp_path / "trouble").exists()

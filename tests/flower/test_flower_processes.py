@@ -14,10 +14,10 @@ import pytest
 pytest.importorskip("flwr")
 
 import potluck
-from own_nodes import in_one_process, three_nodes, together
 from potluck.experiment import parse_experiment, read_experiment
 from potluck.flower.deploy.processes import free_ports
-from real_processes import Commands, commands_in, kill, rows, started_in, wait_for
+from support.own_nodes import combined_federation, serial_values, three_nodes
+from support.real_processes import Commands, commands_in, kill, rows, started_in, wait_for
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -82,8 +82,8 @@ def test_a_killed_server_app_is_resumed_with_the_same_bits(commands: Commands) -
 
     one = parse_experiment(read_experiment(place / "experiment.toml"))
     serial = potluck.run(
-        in_one_process(one),
-        federation=together(one, paths),
+        serial_values(one),
+        federation=combined_federation(one, paths),
         out=place / "serial",
     )
     assert rows(place / "run") == [{**row, "seconds": 0} for row in serial.rounds]

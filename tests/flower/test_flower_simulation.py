@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
-from real_processes import commands_in, rows
+from support.real_processes import commands_in, rows
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
 

@@ -16,15 +16,15 @@ pytest.importorskip("flwr")
 from flwr.app import Context, Error, Message, RecordDict
 from test_flower_loop import on_flower, same, small
 
-from loopgrid import LoopGrid, dealt_nodes
-from own_nodes import experiment, registrations, three_nodes, write_node
 from potluck.core.errors import PotluckError
-from potluck.flower import record, roll
+from potluck.flower import record, registry
 from potluck.flower.client_app import app
 from potluck.flower.node.registration import Registration
-from potluck.flower.terms import Own
-from potluck.loop.letter import Letter
+from potluck.flower.start import OwnDataNodes
 from potluck.methods import method_class
+from potluck.wire import Message as WireMessage
+from support.loopgrid import LoopGrid, dealt_nodes
+from support.own_nodes import experiment, node_registrations, three_nodes, write_node
 
 
 class Lying(LoopGrid):
@@ -40,7 +40,7 @@ class Lying(LoopGrid):
         if reply is None or asked != "registration" or node - 200 not in self.lies:
             return reply
         facts = dict(record.from_record(reply.content, 1 << 30).facts["registration"])
-        told = Letter({"registration": facts | self.lies[node - 200]})
+        told = WireMessage({"registration": facts | self.lies[node - 200]})
         return Message(record.to_record(told), reply_to=message)
 
     def asked(self, what: str) -> list[tuple[int, str]]:
@@ -71,7 +71,7 @@ LIES = [
 
 @pytest.mark.parametrize(("lie", "sentence"), LIES)
 def test_a_node_that_contradicts_the_others_does_not_keep_them_from_starting(
-    tmp_path: Path, lie: dict[str, Any], sentence: str, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, lie: dict[str, Any], sentence: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = Lying(three_nodes(tmp_path), {1: lie})
 
@@ -85,7 +85,7 @@ def test_a_node_that_contradicts_the_others_does_not_keep_them_from_starting(
     assert re.search(sentence, why)
     assert grid.asked("leave") == [(201, why)]
     grid.pull_messages([one.metadata.message_id for one in grid.pushed])  # the node reads it
-    assert f"The server leaves this node out: {why}" in capfd.readouterr().out
+    assert f"The server excludes this node: {why}" in caplog.text
 
 
 def test_somebody_else_takes_the_place_of_a_node_that_does_not_fit(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ class Silent(Lying):
     def _reply(self, node: int, message: Message) -> Message | None:
         if node != 201:
             return super()._reply(node, message)
-        refusal = Letter({"refusal": self.word})
+        refusal = WireMessage({"refusal": self.word})
         return Message(record.to_record(refusal), reply_to=message) if self.word else None
 
 
@@ -153,25 +153,25 @@ def test_whether_a_run_begins_without_a_node_that_refuses_is_for_on_failure_to_s
 
 
 def test_several_who_lie_in_different_ways_are_found(tmp_path: Path) -> None:
-    (honest,) = registrations(experiment(), three_nodes(tmp_path)[:1])
+    (honest,) = node_registrations(experiment(), three_nodes(tmp_path)[:1])
     wide = {"feature_dim": 7, "head": {"weight": [3, 7], "bias": [3]}}
     lies: list[dict[str, Any]] = [{}, {"input_shape": [9]}, {}, wide, {}, {}, {"head": {}}]
-    people = [replace(honest, name=f"node-{i}", **lie) for i, lie in enumerate(lies)]
+    registrations = [replace(honest, name=f"node-{i}", **lie) for i, lie in enumerate(lies)]
 
-    found = Own(experiment(), method_class("fedgh")()).misfits(people)
+    found = OwnDataNodes(experiment(), method_class("fedgh")()).find_incompatible(registrations)
 
     assert sorted(found) == ["node-1", "node-3", "node-6"]
 
 
 def test_a_claim_of_the_largest_model_does_not_make_the_others_the_odd_ones(tmp_path: Path) -> None:
     """HeteroFL's clients are slices of the widest; a liar says that its own, of another form, is the widest."""
-    (honest,) = registrations(experiment(), three_nodes(tmp_path)[:1])
+    (honest,) = node_registrations(experiment(), three_nodes(tmp_path)[:1])
     larger = {name: [kind, *(2 * side for side in sides)] for name, (kind, *sides) in honest.tensors.items()}
     other = {f"other.{name}": entry for name, entry in larger.items()}
     lie = {"tensors": other, "parameters": sorted(other)}
-    people = [replace(honest, name=f"node-{i}", **(lie if i == 0 else {})) for i in range(3)]
+    registrations = [replace(honest, name=f"node-{i}", **(lie if i == 0 else {})) for i in range(3)]
 
-    found = Own(experiment("heterofl"), method_class("heterofl")()).misfits(people)
+    found = OwnDataNodes(experiment("heterofl"), method_class("heterofl")()).find_incompatible(registrations)
 
     assert list(found) == ["node-0"]
     assert "is no slice of" in found["node-0"]
@@ -219,7 +219,7 @@ class Away(Lying):
 def test_a_node_that_is_away_at_the_moment_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
 ) -> None:
-    monkeypatch.setattr(roll, "BACK", 0.0)
+    monkeypatch.setattr(registry, "RETRY_GONE_SECONDS", 0.0)
     paths, values = begun(tmp_path) if resume else (three_nodes(tmp_path), own(schedule={"rounds": 4}))
     values["engine"]["wait"] = 250
 
@@ -285,7 +285,7 @@ class Weights(LoopGrid):
     def _reply(self, node: int, message: Message) -> Message | None:
         facts = record.from_record(message.content, 1 << 30).facts
         if node == 200 and facts.get("ask") == "first weights":
-            return Message(record.to_record(Letter({"first weights": "none"})), reply_to=message)
+            return Message(record.to_record(WireMessage({"first weights": "none"})), reply_to=message)
         return super()._reply(node, message)
 
 
@@ -317,7 +317,7 @@ class Impostor(LoopGrid):
             return super()._reply(node, message)
         reply = app(message, Context(1, 99, self.nodes[101], RecordDict(), {}))
         facts = dict(record.from_record(reply.content, 1 << 30).facts)
-        told = Letter({"registration": {**facts["registration"], "samples": 10**6}})
+        told = WireMessage({"registration": {**facts["registration"], "samples": 10**6}})
         return Message(record.to_record(told), reply_to=message)
 
 

@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from own_nodes import three_nodes
 from potluck.flower.deploy.keys import make_node_key
 from potluck.flower.deploy.processes import free_ports
-from real_processes import commands_in, rows, started_with, wait_for
+from support.own_nodes import three_nodes
+from support.real_processes import commands_in, rows, started_with, wait_for
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
 

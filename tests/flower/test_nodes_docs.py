@@ -8,7 +8,7 @@ from pathlib import Path
 
 from potluck.experiment import parse_experiment
 from potluck.flower.node.check import check_node
-from potluck.flower.node.file import TEMPLATE
+from potluck.flower.node.config import TEMPLATE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "three-machines.md").read_text()
 

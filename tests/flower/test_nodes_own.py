@@ -8,33 +8,35 @@ from pathlib import Path
 import pytest
 import torch
 
-from own_nodes import experiment, registrations, three_nodes, write_node
 from potluck.core.errors import PotluckError
 from potluck.core.method import payload_types
-from potluck.core.payload import Nothing
+from potluck.core.payload import EmptyPayload
 from potluck.experiment import parse_experiment
 from potluck.flower.node import node as node_side
-from potluck.flower.node.assignment import Assignment
 from potluck.flower.node.check import check_node
+from potluck.flower.node.config import read_node
 from potluck.flower.node.federation import node_federation, server_federation
-from potluck.flower.node.file import read_node
-from potluck.flower.node.node import answer
-from potluck.loop.jobs import Job
-from potluck.loop.letter import Letter, pack_job, unpack_result
+from potluck.flower.node.host import NodeHost
+from potluck.flower.node.registration import Assignment
 from potluck.methods import method_class
-from potluck.runs.resolve import resolve_around
+from potluck.runs.plan import Parts
+from potluck.runs.resolve import resolve
+from potluck.wire import Message as WireMessage
+from potluck.wire import pack_job, unpack_result
+from potluck.wire.jobs import Job
+from support.own_nodes import experiment, node_registrations, three_nodes, write_node
 
 
 def test_the_server_knows_names_counts_and_shapes_only(tmp_path: Path) -> None:
     (path, *_) = three_nodes(tmp_path)
-    (one,) = registrations(experiment(), [path])
-    told = json.loads(json.dumps(one.letter().facts))["registration"]
+    (one,) = node_registrations(experiment(), [path])
+    told = json.loads(json.dumps(one.message().facts))["registration"]
     assert set(told) == {
         "name", "samples", "architecture", "device", "input_shape", "feature_dim", "tensors", "parameters", "head",
         "stage_shapes", "width_rate", "validation",
     }  # fmt: skip
     assert (told["name"], told["samples"], told["validation"], told["input_shape"]) == ("node-0", 18, 0, [4])
-    assert one.letter().payload is one.letter().state is None
+    assert one.message().payload is one.message().state is None
 
 
 def test_first_weights_are_asked_for_only_where_the_server_uses_them(tmp_path: Path) -> None:
@@ -46,19 +48,19 @@ def test_first_weights_are_asked_for_only_where_the_server_uses_them(tmp_path: P
         return node_federation(alike, read_node(paths[0])).task.architectures["mlp-1+6"].initial
 
     one = experiment("fedgh")
-    server_federation(one, method_class("fedgh")(), registrations(one, paths), weights)
+    server_federation(one, method_class("fedgh")(), node_registrations(one, paths), weights)
     assert asked == []
     alike = experiment("fedavg")
-    people = registrations(alike, paths[:1])
-    task = server_federation(alike, method_class("fedavg")(), people, weights).task
+    registrations = node_registrations(alike, paths[:1])
+    task = server_federation(alike, method_class("fedavg")(), registrations, weights).task
     assert asked == [0]
     assert all(torch.isfinite(tensor).all() for tensor in task.architectures["mlp-1+6"].initial.values())
 
 
 def test_two_models_of_one_name_and_different_shapes_are_two_architectures(tmp_path: Path) -> None:
     one = experiment()
-    (first, *_) = registrations(one, [write_node(tmp_path / "a", "a", "{module}:Wards", 1)])
-    (second, *_) = registrations(one, [write_node(tmp_path / "b", "b", "{module}:Wards", 2)])
+    (first, *_) = node_registrations(one, [write_node(tmp_path / "a", "a", "{module}:Wards", 1)])
+    (second, *_) = node_registrations(one, [write_node(tmp_path / "b", "b", "{module}:Wards", 2)])
     object.__setattr__(second, "architecture", first.architecture)
     task = server_federation(one, method_class("fedgh")(), [first, second], lambda client: {}).task
     assert [info.architecture for info in task.clients] == ["of_a:Wards", "of_a:Wards-2"]
@@ -69,11 +71,11 @@ def test_a_repeated_job_gives_the_stored_answer_and_trains_nothing(
 ) -> None:
     path = write_node(tmp_path / "n", "solo", "mlp-1+6", 3)
     order = Assignment(experiment("standalone").model_dump_json(exclude_none=True), "ab12")
-    message = order.on(pack_job(Job(1, "train", 0, 0, 1, 2, Nothing(), ("own",))))
+    message = order.attach_to(pack_job(Job(1, "train", 0, 0, 1, 2, EmptyPayload(), ("own",))))
 
-    first = answer(message, {"node-file": str(path)})
-    monkeypatch.setattr(node_side.Node, "_do", lambda *_: pytest.fail("trained twice"))
-    again = answer(message, {"node-file": str(path)})
+    first = NodeHost().handle_message(message, {"node-file": str(path)})
+    monkeypatch.setattr(node_side.Node, "_run_job", lambda *_: pytest.fail("trained twice"))
+    again = NodeHost().handle_message(message, {"node-file": str(path)})
 
     assert again.facts == first.facts
     assert first.facts["answer"]["trained_samples"] == 18
@@ -84,8 +86,8 @@ def test_a_message_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
     path = write_node(tmp_path / "n", "strict", "mlp-1+6", 3)
     one = experiment("fedgh")
     order = Assignment(one.model_dump_json(exclude_none=True), "ab12")
-    job = Job(1, "train", 0, 0, 1, 2, Nothing())
-    flat = answer(order.on(pack_job(job)), {"node-file": str(path)})
+    job = Job(1, "train", 0, 0, 1, 2, EmptyPayload())
+    flat = NodeHost().handle_message(order.attach_to(pack_job(job)), {"node-file": str(path)})
     result = unpack_result(flat, payload_types(one.build_method())[1], job)
     assert result.kind == "invalid"
     assert "lacks the tensor" in result.reason
@@ -95,7 +97,9 @@ def test_a_message_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
 def test_a_run_id_cannot_name_another_folder(tmp_path: Path, run: str) -> None:
     path = write_node(tmp_path / "n", "careful", "mlp-1+6", 3)
     order = Assignment(experiment().model_dump_json(exclude_none=True), run)
-    flat = answer(order.on(Letter({"ask": "registration"})), {"node-file": str(path)})
+    flat = NodeHost().handle_message(
+        order.attach_to(WireMessage({"ask": "registration"})), {"node-file": str(path)}
+    )
     assert "is not one of Potluck's" in flat.facts["refusal"]
 
 
@@ -138,12 +142,12 @@ def test_the_middle_part_of_a_nodes_split_is_kept_for_validation(tmp_path: Path)
         path.write_text(path.read_text().replace('split = "75:25"', 'split = "50:25:25"'))
     (member,) = node_federation(experiment(), read_node(paths[0])).members
     assert [len(part) for part in (member.train, member.validation, member.test)] == [12, 6, 6]
-    told = registrations(experiment(), paths)
+    told = node_registrations(experiment(), paths)
     assert [one.validation for one in told] == [6, 6, 6]
     method = experiment().build_method()
     federation = server_federation(experiment(), method, told, lambda client: {})
     assert [info.validation for info in federation.task.clients] == [6, 6, 6]
-    assert resolve_around(experiment(), method, federation).experiment.evaluate.select == "validation"
+    assert resolve(experiment(), Parts(method, nodes=federation)).experiment.evaluate.select == "validation"
     assert "12 training, 6 validation and 6 test rows" in "\n".join(check_node(paths[0], experiment()))
 
 
@@ -151,18 +155,18 @@ def test_validation_asked_of_nodes_that_have_none_is_refused(tmp_path: Path) -> 
     asked = experiment(evaluate={"select": "validation"})
     method = asked.build_method()
     federation = server_federation(
-        asked, method, registrations(asked, three_nodes(tmp_path)), lambda client: {}
+        asked, method, node_registrations(asked, three_nodes(tmp_path)), lambda client: {}
     )
-    with pytest.raises(PotluckError, match=r"have the nodes' node\.toml say split = '8:1:1'"):
-        resolve_around(asked, method, federation)
+    with pytest.raises(PotluckError, match=r"set split = '8:1:1' in the nodes' node\.toml"):
+        resolve(asked, Parts(method, nodes=federation))
 
 
 def test_a_node_tells_how_good_it_is_and_not_which_classes_it_has(tmp_path: Path) -> None:
     path = write_node(tmp_path / "n", "discreet", "mlp-1+6", 3)
     one = experiment("standalone")
     order = Assignment(one.model_dump_json(exclude_none=True), "ab12")
-    job = Job(1, "evaluate", 0, 0, 1, 2, Nothing(), ("own",), details=True)
-    said = answer(order.on(pack_job(job)), {"node-file": str(path)})
+    job = Job(1, "evaluate", 0, 0, 1, 2, EmptyPayload(), ("own",), details=True)
+    said = NodeHost().handle_message(order.attach_to(pack_job(job)), {"node-file": str(path)})
     score = unpack_result(said, payload_types(one.build_method())[1], job).scores["own"]
     assert score.details is None
     assert score.samples == 6

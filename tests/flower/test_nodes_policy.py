@@ -14,25 +14,26 @@ from typing import Any
 import pytest
 import torch
 
-from own_nodes import experiment, write_node
 from potluck.core.errors import PotluckError
 from potluck.core.method import payload_types
-from potluck.core.payload import Nothing
+from potluck.core.payload import EmptyPayload
 from potluck.core.samples import Samples
 from potluck.experiment import Experiment
+from potluck.flower.node import host
 from potluck.flower.node import node as node_side
-from potluck.flower.node.assignment import Assignment
 from potluck.flower.node.audit import AuditLog
+from potluck.flower.node.audit_report import node_log
 from potluck.flower.node.check import check_node
+from potluck.flower.node.config import Policy, jobs_to_keep, read_node
 from potluck.flower.node.federation import node_federation, without_small_classes
-from potluck.flower.node.file import read_node
-from potluck.flower.node.ledger import spent
-from potluck.flower.node.log import node_log
-from potluck.flower.node.node import answer
-from potluck.flower.node.policy import Policy, jobs_to_keep
-from potluck.loop.jobs import Answer, Failure, Job
-from potluck.loop.letter import Letter, pack_job, unpack_result
-from potluck.runs.privacy_ledger import epsilon
+from potluck.flower.node.guard import spent_epsilon
+from potluck.flower.node.host import NodeHost
+from potluck.flower.node.registration import Assignment
+from potluck.privacy.accounting import epsilon
+from potluck.wire import Message as WireMessage
+from potluck.wire import pack_job, unpack_result
+from potluck.wire.jobs import Answer, Failure, Job
+from support.own_nodes import experiment, write_node
 
 RUN = "ab12"
 
@@ -47,10 +48,10 @@ def node_with(folder: Path, policy: str = "", model: str = "mlp-1+6") -> Path:
     return path
 
 
-def ask(path: Path, one: Experiment, what: Job | str = "registration", run: str = RUN) -> Letter:
+def ask(path: Path, one: Experiment, what: Job | str = "registration", run: str = RUN) -> WireMessage:
     order = Assignment(one.model_dump_json(exclude_none=True), run)
-    letter = Letter({"ask": what}) if isinstance(what, str) else pack_job(what)
-    return answer(order.on(letter), {"node-file": str(path)})
+    letter = WireMessage({"ask": what}) if isinstance(what, str) else pack_job(what)
+    return NodeHost().handle_message(order.attach_to(letter), {"node-file": str(path)})
 
 
 def refused(path: Path, one: Experiment, what: Job | str = "registration") -> str:
@@ -61,10 +62,10 @@ def refused(path: Path, one: Experiment, what: Job | str = "registration") -> st
 
 
 def training(number: int = 0, **more: Any) -> Job:
-    return Job(1, "train", 0, number, 1, 9, Nothing(), ("own",), **more)
+    return Job(1, "train", 0, number, 1, 9, EmptyPayload(), ("own",), **more)
 
 
-def result(said: Letter, one: Experiment, job: Job) -> Answer | Failure:
+def result(said: WireMessage, one: Experiment, job: Job) -> Answer | Failure:
     return unpack_result(said, payload_types(one.build_method())[1], job)
 
 
@@ -88,8 +89,8 @@ def test_what_a_policy_forbids_is_refused_before_anything_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], policy: str, sentence: str
 ) -> None:
     path, one = node_with(tmp_path / "n", policy), experiment(**{"method": "standalone", **asked})
-    for name in ("_own", "AuditLog"):
-        monkeypatch.setattr(node_side, name, lambda *_: pytest.fail("something was built"))
+    for name in ("_load_own", "AuditLog"):
+        monkeypatch.setattr(host, name, lambda *_: pytest.fail("something was built"))
     for what in ("registration", "first weights", training()):
         assert sentence in refused(path, one, what)
     with pytest.raises(PotluckError, match="This node refuses the run"):
@@ -180,7 +181,7 @@ def noisy(**more: Any) -> Experiment:
     return experiment("fd", privacy={**NOISY, **more})
 
 
-def means(path: Path, one: Experiment, number: int, run: str = RUN) -> Letter:
+def means(path: Path, one: Experiment, number: int, run: str = RUN) -> WireMessage:
     from potluck.core.task import Context
 
     task = node_federation(one, read_node(path)).task
@@ -209,7 +210,7 @@ def test_privacy_is_summed_over_all_runs_and_stops_at_the_nodes_own_limit(tmp_pa
     for number, run in ((0, "a1"), (1, "a1"), (0, "b2")):
         assert "answer" in means(path, noisy(), number, run).facts
     totals = AuditLog(read_node(path).audit_log()).last()
-    assert spent(totals, 1e-5) == pytest.approx(three)
+    assert spent_epsilon(totals, 1e-5) == pytest.approx(three)
     said = means(path, noisy(), 1, "b2").facts["refusal"]
     assert f"({three:.3g} is spent)" in said
     with pytest.raises(PotluckError, match="over all its runs, above its policy.epsilon"):
@@ -226,11 +227,11 @@ def test_two_runs_at_the_same_time_do_not_spend_the_same_privacy_twice(
 ) -> None:
     """While the job of one run is computed, that of another is asked for and answered: there was enough for either."""
     path = node_with(tmp_path / "n", f"epsilon = {epsilon(2.0, 1, 1e-5) + 0.01}")
-    run, others = node_side.Worker.run, list[Letter]()
+    run, others = node_side.Worker.run, list[WireMessage]()
 
     def slow(worker: Any, job: Job) -> Any:
         if not others:
-            others.append(Letter({}))
+            others.append(WireMessage({}))
             others[0] = means(path, noisy(), 0, "b2")
         return run(worker, job)
 
@@ -250,7 +251,7 @@ def test_answers_without_noise_are_said_to_be_so(tmp_path: Path) -> None:
     ask(path, one, Job(2, "evaluate", 0, 1, 1, 9, tests=("own",)))
     end = AuditLog(read_node(path).audit_log()).last()
     assert end["bare"] == 1
-    assert spent(end, 1e-5) == math.inf
+    assert spent_epsilon(end, 1e-5) == math.inf
     assert "privacy: 1 training answers left without noise" in "\n".join(node_log(path, 0))
 
 
@@ -288,7 +289,7 @@ def test_a_small_class_is_left_out_of_what_a_node_sends(tmp_path: Path) -> None:
 
 
 def test_what_an_exception_says_stays_at_the_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, one = node_with(tmp_path / "n"), experiment("standalone")
 
@@ -299,7 +300,7 @@ def test_what_an_exception_says_stays_at_the_node(
     failure = result(ask(path, one, training()), one, training())
     assert isinstance(failure, Failure)
     assert failure.reason == "train in round 1: ValueError"
-    assert "Jane Doe" in capsys.readouterr().out
+    assert "Jane Doe" in caplog.text
 
 
 def test_what_the_checkpoint_needs_is_kept(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -16,15 +17,16 @@ from potluck.core.task import Averaging
 from potluck.core.training import Training
 from potluck.engines.serial import SerialEngine
 from potluck.experiment import make_method, parse_experiment
-from potluck.kit import SliceMean, average_parts, centre, clip_changes, mean_rows, middle_rows
-from potluck.loop.jobs import Answer, Failure
+from potluck.kit import SliceMean, Weights, average_tensors, mean_by_class
+from potluck.kit.robust import clip_changes, coordinatewise_average, robust_class_means
 from potluck.loop.loop import Loop
 from potluck.loop.schedule import Evaluation, Schedule
-from potluck.loop.worker import Worker
 from potluck.methods import method_class
 from potluck.methods.fd import FD
 from potluck.testing import small_federation
-from tiny import Recorder, context, make_loop, tiny
+from potluck.wire.jobs import Answer, Failure
+from potluck.worker.worker import Worker
+from support.tiny import Recorder, context, make_loop, tiny, update
 
 ROBUST = ("median", "trimmed-mean", "norm-clip")
 WHOLE = ("krum", "geometric-median")
@@ -32,21 +34,21 @@ VALUES = torch.tensor([1.0, 2.0, 3.0, 4.0, 1000.0])
 
 
 def test_middles_worked_out_by_hand():
-    assert centre(Averaging("median"), VALUES) == 3.0
-    assert centre(Averaging("median"), VALUES[:4]) == 2.5
+    assert coordinatewise_average(Averaging("median"), VALUES) == 3.0
+    assert coordinatewise_average(Averaging("median"), VALUES[:4]) == 2.5
     assert (
-        centre(Averaging("trimmed-mean"), VALUES) == 3.0
+        coordinatewise_average(Averaging("trimmed-mean"), VALUES) == 3.0
     )  # 10 % of five is none, but one is always left out
-    assert centre(Averaging("trimmed-mean", 0.4), VALUES) == 3.0
-    assert centre(Averaging("trimmed-mean"), VALUES[:2]) == 1.5
-    assert centre(Averaging("trimmed-mean", 0.2), torch.arange(10.0)) == 4.5
+    assert coordinatewise_average(Averaging("trimmed-mean", 0.4), VALUES) == 3.0
+    assert coordinatewise_average(Averaging("trimmed-mean"), VALUES[:2]) == 1.5
+    assert coordinatewise_average(Averaging("trimmed-mean", 0.2), torch.arange(10.0)) == 4.5
 
 
 def test_absent_values_do_not_count():
     stack = torch.tensor([[1.0, float("nan")], [2.0, 7.0], [9.0, float("nan")]])
-    assert centre(Averaging("median"), stack).tolist() == [2.0, 7.0]
-    assert centre(Averaging("trimmed-mean"), stack).tolist() == [2.0, 7.0]
-    assert centre(Averaging("median"), torch.full((2, 1), float("nan"))).tolist() == [0.0]
+    assert coordinatewise_average(Averaging("median"), stack).tolist() == [2.0, 7.0]
+    assert coordinatewise_average(Averaging("trimmed-mean"), stack).tolist() == [2.0, 7.0]
+    assert coordinatewise_average(Averaging("median"), torch.full((2, 1), float("nan"))).tolist() == [0.0]
 
 
 def test_long_changes_are_clipped_to_the_median_length():
@@ -63,22 +65,22 @@ def test_long_changes_are_clipped_to_the_median_length():
 def test_rows_are_taken_per_class():
     rows, labels = torch.tensor([[1.0], [5.0], [3.0], [900.0]]), torch.tensor([0, 2, 0, 0])
     median = Averaging("median")
-    assert middle_rows(median, rows, labels, 3).flatten().tolist() == [3.0, 0.0, 5.0]
+    assert robust_class_means(median, rows, labels, 3).flatten().tolist() == [3.0, 0.0, 5.0]
     sent = [(rows[:2], labels[:2]), (rows[2:3], labels[2:3]), (rows[3:], labels[3:])]
-    table, senders = mean_rows(median, sent, 3)
+    table, senders = mean_by_class(sent, 3, how=median)
     assert table.flatten().tolist() == [3.0, 0.0, 5.0]
     assert senders.tolist() == [3, 0, 1]
-    clipped = middle_rows(Averaging("norm-clip"), rows, labels, 3)
+    clipped = robust_class_means(Averaging("norm-clip"), rows, labels, 3)
     assert clipped.flatten().tolist() == pytest.approx([7 / 3, 0.0, 5.0])  # 900 becomes 3, the median length
 
 
 @pytest.mark.parametrize("rule", ["mean", *ROBUST])
 def test_slices_keep_what_nobody_holds(rule: Any):
     old = {"w": torch.zeros(3)}
-    mean = SliceMean(replace(context(), averaging=Averaging(rule)), old, [])
+    mean = SliceMean(replace(context(), averaging=Averaging(rule)), old, [], attrgetter("tensors"))
     for value in (1.0, 2.0, 1e6):
-        mean.add("w", torch.tensor([value]), [torch.tensor([0])])
-    mean.add("w", torch.tensor([4.0]), [torch.tensor([1])])
+        mean.add(update(Weights({"w": torch.tensor([value])})), lambda size, full: torch.tensor([0]))
+    mean.add(update(Weights({"w": torch.tensor([4.0])})), lambda size, full: torch.tensor([1]))
     result = mean.result()["w"]
     assert result[2] == 0.0
     assert (result[0] > 1e5) == (rule == "mean")
@@ -87,9 +89,9 @@ def test_slices_keep_what_nobody_holds(rule: Any):
 def test_the_rule_that_is_asked_for_is_the_one_taken():
     parts = [{"w": torch.tensor([value])} for value in (1.0, 2.0, 9.0)]
     weights = [0.25, 0.25, 0.5]
-    assert average_parts(Averaging("mean"), parts[0], parts, weights)["w"].item() == 5.25
-    assert average_parts(Averaging("median"), parts[0], parts, weights)["w"].item() == 2.0
-    assert average_parts(Averaging("mean"), parts[0], parts)["w"].item() == 4.0
+    assert average_tensors(Averaging("mean"), parts[0], parts, weights)["w"].item() == 5.25
+    assert average_tensors(Averaging("median"), parts[0], parts, weights)["w"].item() == 2.0
+    assert average_tensors(Averaging("mean"), parts[0], parts)["w"].item() == 4.0
 
 
 def huge(tensor: Tensor) -> Tensor:
@@ -128,7 +130,7 @@ def test_one_poisoned_client_of_ten(name: str):
         return max(float((one - other).abs().max()) for one, other in pairs if one.shape == other.shape)
 
     assert distance("mean") > 1e3
-    for rule in (*ROBUST, *(WHOLE if method.compares else ())):
+    for rule in (*ROBUST, *(WHOLE if method.supports.comparable else ())):
         assert distance(rule) < 20, rule
 
 

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import pytest
 import torch
 
-from families import deep
 from potluck.core.method import Update
 from potluck.core.task import Averaging, ClientInfo, Context
 from potluck.kit import (
     ALL,
     ClassTable,
-    Portion,
+    RoundShare,
     SliceMean,
     Weights,
     average,
-    by_group,
-    fold_rows,
     initial_groups,
     initial_head,
+    leading_indices,
     mean_change,
-    portion,
+    round_share,
     sample_weights,
+    split_by_group,
     sum_changes,
+    update_class_table,
 )
-from tiny import context, tiny
+from support.families import deep
+from support.tiny import context, tiny
 
 USUAL = (5, 5, 5, 5)
 
@@ -51,13 +53,13 @@ def one(value: float) -> torch.Tensor:
 
 def test_what_some_answers_are_of_a_round():
     ctx, fresh = of_four(), [update(number) for number in range(4)]
-    assert portion(ctx, fresh) == Portion()
-    assert portion(ctx, fresh[:1]) == Portion(False, 0.25, 3)
+    assert round_share(ctx, fresh) == RoundShare()
+    assert round_share(ctx, fresh[:1]) == RoundShare(False, 0.25, 3)
     seen_before = [replace(answer, fresh=False) for answer in fresh[1:]]
-    assert portion(ctx, [fresh[0], *seen_before]) == Portion(False, 0.25, 0)
-    assert portion(ctx, [*fresh[:3], replace(fresh[3], staleness=1)]) == Portion(False, 1.0, 0)
-    assert portion(ctx, [*fresh[:3], replace(fresh[3], weight=0.5)]) == Portion(False, 1.0, 0)
-    assert portion(replace(ctx, cohort=0), fresh[:1]) == Portion()
+    assert round_share(ctx, [fresh[0], *seen_before]) == RoundShare(False, 0.25, 0)
+    assert round_share(ctx, [*fresh[:3], replace(fresh[3], staleness=1)]) == RoundShare(False, 1.0, 0)
+    assert round_share(ctx, [*fresh[:3], replace(fresh[3], weight=0.5)]) == RoundShare(False, 1.0, 0)
+    assert round_share(replace(ctx, cohort=0), fresh[:1]) == RoundShare()
 
 
 @pytest.mark.parametrize("by", ["samples", "uniform"])
@@ -65,7 +67,7 @@ def test_who_is_missing_counts_as_a_usual_client_that_did_not_move(by: Any):
     """A change of 6 is one of four by a client of the mean size 20 (who has no data is no client), and a quarter of it goes."""
     ctx = of_four(10, 20, 0, 30)
     answer = update(1, samples=20)
-    moved = mean_change(ctx, {"w": one(0.0)}, [answer], [{"w": one(6.0)}], by)
+    moved = mean_change(ctx, {"w": one(0.0)}, [answer], [{"w": one(6.0)}], by=by)
     assert moved["w"].item() == pytest.approx(0.25 * 6 / 4)
 
 
@@ -76,7 +78,7 @@ def test_weights_go_their_part_of_the_way_and_statistics_are_averaged():
         payload=Weights({"w": one(8.0), "n.running_var": one(5.0)}),
         sent=Weights({"w": one(4.0), "n.running_var": one(9.0)}),
     )
-    moved = average(of_four(), old, [answer], lambda sent: sent.tensors, "uniform")
+    moved = average(of_four(), old, [answer], lambda sent: sent.tensors, by="uniform")
     assert {name: tensor.item() for name, tensor in moved.items()} == {"w": 1.0, "n.running_var": 2.0}
 
 
@@ -84,14 +86,14 @@ def test_stale_answers_of_a_whole_round_count_less():
     answers = [update(0, 10), update(1, 30, weight=0.5)]
     assert sample_weights(answers) == [0.4, 0.6]
     answers = [replace(a, payload=Weights({"w": one(v)})) for a, v in zip(answers, (0.0, 4.0), strict=True)]
-    mean = average(context(), {"w": one(9.0)}, answers, lambda sent: sent.tensors, "uniform")
+    mean = average(context(), {"w": one(9.0)}, answers, lambda sent: sent.tensors, by="uniform")
     assert mean["w"].item() == pytest.approx(4 * 0.5 / 1.5)
 
 
 def test_a_robust_sum_is_as_many_times_the_middle():
     changes = [one(value) for value in (1.0, 2.0, 9.0)]
-    assert sum_changes(Averaging("median"), changes).item() == 6.0
-    assert sum_changes(Averaging(), changes).item() == 12.0
+    assert sum_changes(replace(context(), averaging=Averaging("median")), changes).item() == 6.0
+    assert sum_changes(context(), changes).item() == 12.0
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(1.0, 2.0), (0.5, 1.0)])
@@ -100,7 +102,7 @@ def test_a_row_keeps_what_is_missing_to_a_round_and_a_new_one_is_taken(weight: f
     old = ClassTable(torch.zeros(3, 1, dtype=torch.float64), torch.tensor([True, False, False]))
     sent = [(torch.tensor([[8.0], [6.0]], dtype=torch.float64), torch.tensor([0, 1]))]
     counts = [torch.tensor([2, 2])]
-    table, senders = fold_rows(of_four(), old, [update(weight=weight)], sent, counts)
+    table, senders = update_class_table(of_four(), old, [update(weight=weight)], sent, counts)
     assert table.rows.flatten().tolist() == [expected, 6.0, 0.0]
     assert table.known.tolist() == [True, True, False]
     assert senders.tolist() == [1, 1, 0]
@@ -113,12 +115,12 @@ def test_a_group_misses_its_own_part_of_a_round():
         replace(info, architecture="rare" if info.index < 2 else "usual") for info in ctx.task.clients
     )
     ctx = replace(ctx, task=replace(ctx.task, clients=kinds))
-    found = by_group(ctx, {"rare": {}, "usual": {}}, [Update(kinds[0], None)])
-    assert found["rare"][1] == Portion(False, 1.0, 0.75)
+    found = split_by_group(ctx, {"rare": {}, "usual": {}}, [Update(kinds[0], None)])
+    assert found["rare"][1] == RoundShare(False, 1.0, 0.75)
     assert found["usual"][0] == []
     answers = [Update(kinds[0], None, fresh=False), Update(kinds[5], None)]
     assert (
-        by_group(ctx, {"rare": {}, "usual": {}}, answers)["rare"][0] == []
+        split_by_group(ctx, {"rare": {}, "usual": {}}, answers)["rare"][0] == []
     )  # or its old statistics would enter again
 
 
@@ -126,8 +128,11 @@ def test_a_group_misses_its_own_part_of_a_round():
 def test_a_slice_moves_what_it_holds_by_its_own_change(rule: Any):
     """Sent 1 and back with 3, at half weight: 1 more, of which one of four counts and a quarter goes."""
     old = torch.full((2,), 5.0, dtype=torch.float64)
-    mean = SliceMean(replace(of_four(), averaging=Averaging(rule)), {"w": old}, [update()])
-    mean.add("w", one(3.0)[None], [torch.tensor([0])], one(1.0)[None], 0.5)
+    sent, returned = Weights({"w": one(1.0)[None]}), Weights({"w": one(3.0)[None]})
+    mean = SliceMean(
+        replace(of_four(), averaging=Averaging(rule)), {"w": old}, [update()], attrgetter("tensors")
+    )
+    mean.add(update(payload=returned, sent=sent, weight=0.5), leading_indices)
     assert mean.result()["w"].tolist() == [5.0 + 1.0 / 16, 5.0]
 
 

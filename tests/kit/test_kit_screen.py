@@ -11,13 +11,20 @@ from torch import Tensor
 
 from potluck.core.method import Update
 from potluck.core.task import Averaging, ClientInfo
-from potluck.kit import average_parts, middle_rows, screened, trusted
-from potluck.kit.nearness import answer_weights, expected, part_weights
-from potluck.methods.fedgh import ClassMeans, FedGH
-from potluck.methods.fedhe import FedHe, MeanLogits
-from potluck.methods.fedtgp import ClassMeans as Means
+from potluck.kit import ClassLogits, ClassMeans, average_tensors
+from potluck.kit import ClassMeans as Means
+from potluck.kit.robust import (
+    expected,
+    robust_class_means,
+    robust_weights,
+    screen_models,
+    screen_rows,
+    update_weights,
+)
+from potluck.methods.fedgh import FedGH
+from potluck.methods.fedhe import FedHe
 from potluck.methods.fedtgp import FedTGP
-from tiny import context, tiny, update
+from support.tiny import context, tiny, update
 
 ROBUST = ("median", "trimmed-mean", "krum", "geometric-median")
 
@@ -40,29 +47,31 @@ def test_as_many_attackers_as_are_expected_but_fewer_than_half():
 
 
 def test_krum_keeps_those_who_are_near_to_each_other():
-    kept = answer_weights(Averaging("krum", 0.25), *squares(0.0, 1.0, 2.0, 100.0))
+    kept = robust_weights(Averaging("krum", 0.25), *squares(0.0, 1.0, 2.0, 100.0))
     assert kept.tolist() == [[pytest.approx(1 / 3)] * 3 + [0.0]]
-    two = answer_weights(Averaging("krum", 0.4), *squares(0.0, 0.1, 50.0, 50.2, 0.2))  # two of five may lie
+    two = robust_weights(Averaging("krum", 0.4), *squares(0.0, 0.1, 50.0, 50.2, 0.2))  # two of five may lie
     assert [weight > 0 for weight in two[0].tolist()] == [True, True, False, False, True]
-    assert answer_weights(Averaging("krum"), *squares(7.0)).tolist() == [[1.0]]
+    assert robust_weights(Averaging("krum"), *squares(7.0)).tolist() == [[1.0]]
 
 
 def test_krum_counts_two_neighbours_fewer_than_are_honest():
     """One of five may lie: sums over 5 - 1 - 2 = 2 neighbours are 37, 26, 17, 10, 25; over three the last has most."""
-    kept = answer_weights(Averaging("krum", 0.2), *squares(0.0, 1.0, 6.0, 7.0, 10.0))
+    kept = robust_weights(Averaging("krum", 0.2), *squares(0.0, 1.0, 6.0, 7.0, 10.0))
     assert kept.tolist() == [[0.0] + [pytest.approx(1 / 4)] * 4]
 
 
 def test_the_geometric_median_is_nearest_to_all():
     """On a line it is the median; in the plane the vertex of a wide angle, and the centre of what is symmetric."""
     line = rows(0.0, 1.0, 10.0)
-    weights = answer_weights(Averaging("geometric-median"), *squares(0.0, 1.0, 10.0))
+    weights = robust_weights(Averaging("geometric-median"), *squares(0.0, 1.0, 10.0))
     assert float(weights[0] @ line[:, 0]) == pytest.approx(1.0, abs=1e-3)
-    corner = torch.tensor([[0.0, 0.0], [1.0, 0.2], [-1.0, 0.2]], dtype=torch.float64)
-    found = middle_rows(Averaging("geometric-median"), corner, torch.zeros(3, dtype=torch.int64), 1)
+    leading_indices = torch.tensor([[0.0, 0.0], [1.0, 0.2], [-1.0, 0.2]], dtype=torch.float64)
+    found = robust_class_means(
+        Averaging("geometric-median"), leading_indices, torch.zeros(3, dtype=torch.int64), 1
+    )
     assert found[0].tolist() == pytest.approx([0.0, 0.0], abs=1e-3)
     square = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 2.0]], dtype=torch.float64)
-    found = middle_rows(Averaging("geometric-median"), square, torch.zeros(4, dtype=torch.int64), 1)
+    found = robust_class_means(Averaging("geometric-median"), square, torch.zeros(4, dtype=torch.int64), 1)
     assert found[0].tolist() == pytest.approx([1.0, 1.0])
 
 
@@ -70,7 +79,7 @@ def test_the_geometric_median_is_nearest_to_all():
 def test_a_class_is_the_business_of_those_who_have_it(rule: Any):
     """Class 0 has four senders of whom one lies, class 1 one sender, class 2 nobody."""
     sent, labels = rows(1.0, 1.2, 5.0, 0.9, 900.0), torch.tensor([0, 0, 1, 0, 0])
-    found = middle_rows(Averaging(rule), sent, labels, 3).flatten().tolist()
+    found = robust_class_means(Averaging(rule), sent, labels, 3).flatten().tolist()
     assert 0.8 < found[0] < 1.3
     assert found[1:] == [pytest.approx(5.0), 0.0]
 
@@ -81,12 +90,12 @@ def test_whole_answers_are_compared_by_the_names_they_share():
         {"a": torch.full((2,), 0.1), "b": torch.ones(1)},
         {"a": torch.full((2,), 9.0)},
     ]
-    weights = part_weights(Averaging("krum"), parts)
+    weights = update_weights(Averaging("krum"), parts)
     assert weights == [0.5, 0.5, 0.0]
-    found = average_parts(Averaging("krum"), {"a": torch.zeros(2), "b": torch.zeros(1)}, parts)
+    found = average_tensors(Averaging("krum"), {"a": torch.zeros(2), "b": torch.zeros(1)}, parts)
     assert found["a"].tolist() == pytest.approx([0.05, 0.05])
     assert found["b"].tolist() == [1.0]
-    assert part_weights(Averaging("krum"), [{"a": torch.ones(1)}, {"b": torch.ones(1)}]) == [0.5, 0.5]
+    assert update_weights(Averaging("krum"), [{"a": torch.ones(1)}, {"b": torch.ones(1)}]) == [0.5, 0.5]
 
 
 HONEST = [(rows(1.0, 2.0), torch.tensor([0, 1])), (rows(1.2, 2.2), torch.tensor([0, 1])), (rows(0.9), torch.tensor([0])),
@@ -97,7 +106,7 @@ LIAR = (rows(-10.0, -20.0, -3.0), torch.tensor([0, 1, 2]))
 @pytest.mark.parametrize("rule", ROBUST)
 def test_a_liar_is_not_believed_where_nobody_else_can_judge(rule: Any):
     """Its class 2, which no other client holds, is left out with the rest; the honest client's class 3 stays."""
-    found, masks = screened(Averaging(rule), [*HONEST, LIAR], 4)
+    found, masks = screen_rows(Averaging(rule), [*HONEST, LIAR], 4)
     assert [mask.tolist() for mask in masks] == [
         [True, True],
         [True, True],
@@ -111,13 +120,13 @@ def test_a_liar_is_not_believed_where_nobody_else_can_judge(rule: Any):
 
 
 def test_the_mean_screens_nothing():
-    found, masks = screened(Averaging(), [*HONEST, LIAR], 4)
+    found, masks = screen_rows(Averaging(), [*HONEST, LIAR], 4)
     assert all(mine[0] is theirs[0] for mine, theirs in zip(found, [*HONEST, LIAR], strict=True))
     assert all(mask.all() for mask in masks)
 
 
 def test_norms_are_bounded_per_class():
-    found, _ = screened(Averaging("norm-clip"), [*HONEST, LIAR], 4)
+    found, _ = screen_rows(Averaging("norm-clip"), [*HONEST, LIAR], 4)
     # Lengths of class 0: 0.9, 1, 1.2, 10, median 1.1; of class 1: 2, 2.1, 2.2, 20, median 2.15; of all rows: 2.1.
     assert found[4][0].flatten().tolist() == pytest.approx([-1.1, -2.15, -2.1])
     assert found[0][0].flatten().tolist() == pytest.approx([1.0, 2.0])
@@ -125,15 +134,15 @@ def test_norms_are_bounded_per_class():
 
 def test_two_senders_cannot_judge_each_other():
     sent = [(rows(1.0), torch.tensor([0])), (rows(-1.0), torch.tensor([0]))]
-    _, masks = screened(Averaging("median"), sent, 1)
+    _, masks = screen_rows(Averaging("median"), sent, 1)
     assert all(mask.all() for mask in masks)
 
 
 def test_whole_answers_far_from_the_others_are_not_trusted():
     parts = [{"w": torch.tensor([value])} for value in (1.0, 1.1, 1.2, 40.0)]
-    found = trusted(Averaging("median"), {"w": torch.zeros(1)}, parts)
+    found = screen_models(Averaging("median"), {"w": torch.zeros(1)}, parts)
     assert [one is not None for one in found] == [True, True, True, False]
-    clipped = trusted(Averaging("norm-clip"), {"w": torch.zeros(1)}, parts)
+    clipped = screen_models(Averaging("norm-clip"), {"w": torch.zeros(1)}, parts)
     assert clipped[3] is not None
     assert clipped[3]["w"].item() == pytest.approx(1.15)
 
@@ -168,7 +177,7 @@ def test_the_store_takes_nothing_that_lies_far_from_the_others_latest():
     def answer(index: int, scale: float, fresh: bool) -> Update[Any]:
         logits = scale * (torch.eye(3, dtype=torch.float64) + 0.1 * index)
         info = ClientInfo(index, f"client-{index}", 4, "Net")
-        return Update(info, MeanLogits(logits, torch.arange(3)), fresh=fresh)
+        return Update(info, ClassLogits(logits, torch.arange(3)), fresh=fresh)
 
     state = method.server(state, [answer(0, 1.0, True), answer(1, 1.0, False)], ctx)
     assert float(state.count.sum()) == 0

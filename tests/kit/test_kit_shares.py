@@ -16,27 +16,27 @@ import potluck
 from potluck.core.errors import PotluckError
 from potluck.core.method import Update
 from potluck.core.task import Averaging
-from potluck.kit import ClassTable, Weights, average, fold_rows
-from potluck.kit.shares import capped, capped_counts
-from tiny import context, tiny
+from potluck.kit import ClassTable, Weights, average, update_class_table
+from potluck.kit.averages import cap_counts, cap_weights
+from support.tiny import context, tiny
 
 HUGE = 10**9
 
 
 def test_weights_worked_out_by_hand():
-    assert capped([3.0, 1.0, 1.0], 0.5) == [2.0, 1.0, 1.0]  # 2 is half of 4
-    assert capped([10.0, 10.0, 1.0, 1.0], 0.4) == pytest.approx([4.0, 4.0, 1.0, 1.0])  # 4 is 0.4 of 10
-    assert capped([1.0, 1.0, 1.0], 0.4) == [1.0, 1.0, 1.0]
-    assert capped([9.0, 4.0], 0.3) == [4.0, 4.0]  # two cannot both have less than half
-    assert capped([9.0], 0.5) == [9.0]
-    assert capped([8.0], 0.5, rest=4.0) == [4.0]  # as much as is missing
-    assert capped([5.0, 1.0], 1.0) == [5.0, 1.0]
-    assert capped([], 0.5) == []
+    assert cap_weights([3.0, 1.0, 1.0], 0.5) == [2.0, 1.0, 1.0]  # 2 is half of 4
+    assert cap_weights([10.0, 10.0, 1.0, 1.0], 0.4) == pytest.approx([4.0, 4.0, 1.0, 1.0])  # 4 is 0.4 of 10
+    assert cap_weights([1.0, 1.0, 1.0], 0.4) == [1.0, 1.0, 1.0]
+    assert cap_weights([9.0, 4.0], 0.3) == [4.0, 4.0]  # two cannot both have less than half
+    assert cap_weights([9.0], 0.5) == [9.0]
+    assert cap_weights([8.0], 0.5, rest=4.0) == [4.0]  # as much as is missing
+    assert cap_weights([5.0, 1.0], 1.0) == [5.0, 1.0]
+    assert cap_weights([], 0.5) == []
 
 
 @given(st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=9), st.floats(0.01, 0.99))
 def test_nobody_has_more_than_the_share_and_nobody_gains_weight(weights: list[float], share: float):
-    bounded = capped(weights, share)
+    bounded = cap_weights(weights, share)
     assert all(after <= before for after, before in zip(bounded, weights, strict=True))
     assert max(bounded) <= max(share, 1 / len(weights)) * sum(bounded) * (1 + 1e-9)
     if max(bounded) > min(bounded):  # who was lowered has all that is allowed, the others what they had
@@ -55,7 +55,7 @@ def claims(samples: list[int], values: list[float]) -> list[Update[Any]]:
 def mean_of(how: Averaging, updates: list[Update[Any]], **more: Any) -> float:
     ctx = replace(context(tiny(len(updates))), averaging=how, **more)
     old = {"w": torch.tensor([0.0])}
-    return average(ctx, old, updates, lambda payload: payload.tensors, "samples")["w"].item()
+    return average(ctx, old, updates, lambda payload: payload.tensors, by="samples")["w"].item()
 
 
 @pytest.mark.parametrize("rule", ["mean", "norm-clip"])
@@ -79,11 +79,11 @@ def test_answers_that_come_one_by_one_are_bounded_as_well():
 def test_counts_are_bounded_class_by_class():
     sent = [(torch.tensor([[1.0], [2.0]]), torch.tensor([0, 2])), (torch.tensor([[9.0]]), torch.tensor([2]))]
     counts = [torch.tensor([7, 3]), torch.tensor([HUGE])]
-    assert [count.tolist() for count in capped_counts(sent, counts, 0.5)] == [[7.0, 3.0], [3.0]]
+    assert [count.tolist() for count in cap_counts(sent, counts, 0.5)] == [[7.0, 3.0], [3.0]]
     ctx = replace(context(tiny(2)), averaging=Averaging(max_share=0.5))
     old = ClassTable(torch.zeros(3, 1), torch.zeros(3, dtype=torch.bool))
     updates = claims([10, HUGE], [0.0, 0.0])
-    table, _ = fold_rows(ctx, old, updates, sent, counts)
+    table, _ = update_class_table(ctx, old, updates, sent, counts)
     assert table.rows.tolist() == [[1.0], [0.0], [5.5]]
 
 
@@ -104,7 +104,7 @@ def test_a_share_of_one_changes_no_bit(tmp_path: Path):
     ],
 )
 def test_a_share_that_could_not_act_is_refused(method: Any, schedule: dict[str, Any], tmp_path: Path):
-    with pytest.raises(PotluckError, match=r"schedule.max_share = 0.5 cannot act"):
+    with pytest.raises(PotluckError, match=r"schedule.max_share = 0.5 has no effect"):
         potluck.run(
             {"method": method} if isinstance(method, dict) else method,
             federation=tiny(2), rounds=1, out=tmp_path / "x", schedule={"max_share": 0.5, **schedule},

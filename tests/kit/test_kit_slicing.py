@@ -1,9 +1,11 @@
 """Slices of wide tensors, and the mean of what was returned."""
 
+from operator import attrgetter
+
 import torch
 
-from potluck.kit import SliceMean, corner, indices, take
-from tiny import context
+from potluck.kit import SliceMean, Weights, leading_indices, take_slices
+from support.tiny import context, update
 
 
 def rolled(size: int, full: int) -> torch.Tensor:
@@ -12,7 +14,7 @@ def rolled(size: int, full: int) -> torch.Tensor:
 
 def test_the_corner_keeps_the_first_rows_and_columns():
     wide = {"w": torch.arange(16.0).reshape(4, 4), "b": torch.arange(4.0), "s": torch.tensor(7.0)}
-    part = take(wide, {"w": (2, 2), "b": (2,), "s": ()}, corner)
+    part = take_slices(wide, {"w": (2, 2), "b": (2,), "s": ()}, leading_indices)
     assert part["w"].tolist() == [[0.0, 1.0], [4.0, 5.0]]
     assert part["b"].tolist() == [0.0, 1.0]
     assert part["s"].item() == 7.0
@@ -22,22 +24,22 @@ def test_the_corner_keeps_the_first_rows_and_columns():
 
 def test_whole_dimensions_are_never_rolled():
     wide = {"w": torch.arange(12.0).reshape(3, 4)}
-    assert take(wide, {"w": (3, 2)}, rolled)["w"].tolist() == [[1.0, 2.0], [5.0, 6.0], [9.0, 10.0]]
-    assert take(wide, {"w": (2, 4)}, rolled)["w"].tolist() == wide["w"][[1, 2]].tolist()
+    assert take_slices(wide, {"w": (3, 2)}, rolled)["w"].tolist() == [[1.0, 2.0], [5.0, 6.0], [9.0, 10.0]]
+    assert take_slices(wide, {"w": (2, 4)}, rolled)["w"].tolist() == wide["w"][[1, 2]].tolist()
 
 
 def test_a_slice_comes_back_to_where_it_was_taken():
     wide = {"w": torch.arange(16.0).reshape(4, 4)}
-    part = take(wide, {"w": (3, 2)}, rolled)["w"]
-    mean = SliceMean(context(), {"w": torch.zeros(4, 4)}, [])
-    mean.add("w", part, indices((3, 2), (4, 4), rolled))
+    part = take_slices(wide, {"w": (3, 2)}, rolled)["w"]
+    mean = SliceMean(context(), {"w": torch.zeros(4, 4)}, [], attrgetter("tensors"))
+    mean.add(update(Weights({"w": part})), rolled)
     expected = torch.zeros(4, 4)
     expected[1:, 1:3] = wide["w"][1:, 1:3]
     assert torch.equal(mean.result()["w"], expected)
 
 
 def test_each_scalar_is_averaged_over_its_holders_and_others_keep_their_value():
-    mean = SliceMean(context(), {"w": torch.full((3, 3), 9.0)}, [])
-    mean.add("w", torch.full((2, 2), 4.0), indices((2, 2), (3, 3), corner))
-    mean.add("w", torch.full((1, 1), 2.0), indices((1, 1), (3, 3), corner))
+    mean = SliceMean(context(), {"w": torch.full((3, 3), 9.0)}, [], attrgetter("tensors"))
+    mean.add(update(Weights({"w": torch.full((2, 2), 4.0)})), leading_indices)
+    mean.add(update(Weights({"w": torch.full((1, 1), 2.0)})), leading_indices)
     assert mean.result()["w"].tolist() == [[3.0, 4.0, 9.0], [4.0, 4.0, 9.0], [9.0, 9.0, 9.0]]

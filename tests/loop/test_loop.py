@@ -15,11 +15,11 @@ from potluck.core.random import generator
 from potluck.core.task import ClientInfo, Context
 from potluck.loop.dispatch import ClientFailed
 from potluck.loop.loop import TooFewClients
-from potluck.loop.schedule import Evaluation
+from potluck.loop.schedule import Evaluation, Schedule
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedgh import FedGH
 from potluck.methods.standalone import Standalone
-from tiny import Recorder, make_loop, tiny
+from support.tiny import Recorder, make_loop, tiny
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ def test_cohort_size(share: float, clients: int, cohort: int):
 
 
 def test_a_client_without_samples_is_never_asked():
-    from potluck.federation.own import Member, federate
-    from tiny import Net, points
+    from potluck.federation.members import Member, federate
+    from support.tiny import Net, points
 
     empty = (torch.zeros(0, 4, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
     members = [Member(Net().double(), points(6, 1), points(3, 2)), Member(Net().double(), empty)]
@@ -248,6 +248,15 @@ def test_a_client_that_is_too_far_ahead_waits_for_the_others():
     assert answered(None)[:6] == [[0]] * 5 + [[1]]
 
 
+def test_lead_is_limited_only_where_several_clients_work_at_once():
+    assert Schedule(mode="async").max_lead(10) == 0
+    assert Schedule(mode="async", concurrency=1).max_lead(10) == 0
+    assert Schedule(buffer=1, concurrency=3).max_lead(1) == 0  # a single client leads nobody
+    assert Schedule(mode="async", concurrency=2).max_lead(10) == 4
+    assert Schedule().max_lead(10) == 0  # whole rounds
+    assert Schedule(mode="async", lead=7).max_lead(10) == 7
+
+
 def test_a_client_that_is_away_keeps_nobody_waiting():
     seen = Recorder()
     plan = {"buffer": 1, "concurrency": 2, "available": lambda info, draw: info.index > 0}
@@ -282,7 +291,7 @@ def test_one_client_per_architecture_can_stand_for_all():
 
 
 def test_accuracy_is_the_unweighted_mean_over_clients():
-    from potluck.loop.score import Score, summarise
+    from potluck.wire.score import Score, summarise
 
     summary = summarise([Score(1, 2, 1.0), Score(8, 8, 4.0)])
     assert summary.accuracy == 0.75
@@ -320,14 +329,14 @@ def test_the_whole_run_leaves_global_random_state_alone():
 
 def test_dropout_draws_from_the_clients_own_stream():
     """Two runs with the same seed agree although the model uses torch's default generator for dropout."""
-    from tiny import Net
+    from support.tiny import Net
 
     class Dropping(Net):
         def features(self, x: Tensor) -> Tensor:
             return torch.nn.functional.dropout(super().features(x), 0.5, self.training)
 
-    from potluck.federation.own import Member, federate
-    from tiny import points
+    from potluck.federation.members import Member, federate
+    from support.tiny import points
 
     torch.rand(1)  # the caller's own stream may stand anywhere
 

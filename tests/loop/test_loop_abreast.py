@@ -13,37 +13,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potluck.core.random import generator
-from potluck.loop.abreast import Abreast, leave_out, place_of
 from potluck.loop.loop import Loop
-from potluck.loop.schedule import Clock, first_places
+from potluck.loop.schedule import Clock, LeadLimiter, exclude, index_of, sample_without_replacement
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.scaffold import Scaffold
 from potluck.methods.standalone import Standalone
-from tiny import Recorder, make_loop, tiny
+from support.tiny import Recorder, make_loop, tiny
 
 
 @pytest.mark.parametrize(("length", "count"), [(1, 1), (2, 1), (7, 3), (7, 7), (7, 9), (50, 49), (5000, 20)])
 def test_the_places_drawn_are_the_beginning_of_torchs_permutation(length: int, count: int):
     for seed in range(5):
         whole = torch.randperm(length, generator=generator(seed))
-        assert first_places(length, count, generator(seed)) == whole[:count].tolist()
+        assert sample_without_replacement(length, count, generator(seed)) == whole[:count].tolist()
 
 
 def test_a_draw_of_everybody_leaves_the_stream_where_a_permutation_does():
     """Who draws twice from one stream, as the lead does where few are close, must find the same numbers."""
     mine, torchs = generator(3), generator(3)
-    first_places(9, 9, mine)
+    sample_without_replacement(9, 9, mine)
     torch.randperm(9, generator=torchs)
     assert torch.equal(torch.rand(4, generator=mine), torch.rand(4, generator=torchs))
 
 
 @given(st.sets(st.integers(0, 40), max_size=30), st.sets(st.integers(0, 40), max_size=20))
 def test_leaving_some_out_is_the_list_without_them(numbers: set[int], some: set[int]):
-    left = leave_out(some, sorted(numbers))
+    left = exclude(some, sorted(numbers))
     expected = sorted(numbers - some)
     assert [left[place] for place in range(len(left))] == expected
-    assert [place_of(one, left) for one in expected] == list(range(len(expected)))
-    assert all(place_of(one, left) is None for one in some)
+    assert [index_of(one, left) for one in expected] == list(range(len(expected)))
+    assert all(index_of(one, left) is None for one in some)
 
 
 def formerly(
@@ -78,40 +77,40 @@ def formerly(
     st.booleans(),
 )
 def test_those_drawn_abreast_are_those_that_going_through_everybody_gives(
-    clients: set[int], at_work: int, lead: int, seed: int, some_away: bool
+    clients: set[int], max_concurrent: int, lead: int, seed: int, some_away: bool
 ):
     """Fifty draws in a row, with answers coming back in any order in between."""
-    able, choice, numbers = sorted(clients), generator("luck", seed), dict[int, int]()
-    flights: list[Any] = []
-    dispatcher = make_loop(Standalone(), mode="async", concurrency=at_work, lead=lead).dispatcher
+    eligible, choice, numbers = sorted(clients), generator("luck", seed), dict[int, int]()
+    pending: list[Any] = []
+    dispatcher = make_loop(Standalone(), mode="async", concurrency=max_concurrent, lead=lead).dispatcher
     dispatcher.task = replace(dispatcher.task, clients=range(31), seed=seed)  # type: ignore[arg-type]
     away = {int(torch.randint(31, (), generator=choice)) for _ in range(10 * some_away)}
     if some_away:
         dispatcher.clock = Clock(available=lambda info, draw: (info + draw) % 31 not in away)  # type: ignore[operator]
     for draw in range(1, 51):
-        busy = [flight.job.client for flight in flights]
-        free = [index for index in able if index not in busy]
+        busy = [flight.job.client for flight in pending]
+        free = [index for index in eligible if index not in busy]
         idle = [index for index in free if (index + draw) % 31 not in away] or free
-        room = min(at_work, len(able)) - len(busy)
+        room = min(max_concurrent, len(eligible)) - len(busy)
         expected = formerly(idle, busy, numbers, room, lead, generator(seed, "sampling", draw))
-        dispatcher.progress.flights = flights
-        assert dispatcher.choose(able, 1000) == expected
+        dispatcher.progress.pending = pending
+        assert dispatcher.choose(eligible, 1000) == expected
         for index in expected:
-            numbers[index] = dispatcher.progress.numbers[index] = numbers.get(index, 0) + 1
-            flights.append(SimpleNamespace(job=SimpleNamespace(client=index)))
-        flights.pop(int(torch.randint(len(flights), (), generator=choice)))
+            numbers[index] = dispatcher.progress.job_counts[index] = numbers.get(index, 0) + 1
+            pending.append(SimpleNamespace(job=SimpleNamespace(client=index)))
+        pending.pop(int(torch.randint(len(pending), (), generator=choice)))
 
 
 def test_a_lead_that_begins_in_the_middle_of_a_run_knows_what_went_before():
-    whole, half = Abreast(range(5), {}, 2), {0: 2, 1: 1, 3: 1}
+    whole, half = LeadLimiter(range(5), {}, 2), {0: 2, 1: 1, 3: 1}
     for client in (0, 1, 0, 3):
-        whole.ask(client)
-    taken_up = Abreast(range(5), half, 2)
+        whole.record(client)
+    taken_up = LeadLimiter(range(5), half, 2)
     for client in (1, 2, 4, 3, 0):
-        whole.ask(client)
-        taken_up.ask(client)
-        places = range(len(whole.close(())))
-        assert [whole.close(())[n] for n in places] == [taken_up.close(())[n] for n in places]
+        whole.record(client)
+        taken_up.record(client)
+        places = range(len(whole.eligible(())))
+        assert [whole.eligible(())[n] for n in places] == [taken_up.eligible(())[n] for n in places]
 
 
 # -- nobody goes through the population, round for round and answer for answer ---------------------------------
@@ -148,7 +147,7 @@ def counted_loop(clients: int, method: Any, **plan: Any) -> Loop:
     members = [few.members[n % 4] for n in range(clients)]
     fed = replace(few, task=replace(few.task, clients=infos), members=members)
     loop = make_loop(method, fed, rounds=10_000, participation=4 / clients, callbacks=[Recorder()], **plan)
-    loop.server.able = Counted(loop.server.able)
+    loop.server.eligible = Counted(loop.server.eligible)
     return loop
 
 

@@ -2,7 +2,7 @@
 
 from potluck.loop.callbacks import Arrival, Callback
 from potluck.methods.fedavg import FedAvg
-from tiny import Recorder, make_loop, tiny
+from support.tiny import Recorder, make_loop, tiny
 
 
 class Listener(Callback):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from potluck.core.tree import Flat, flatten, size, unflatten
-from potluck.loop.worker import ClientCache
 from potluck.methods.standalone import Standalone
-from tiny import Recorder, make_loop, tiny
+from potluck.worker.cache import ClientCache
+from support.tiny import Recorder, make_loop, tiny
 
 FED = tiny(4, hidden=(5,))
 ONE = 8 * (4 * 5 + 5 + 5 * 3 + 3 + 3 * 3 + 3)
@@ -32,7 +32,7 @@ class Shelf:
 
 def limited(budget: int | None, *, at_once: bool = False) -> tuple[ClientCache, Shelf]:
     residents, shelf = ClientCache(FED.client), Shelf()
-    residents.limit(shelf, budget, at_once=at_once)
+    residents.set_budget(shelf, budget, at_once=at_once)
     return residents, shelf
 
 
@@ -40,7 +40,7 @@ def visit(residents: ClientCache, index: int, version: int = 0) -> None:
     client = residents[index]
     if version:
         client.private["mark"] = torch.tensor([float(version)])
-        residents.changed(index, version)
+        residents.mark_changed(index, version)
     residents.trim()
 
 
@@ -81,20 +81,20 @@ def test_changes_are_stored_at_once_where_asked_and_older_versions_are_left_to_t
     visit(residents, 0, version=3)
     visit(residents, 0, version=5)
     assert list(shelf.kept) == [(0, 3), (0, 5)]
-    assert residents.stored(0) == 5
+    assert residents.stored_version(0) == 5
 
 
 def test_a_copy_that_was_overtaken_elsewhere_is_not_used() -> None:
     here, shelf = limited(None, at_once=True)
     there, _ = limited(None, at_once=True)
-    there.limit(shelf, None, at_once=True)
+    there.set_budget(shelf, None, at_once=True)
     visit(here, 0, version=1)
-    there.expect(0, 1)
+    there.set_version(0, 1)
     visit(there, 0, version=2)
     assert here[0].private["mark"].item() == 1
-    here.expect(0, 2)
+    here.set_version(0, 2)
     assert here[0].private["mark"].item() == 2
-    there.expect(0, 2)
+    there.set_version(0, 2)
     assert 0 in there  # the true version stays in memory
 
 
@@ -106,7 +106,7 @@ def test_a_budget_may_be_found_out_when_room_is_first_made() -> None:
         return 2 * ONE
 
     residents, _ = limited(None)
-    residents.limit(Shelf(), found)
+    residents.set_budget(Shelf(), found)
     assert not asked
     for index in (0, 1, 2):
         visit(residents, index)
@@ -118,7 +118,7 @@ def test_gradients_are_freed_with_the_job() -> None:
     client = FED.client(0)
     client.fit()
     assert any(parameter.grad is not None for parameter in client.model.parameters())
-    client.rest()
+    client.free_gradients()
     assert all(parameter.grad is None for parameter in client.model.parameters())
 
 
@@ -127,9 +127,9 @@ def test_who_can_be_had_again_is_let_go_and_who_cannot_stays() -> None:
     for index, version in ((0, 0), (1, 4), (2, 6)):
         visit(residents, index, version)
     shelf.save(2, 6, residents[2].state())
-    residents.expect(2, 6)
+    residents.set_version(2, 6)
     for index in range(4):
-        residents.let_go(index)
+        residents.discard_unchanged(index)
     assert [index in residents for index in range(4)] == [False, True, False, False]
     assert residents[1].private["mark"].item() == 4
     assert residents[2].private["mark"].item() == 6

@@ -21,13 +21,12 @@ from potluck.core.method import Update
 from potluck.core.payload import Payload, PayloadError
 from potluck.core.schema import Shape
 from potluck.core.task import ClientInfo
-from potluck.loop.jobs import Answer, Failure, Job
-from potluck.loop.letter import Letter, encoded_size, from_bytes, pack_result, to_bytes, unpack_result
-from potluck.loop.letter.image import framed
-from potluck.loop.progress import Flight
-from potluck.loop.records import Scores, record_step
-from potluck.loop.score import Score
+from potluck.loop.records import PendingJob, Scores, record_step
 from potluck.runs.writer import _finite
+from potluck.wire import Message, encoded_size, from_bytes, pack_result, to_bytes, unpack_result
+from potluck.wire.jobs import Answer, Failure, Job
+from potluck.wire.score import Score
+from potluck.wire.tensors import frame_header
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Row(Payload):
 JOB = Job(7, "train", 1, 0, 1, 2, message=Row(torch.zeros(3), 1), tests=("own",))
 
 
-def honest() -> Letter:
+def honest() -> Message:
     score = Score(2, 3, 1.5, 0.5, 0.25)
     return pack_result(
         Answer(7, 1, Row(torch.ones(3), 2), {"own": score}, 0.5, 12, 0.1, 40, 41, {"temperature": 3.0})
@@ -92,7 +91,7 @@ def test_an_envelope_with_any_fact_changed_is_refused_or_sane(place: tuple[Any, 
     try:
         text = json.dumps({"facts": facts, "enclosed": {}}).encode()
         read = from_bytes(len(text).to_bytes(8, "little") + text)
-        result = unpack_result(Letter(read.facts, letter.payload), Row, JOB)
+        result = unpack_result(Message(read.facts, letter.payload), Row, JOB)
     except PayloadError:
         return
     assert (result.job, result.client) == (7, 1)
@@ -106,7 +105,7 @@ def test_an_envelope_with_any_fact_changed_is_refused_or_sane(place: tuple[Any, 
 
 def recordable(answer: Answer) -> None:
     """A step with this answer is written down as JSON that any reader takes."""
-    flight = Flight(JOB, 0, 1.0, answer)
+    flight = PendingJob(JOB, 0, 1.0, answer)
     update = Update(ClientInfo(1, "one", 5, "net"), answer.payload, 0, 1.0, JOB.message)
     record = record_step(
         step=1, round_number=1, protocol="local", arrived=[flight], updates=[update], failures=[],
@@ -146,8 +145,11 @@ def test_nesting_without_end_is_refused(opening: str) -> None:
 
 def test_an_image_that_claims_more_than_there_is_allocates_nothing() -> None:
     head = {"x": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}
-    image = framed({"__metadata__": {"potluck": '{"layout": {}}'}, **head})
-    letter = framed({"facts": {}, "enclosed": {"payload": len(image) + 4 * 10**12}}) + image
+    encode_tensors = frame_header({"__metadata__": {"potluck": '{"layout": {}}'}, **head})
+    letter = (
+        frame_header({"facts": {}, "enclosed": {"payload": len(encode_tensors) + 4 * 10**12}})
+        + encode_tensors
+    )
     with pytest.raises(PayloadError):
         from_bytes(letter)
 
@@ -178,7 +180,7 @@ def test_lines_and_tabs_stay() -> None:
 
 def test_what_comes_with_a_letter_and_was_not_asked_for_is_not_kept() -> None:
     letter = honest()
-    big = Letter(letter.facts, letter.payload, letter.payload)
+    big = Message(letter.facts, letter.payload, letter.payload)
     answer = unpack_result(big, Row, JOB)
     assert isinstance(answer, Answer)
     assert answer.state is None

@@ -9,12 +9,12 @@ import pytest
 
 from potluck.engines.serial import SerialEngine
 from potluck.loop import dispatch
-from potluck.loop.jobs import Answer, Failure, Job
 from potluck.loop.loop import Loop
 from potluck.loop.schedule import Evaluation
-from potluck.loop.worker import Worker
 from potluck.methods.fedavg import FedAvg
-from tiny import Recorder, make_loop, tiny
+from potluck.wire.jobs import Answer, Failure, Job
+from potluck.worker.worker import Worker
+from support.tiny import Recorder, make_loop, tiny
 
 
 class Telling(SerialEngine):
@@ -29,8 +29,8 @@ class Telling(SerialEngine):
             self.diary.append("submit")
         super().submit(job)
 
-    def feed(self) -> None:
-        self.diary.append("feed")
+    def refill(self) -> None:
+        self.diary.append("refill")
 
     def results(self) -> Iterator[Answer | Failure]:
         while self._jobs:
@@ -56,7 +56,7 @@ def telling(loop: Loop) -> Telling:
 
 def final_scores(monkeypatch: pytest.MonkeyPatch, limit: int) -> tuple[list[tuple[int, float]], Telling]:
     """Every client's final accuracy, and what the engine saw of it."""
-    monkeypatch.setattr(dispatch, "IN_TRANSIT", limit)
+    monkeypatch.setattr(dispatch, "MAX_VALUES_IN_FLIGHT", limit)
     seen = Recorder()
     loop = make_loop(
         FedAvg(), tiny(5), rounds=1, evaluation=Evaluation("received", every=9), callbacks=[seen]
@@ -94,6 +94,6 @@ def test_the_servers_own_model_is_tested_while_clients_are() -> None:
         records.append(replace(seen.steps[0].record, seconds=0.0))
         if isinstance(engine, Telling):
             # All tests are under way; between batches of the server's own the engine is looked after.
-            assert engine.diary == ["submit"] * 3 + ["feed"] + ["answer"] * 3
+            assert engine.diary == ["submit"] * 3 + ["refill"] + ["answer"] * 3
     assert records[0] == records[1]
     assert records[0].accuracy_global is not None

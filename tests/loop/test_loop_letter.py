@@ -10,23 +10,23 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from potluck.core.payload import Nothing, Payload, PayloadError, Tensors
+from potluck.core.payload import EmptyPayload, Payload, PayloadError, Tensors
 from potluck.core.tree import Flat
-from potluck.loop.jobs import Job
-from potluck.loop.letter import (
+from potluck.wire import (
     decode,
     decode_state,
     encode,
     encode_state,
+    encode_tensors,
     encoded_size,
     from_bytes,
-    image,
     load_state,
     pack_job,
     save_state,
     to_bytes,
     unpack_job,
 )
+from potluck.wire.jobs import Job
 
 KINDS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32]
 KINDS += [torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64]
@@ -54,8 +54,8 @@ def test_a_payload_comes_back_and_has_the_size_foretold() -> None:
     assert torch.equal(back.weights['odd "näme"'], torch.tensor(2.5, dtype=torch.bfloat16))
     assert back.weights["empty"].shape == (0, 4)
     assert (back.count, back.share) == (3, 0.1)
-    assert encode(Nothing()) == b""
-    assert encoded_size(Nothing()) == 0
+    assert encode(EmptyPayload()) == b""
+    assert encoded_size(EmptyPayload()) == 0
 
 
 def test_every_kind_of_number_is_read_by_the_safetensors_library() -> None:
@@ -80,7 +80,7 @@ def test_states_survive_memory_and_disk(tmp_path: Path) -> None:
 
 def test_tensors_lie_aligned_and_come_back_in_the_order_given() -> None:
     tensors = {"small": torch.ones(3, dtype=torch.uint8), "wide": torch.ones(2, dtype=torch.float64)}
-    head, *buffers = image(Flat(tensors, {"x": 1}))
+    head, *buffers = encode_tensors(Flat(tensors, {"x": 1}))
     assert [len(buffer) for buffer in buffers] == [16, 3]  # wide numbers first
     assert len(head) % 8 == 0
     back = decode_state(encode_state(Flat(tensors, {"x": 1})))
@@ -108,7 +108,7 @@ def test_a_single_number_of_any_stride_travels() -> None:
 
 def test_every_fact_of_a_job_comes_back_out_of_its_letter():
     """Jobs under way are saved as letters: what is lost on the way is another value after a resume."""
-    job = Job(3, "train", 1, 2, 4, 5, Nothing(), ("own", "shared"), None, details=True, epochs=7, step=6)
+    job = Job(3, "train", 1, 2, 4, 5, EmptyPayload(), ("own", "shared"), None, details=True, epochs=7, step=6)
     unlike = {one.name for one in fields(Job) if getattr(job, one.name) != one.default}
     assert unlike | {"state"} == {one.name for one in fields(Job)}  # a state is no fact: it is enclosed
-    assert unpack_job(from_bytes(to_bytes(pack_job(job))), Nothing) == job
+    assert unpack_job(from_bytes(to_bytes(pack_job(job))), EmptyPayload) == job

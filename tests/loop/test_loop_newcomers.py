@@ -15,48 +15,48 @@ import potluck
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method, Update
-from potluck.core.payload import Nothing
+from potluck.core.payload import EmptyPayload
 from potluck.core.random import seeded
 from potluck.core.task import ClientInfo, Context
 from potluck.core.training import Training
 from potluck.core.tree import flatten
 from potluck.federation.federation import Federation, Member
-from potluck.federation.own import federate
-from potluck.loop.jobs import Failure, Job
-from potluck.loop.newcomers import Newcomer, draw, join, means, without
+from potluck.federation.members import federate
+from potluck.loop.newcomers import Newcomer, draw_newcomers, hide_samples, means
 from potluck.loop.schedule import Evaluation
-from potluck.loop.score import Score, score_outputs
-from potluck.loop.worker import Worker
 from potluck.methods import METHODS, method_class
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedhe import FedHe
 from potluck.methods.standalone import Standalone
-from potluck.testing.federation import small_federation
-from tiny import Recorder, StopAt, make_loop, points, same_state, seeded_net, tiny
+from potluck.testing.conformance import small_federation
+from potluck.wire.jobs import Failure, Job
+from potluck.wire.score import Score, score_outputs
+from potluck.worker.worker import Worker, join
+from support.tiny import Recorder, StopAt, make_loop, points, same_state, seeded_net, tiny
 
 TWO_OF_FIVE = Evaluation(newcomers=0.4)
 
 
 def test_they_are_drawn_from_the_seed_and_are_a_share_of_those_who_could_train():
     task = tiny(10).task
-    assert len(draw(Evaluation(newcomers=0.2), task)) == 2
-    assert len(draw(Evaluation(newcomers=0.29), task)) == 2
-    assert len(draw(Evaluation(newcomers=0.01), task)) == 1
-    assert draw(Evaluation(), task) == {}
-    drawn = {tuple(draw(Evaluation(newcomers=0.3), tiny(10, seed=seed).task)) for seed in range(8)}
+    assert len(draw_newcomers(Evaluation(newcomers=0.2), task)) == 2
+    assert len(draw_newcomers(Evaluation(newcomers=0.29), task)) == 2
+    assert len(draw_newcomers(Evaluation(newcomers=0.01), task)) == 1
+    assert draw_newcomers(Evaluation(), task) == {}
+    drawn = {tuple(draw_newcomers(Evaluation(newcomers=0.3), tiny(10, seed=seed).task)) for seed in range(8)}
     assert len(drawn) > 4
-    assert tuple(draw(Evaluation(newcomers=0.3), tiny(10).task)) in drawn
+    assert tuple(draw_newcomers(Evaluation(newcomers=0.3), tiny(10).task)) in drawn
     assert all(list(clients) == sorted(clients) for clients in drawn)
 
 
 def test_while_others_train_nobody_knows_of_their_samples():
     task = tiny(5).task
-    newcomers = draw(TWO_OF_FIVE, task)
-    absent = without(task, newcomers)
+    newcomers = draw_newcomers(TWO_OF_FIVE, task)
+    absent = hide_samples(task, newcomers)
     known = {info.index: (info.samples, info.validation) for info in absent.clients}
     assert all(known[index] == (0, 0) for index in newcomers)
     assert all(known[info.index] == (12, 5) for info in task.clients if info.index not in newcomers)
-    assert without(task, {}) is task
+    assert hide_samples(task, {}) is task
 
 
 @pytest.mark.parametrize("protocol", ["local", "received", "shared"])
@@ -112,7 +112,7 @@ def test_the_learning_rate_is_that_of_a_first_round():
 
     @dataclass
     class Spy(Standalone):
-        def client(self, me: Client, message: Nothing) -> Nothing:
+        def client(self, me: Client, message: EmptyPayload) -> EmptyPayload:
             rates.append((me.info.index, me.round, me.lr, me.training.epochs))
             return super().client(me, message)
 
@@ -169,16 +169,15 @@ def test_who_fails_is_left_as_before_and_the_others_are_met(monkeypatch: pytest.
         join(
             Standalone(),
             worker.client(1),
-            Nothing(),
-            Job(1, "join", 1, 0, 1, 1, Nothing()),
-            lambda *_: Score(1, 1, 0.0),
+            EmptyPayload(),
+            Job(1, "join", 1, 0, 1, 1, EmptyPayload()),
         )
     assert same_state(worker.client(1).state(), before)
     assert worker.client(1).training == fed.training
 
 
 @dataclass
-class Picky(Method[None, Nothing, Nothing]):
+class Picky(Method[None, EmptyPayload, EmptyPayload]):
     """Fails in the very last round at a client of this number."""
 
     fails: int = -1
@@ -186,20 +185,20 @@ class Picky(Method[None, Nothing, Nothing]):
     def init_server(self, ctx: Context) -> None:
         return None
 
-    def broadcast(self, state: None, client: ClientInfo, ctx: Context) -> Nothing:
-        return Nothing()
+    def broadcast(self, state: None, client: ClientInfo, ctx: Context) -> EmptyPayload:
+        return EmptyPayload()
 
-    def client(self, me: Client, message: Nothing) -> Nothing:
+    def client(self, me: Client, message: EmptyPayload) -> EmptyPayload:
         if me.info.index == self.fails:
             raise ValueError("not me")
-        return Nothing()
+        return EmptyPayload()
 
-    def server(self, state: None, updates: Sequence[Update[Nothing]], ctx: Context) -> None:
+    def server(self, state: None, updates: Sequence[Update[EmptyPayload]], ctx: Context) -> None:
         return None
 
 
 def test_a_newcomer_that_fails_is_left_out_or_stops_the_run():
-    newcomers = sorted(draw(TWO_OF_FIVE, tiny(5).task))
+    newcomers = sorted(draw_newcomers(TWO_OF_FIVE, tiny(5).task))
     seen = Recorder()
     options: dict[str, Any] = {"evaluation": TWO_OF_FIVE, "callbacks": [seen], "rounds": 1}
     make_loop(Picky(newcomers[0]), tiny(5), on_failure="continue", **options).run()
@@ -279,7 +278,7 @@ def test_exporting_one_is_refused(tmp_path: Path):
     done = potluck.run("fedavg", clients=4, models="small-mlp", rounds=1, out=tmp_path / "run", engine="serial",
                        evaluate={"newcomers": 0.25})  # fmt: skip
     (newcomer,) = (one["client"] for one in done.summary["newcomers"]["clients"])
-    with pytest.raises(PotluckError, match=f"Client {newcomer} was kept out of training"):
+    with pytest.raises(PotluckError, match=f"Client {newcomer} was excluded from training"):
         potluck.export_client(done.path, newcomer, tmp_path / "model")
 
 
@@ -299,7 +298,7 @@ def test_settings_that_cannot_be():
     ):
         potluck.run("standalone", federation=tiny(1), evaluate={"newcomers": 0.5})
     with pytest.raises(
-        PotluckError, match=r"evaluate\.newcomer_epochs = 3 cannot act: evaluate\.newcomers is 0"
+        PotluckError, match=r"evaluate\.newcomer_epochs = 3 has no effect: evaluate\.newcomers is 0"
     ):
         potluck.run("standalone", federation=tiny(2), evaluate={"newcomer_epochs": 3})
     with pytest.raises(PotluckError, match=r"evaluate\.newcomers = 1"):
@@ -307,10 +306,10 @@ def test_settings_that_cannot_be():
 
 
 def test_a_job_to_join_survives_its_letter():
-    from potluck.loop.letter import from_bytes, pack_job, to_bytes, unpack_job
+    from potluck.wire import from_bytes, pack_job, to_bytes, unpack_job
 
-    job = Job(3, "join", 1, 0, 2, 2, Nothing(), epochs=7, details=True)
-    assert unpack_job(from_bytes(to_bytes(pack_job(job))), Nothing) == dataclasses.replace(job)
+    job = Job(3, "join", 1, 0, 2, 2, EmptyPayload(), epochs=7, details=True)
+    assert unpack_job(from_bytes(to_bytes(pack_job(job))), EmptyPayload) == dataclasses.replace(job)
     assert not isinstance(
         Worker(Standalone(), tiny(2).client).run(dataclasses.replace(job, epochs=1)), Failure
     )

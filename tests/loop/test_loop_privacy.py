@@ -6,6 +6,7 @@ import json
 import math
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,14 +15,15 @@ from torch import Tensor
 
 import potluck
 from potluck.core.errors import PotluckError
-from potluck.core.payload import Nothing, Payload, Tensors
+from potluck.core.payload import EmptyPayload, Payload, Tensors
 from potluck.core.schema import check_payload
-from potluck.kit import Weights
-from potluck.loop.privacy import PAIRS, Privacy, secret_normal
-from potluck.methods.fedgh import ClassMeans
+from potluck.kit import ClassMeans, Weights
+from potluck.methods.fedgen import HeadAndCounts
 from potluck.methods.fedproto import Prototypes
-from potluck.runs.privacy_ledger import epsilon
-from tiny import tiny
+from potluck.privacy.accounting import epsilon
+from potluck.privacy.messages import PAIRS, privatize, secret_normal
+from potluck.privacy.settings import Privacy
+from support.tiny import tiny
 
 
 def client() -> Any:
@@ -36,30 +38,30 @@ def row(*values: float) -> Tensor:
 
 def test_an_answer_is_clipped_as_one_vector_and_its_ids_are_left_alone():
     answer = ClassMeans(row(3.0, 4.0, 0.0), torch.tensor([2]))
-    clipped = Privacy(clip=1.0, noise_multiplier=0.0).conceal(client(), Nothing(), answer)
+    clipped = privatize(Privacy(clip=1.0, noise_multiplier=0.0), client(), EmptyPayload(), answer)
     assert clipped.means.tolist() == [[pytest.approx(0.6), pytest.approx(0.8), 0.0]]
     assert clipped.labels.tolist() == [2]
-    short = Privacy(clip=10.0, noise_multiplier=0.0).conceal(client(), Nothing(), answer)
+    short = privatize(Privacy(clip=10.0, noise_multiplier=0.0), client(), EmptyPayload(), answer)
     assert torch.equal(short.means, answer.means)
 
 
 def test_weights_are_clipped_as_changes_over_all_tensors():
     got = Weights({"a": torch.tensor([10.0]), "b": torch.tensor([20.0])})
     sent = Weights({"a": torch.tensor([13.0]), "b": torch.tensor([24.0])})  # a change of length 5
-    clipped = Privacy(clip=2.5, noise_multiplier=0.0).conceal(client(), got, sent)
+    clipped = privatize(Privacy(clip=2.5, noise_multiplier=0.0), client(), got, sent)
     assert clipped.tensors["a"].item() == pytest.approx(11.5)
     assert clipped.tensors["b"].item() == pytest.approx(22.0)
 
 
 def test_noise_has_the_promised_size_and_the_clients_own_stream():
     answer = ClassMeans(torch.zeros(100, 100, dtype=torch.float64), torch.arange(100))
-    conceal = Privacy(clip=2.0, noise_multiplier=1.5).conceal
-    noisy = conceal(client(), Nothing(), answer)
+    protect = partial(privatize, Privacy(clip=2.0, noise_multiplier=1.5))
+    noisy = protect(client(), EmptyPayload(), answer)
     assert noisy.means.std().item() == pytest.approx(3.0, rel=0.05)  # 10,000 draws: a standard error of 0.7 %
-    assert torch.equal(noisy.means, conceal(client(), Nothing(), answer).means)
-    secret = Privacy(clip=2.0, noise_multiplier=1.5, reproducible=False).conceal
+    assert torch.equal(noisy.means, protect(client(), EmptyPayload(), answer).means)
+    secret = partial(privatize, Privacy(clip=2.0, noise_multiplier=1.5, reproducible=False))
     assert not torch.equal(
-        secret(client(), Nothing(), answer).means, secret(client(), Nothing(), answer).means
+        secret(client(), EmptyPayload(), answer).means, secret(client(), EmptyPayload(), answer).means
     )
 
 
@@ -79,8 +81,8 @@ def test_secret_noise_comes_from_the_operating_system_alone(monkeypatch: pytest.
     for name in ("Generator", "randn", "rand", "normal", "manual_seed"):
         monkeypatch.setattr(torch, name, refuse)
     monkeypatch.setattr(os, "urandom", counted)
-    conceal = Privacy(clip=2.0, noise_multiplier=1.5, reproducible=False).conceal
-    one, other = (conceal(me, Nothing(), answer).means.flatten() / 3.0 for _ in range(2))
+    protect = partial(privatize, Privacy(clip=2.0, noise_multiplier=1.5, reproducible=False))
+    one, other = (protect(me, EmptyPayload(), answer).means.flatten() / 3.0 for _ in range(2))
     assert sum(asked) >= 2 * 8 * 401 * 501  # 64 random bits for every number
     both = torch.stack([one, other])
     # 200,901 draws each; every limit is at least ten standard errors wide.
@@ -106,7 +108,7 @@ def test_secret_noise_has_any_shape(shape: tuple[int, ...]):
 def test_reproducible_noise_is_the_clients_seeded_stream_in_the_order_of_the_tensors():
     """Numbers of earlier runs stay what they were."""
     sent = Weights({"a": torch.zeros(3, 5), "b": torch.zeros(17)})
-    noisy = Privacy(1.0, 2.0).conceal(client(), Nothing(), sent).tensors
+    noisy = privatize(Privacy(1.0, 2.0), client(), EmptyPayload(), sent).tensors
     rng = client().rng("privacy")
     for name in ("a", "b"):
         drawn = torch.randn(sent.tensors[name].shape, generator=rng, dtype=torch.float64).float()
@@ -115,7 +117,7 @@ def test_reproducible_noise_is_the_clients_seeded_stream_in_the_order_of_the_ten
 
 def test_noise_keeps_variances_usable():
     got = Weights({"running_var": torch.zeros(1000)})
-    assert Privacy(1.0, 1.0).conceal(client(), got, got).tensors["running_var"].min() == 0
+    assert privatize(Privacy(1.0, 1.0), client(), got, got).tensors["running_var"].min() == 0
 
 
 def test_a_message_without_real_numbers_passes():
@@ -124,7 +126,9 @@ def test_a_message_without_real_numbers_passes():
         ids: Tensor
         empty: Tensors
 
-    assert Privacy(1.0, 1.0).conceal(client(), Nothing(), Ids(torch.tensor([1]), {})).ids.tolist() == [1]
+    assert privatize(
+        Privacy(1.0, 1.0), client(), EmptyPayload(), Ids(torch.tensor([1]), {})
+    ).ids.tolist() == [1]
 
 
 def test_epsilon_of_one_release_lies_below_the_classic_bound_and_grows_with_releases():
@@ -151,7 +155,7 @@ def test_a_run_reports_what_it_spent(tmp_path: Any):
 
 def test_noise_without_a_length_to_clip_to_is_refused(tmp_path: Any):
     with pytest.raises(
-        PotluckError, match=r"privacy.noise_multiplier = 1.0 cannot act: it is in units of privacy.clip"
+        PotluckError, match=r"privacy.noise_multiplier = 1.0 has no effect: it is in units of privacy.clip"
     ):
         potluck.run(
             "fedgh", federation=tiny(2), rounds=1, out=tmp_path / "x", privacy={"noise_multiplier": 1.0}
@@ -162,7 +166,7 @@ def test_noise_without_a_length_to_clip_to_is_refused(tmp_path: Any):
 def test_a_number_that_is_not_finite_does_not_switch_clipping_off(bad: float):
     """A norm of not-a-number once meant a scale of 1: everything else left unclipped."""
     answer = ClassMeans(row(bad, 300.0, 400.0), torch.tensor([1]))
-    clipped = Privacy(clip=1.0, noise_multiplier=0.0).conceal(client(), Nothing(), answer)
+    clipped = privatize(Privacy(clip=1.0, noise_multiplier=0.0), client(), EmptyPayload(), answer)
     assert clipped.means.tolist() == [[0.0, pytest.approx(0.6), pytest.approx(0.8)]]
 
 
@@ -171,13 +175,13 @@ def test_a_change_too_long_to_measure_is_no_change():
         Weights({"a": torch.tensor([7.0])}),
         Weights({"a": torch.tensor([1e308], dtype=torch.float64)}),
     )
-    assert Privacy(1.0).conceal(client(), got, sent).tensors["a"].tolist() == [7.0]
+    assert privatize(Privacy(1.0), client(), got, sent).tensors["a"].tolist() == [7.0]
 
 
 def test_hidden_classes_leave_a_row_for_every_class_and_equal_counts():
     me = client()
     answer = Prototypes(torch.ones(2, 3, dtype=torch.float64), torch.tensor([2, 0]), torch.tensor([1, 5]))
-    hidden = Privacy(100.0, 1e-9, hide_classes=True).conceal(me, Nothing(), answer)
+    hidden = privatize(Privacy(100.0, 1e-9, hide_classes=True), me, EmptyPayload(), answer)
     assert hidden.labels.tolist() == [0, 1, 2]
     assert hidden.means.round(decimals=3).tolist() == [[1, 1, 1], [0, 0, 0], [1, 1, 1]]
     assert hidden.counts.tolist() == [me.info.samples // 3] * 3
@@ -187,7 +191,9 @@ def test_hidden_classes_leave_a_row_for_every_class_and_equal_counts():
 def test_two_clients_of_different_classes_say_the_same_but_for_noise():
     private = Privacy(1.0, 1.0, hide_classes=True)
     one, other = (
-        private.conceal(client(), Nothing(), ClassMeans(torch.zeros(len(labels), 3), torch.tensor(labels)))
+        privatize(
+            private, client(), EmptyPayload(), ClassMeans(torch.zeros(len(labels), 3), torch.tensor(labels))
+        )
         for labels in ([0], [1, 2])
     )
     assert torch.equal(one.labels, other.labels)
@@ -199,7 +205,18 @@ def test_counts_that_cannot_be_hidden_are_refused():
     me.info = replace(me.info, samples=2)
     answer = Prototypes(torch.ones(1, 3), torch.tensor([0]), torch.tensor([2]))
     with pytest.raises(PotluckError, match="privacy.hide_classes needs at least 3 training samples"):
-        Privacy(1.0, 1.0, hide_classes=True).conceal(me, Nothing(), answer)
+        privatize(Privacy(1.0, 1.0, hide_classes=True), me, EmptyPayload(), answer)
+
+
+def test_counts_can_be_hidden_by_as_many_samples_as_they_need():
+    """One sample for each of three classes is enough for counts of at least one; counts from zero need none."""
+    private, me = Privacy(1.0, 1.0, hide_classes=True), client()
+    me.info = replace(me.info, samples=3)
+    means = Prototypes(torch.ones(1, 3), torch.tensor([0]), torch.tensor([3]))
+    assert privatize(private, me, EmptyPayload(), means).counts.tolist() == [1, 1, 1]
+    me.info = replace(me.info, samples=2)
+    head = HeadAndCounts({"weight": torch.ones(3, 3)}, torch.tensor([2, 0, 0]))
+    assert privatize(private, me, EmptyPayload(), head).counts.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("method", ["fedgh", "fedproto", "fd", "heterofl", "fedgen", "fedl2g-l"])
@@ -230,12 +247,14 @@ def test_without_scores_nothing_is_told_of_private_rows(protocol: str, tmp_path:
 
 
 def test_settings_that_could_not_hide_anything_are_refused(tmp_path: Any):
-    with pytest.raises(PotluckError, match=r"privacy.hide_classes = True cannot act: without noise"):
+    with pytest.raises(PotluckError, match=r"privacy.hide_classes = True has no effect: without noise"):
         potluck.run("fedgh", federation=tiny(2), rounds=1, out=tmp_path / "x",
                     privacy={"clip": 1.0, "hide_classes": True})  # fmt: skip
     with pytest.raises(PotluckError, match=r"FedAvg sends neither class ids nor counts"):
         potluck.run("fedavg", federation=tiny(2), rounds=1, out=tmp_path / "x",
                     privacy={"clip": 1.0, "noise_multiplier": 1.0, "hide_classes": True})  # fmt: skip
-    with pytest.raises(PotluckError, match=r"evaluate.newcomers = 0.5 cannot act: privacy.scores is false"):
+    with pytest.raises(
+        PotluckError, match=r"evaluate.newcomers = 0.5 has no effect: privacy.scores is false"
+    ):
         potluck.run("fedgh", federation=tiny(2), rounds=1, out=tmp_path / "x",
                     privacy={"scores": False}, evaluate={"newcomers": 0.5})  # fmt: skip

@@ -16,12 +16,12 @@ from potluck.core.client import Client
 from potluck.core.errors import PotluckError
 from potluck.core.samples import Samples
 from potluck.core.training import Training
-from potluck.kit import ClassRows, SharedWeights
-from potluck.loop.privacy import Privacy
-from potluck.loop.record_privacy import RecordPrivacy
+from potluck.kit import ClassVectors, SharedWeights
 from potluck.methods.fedhe import FedHe
 from potluck.methods.pfedafm import PFedAFM, mix
-from tiny import context, tiny
+from potluck.privacy.rows import RecordPrivacy
+from potluck.privacy.settings import Privacy
+from support.tiny import context, tiny
 
 WHOLE = Training(epochs=1, batch_size=0, lr=0.5)
 FAR = torch.tensor([300.0, -200.0, 100.0, 50.0], dtype=torch.float64)
@@ -35,7 +35,7 @@ def client(*, outlier: bool = False, training: Training = WHOLE, fits: int = 1, 
         me.train = Samples(torch.cat([x, FAR[None]]), torch.cat([y, torch.tensor([0])]))
     me.begin("train", 0, 1, 1)
     guard = RecordPrivacy(Privacy(unit="record", **{"clip": 0.3, **settings}), me, fits)
-    me.trainer, me.guard = guard.train, guard.class_means
+    me.trainer, me.private_class_means = guard.train, guard.class_means
     return me
 
 
@@ -56,8 +56,8 @@ def clipped_sum(
 # -- FedHe ----------------------------------------------------------------------------------------------------
 
 
-def rows_of(me: Client) -> ClassRows:
-    return ClassRows(torch.eye(3, dtype=torch.float64), torch.arange(3))
+def rows_of(me: Client) -> ClassVectors:
+    return ClassVectors(torch.eye(3, dtype=torch.float64), torch.arange(3))
 
 
 def test_fedhe_trains_on_clipped_gradients_of_both_terms_and_sends_clipped_logits():
@@ -97,7 +97,7 @@ def test_one_row_moves_the_sum_of_logits_by_no_more_than_its_bound():
 def test_logits_after_training_are_those_of_every_row_once():
     """Without a guard: the plain mean of the trained model's logits, times V/(V+1)."""
     me = client()
-    me.trainer = me.guard = None
+    me.trainer = me.private_class_means = None
     answer = FedHe(collect="after").client(me, rows_of(me))
     x, y = me.prepare(*me.train.take(slice(None)))
     with torch.no_grad():
@@ -105,7 +105,7 @@ def test_logits_after_training_are_those_of_every_row_once():
     for label in range(3):
         assert torch.allclose(answer.rows[label], logits[y == label].sum(dim=0) / 5, atol=1e-12)
     few = client()
-    few.trainer = few.guard = None
+    few.trainer = few.private_class_means = None
     FedHe(collect="after", inner_batches=2).client(few, rows_of(few))
     assert few.trained_samples == 24  # two batches, which are all rows here
 

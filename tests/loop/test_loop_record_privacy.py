@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy
 import potluck
 from potluck.core.errors import PotluckError
 from potluck.core.training import FitRequest, Training, cross_entropy_loss
-from potluck.loop.privacy import Privacy
-from potluck.loop.record_privacy import RecordPrivacy, steps_per_job
-from potluck.runs.privacy_ledger import epsilon, record_epsilon, record_mechanisms
-from tiny import tiny
+from potluck.privacy.accounting import epsilon, record_epsilon, record_mechanisms
+from potluck.privacy.rows import RecordPrivacy, steps_per_job
+from potluck.privacy.settings import Privacy
+from support.tiny import tiny
 
 pytest.importorskip("opacus")
 
@@ -173,25 +173,29 @@ def test_every_engine_draws_the_same_noise(tmp_path: Path):
 @pytest.mark.parametrize(
     ("method", "more", "says"),
     [
-        ("fd", {}, "is not there for FD with these settings: .*; use one of fedavg, .*fedhe, pfedafm"),
+        ("fd", {}, "is not supported by FD with these settings: .*; use one of fedavg, .*fedhe, pfedafm"),
         (
             "fedhe",
             {},
-            "is not there for FedHe .*; set method.collect = 'after' and leave method.inner_batches out",
+            "is not supported by FedHe .*; set method.collect = 'after' and method.inner_batches = 0",
         ),
         (
             "pfedafm",
             {"method": {"train": "end_to_end"}},
-            "is not there for PFedAFM .*; set method.train = 'iterative'",
+            "is not supported by PFedAFM .*; set method.train = 'iterative'",
         ),
         (
             "pfedafm",
             {"models": {"names": ["small-mlp"], "shared": "small-res"}},
-            "of 'the shared small model' cannot",
+            "of 'the shared small model' does not",
         ),
-        ("fedproto", {"method": {"aggregate": "weighted"}}, "is not there for FedProto with these settings"),
-        ("fedgh", {"models": "small-res"}, r"which .*\\(BatchNorm2d\\).* of 'small-res' cannot give"),
-        ("fedgh", {"engine": {"name": "serial", "vectorize": "on"}}, "engine.vectorize = 'on' cannot act"),
+        (
+            "fedproto",
+            {"method": {"aggregate": "weighted"}},
+            "is not supported by FedProto with these settings",
+        ),
+        ("fedgh", {"models": "small-res"}, r"which .*\\(BatchNorm2d\\).* of 'small-res' does not give"),
+        ("fedgh", {"engine": {"name": "serial", "vectorize": "on"}}, "engine.vectorize = 'on' has no effect"),
     ],
 )
 def test_what_cannot_be_protected_is_refused(method: str, more: dict[str, Any], says: str):
@@ -204,5 +208,5 @@ def test_what_cannot_be_protected_is_refused(method: str, more: dict[str, Any], 
     }
     with pytest.raises(PotluckError, match=says.replace("\\\\", "\\")):
         potluck.run(method, **settings)
-    with pytest.raises(PotluckError, match="privacy.unit = 'record' cannot act: privacy.clip is 0"):
+    with pytest.raises(PotluckError, match="privacy.unit = 'record' has no effect: privacy.clip is 0"):
         potluck.run("fedgh", privacy={"unit": "record"}, rounds=1)

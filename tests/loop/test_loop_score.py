@@ -17,12 +17,12 @@ from sklearn.metrics import confusion_matrix, f1_score, log_loss
 from torch.nn import functional as F
 
 from potluck.core.payload import PayloadError
-from potluck.loop.jobs import Answer, Job
-from potluck.loop.letter import pack_scores, unpack_scores
 from potluck.loop.schedule import Evaluation
-from potluck.loop.score import BINS, Score, score_outputs, summarise
 from potluck.methods.standalone import Standalone
-from tiny import Recorder, make_loop, tiny
+from potluck.wire import pack_scores, unpack_scores
+from potluck.wire.jobs import Answer, Job
+from potluck.wire.score import CONFIDENCE_BINS, Score, score_outputs, summarise
+from support.tiny import Recorder, make_loop, tiny
 
 
 def random_outputs(seed: int, samples: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,7 +66,7 @@ def test_calibration_by_hand():
         8: (2, 2, pytest.approx(1.2)),
         13: (2, 1, pytest.approx(1.8)),
     }  # (8/15, 9/15] and (13/15, 14/15]
-    assert len(score.details.bins) == BINS == 15
+    assert len(score.details.bins) == CONFIDENCE_BINS == 15
 
 
 def test_the_upper_edge_belongs_to_a_bin_and_certainty_to_the_last():
@@ -144,24 +144,24 @@ NO_BIN = [0, 0, 0.0]
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"samples": 0}, "samples is not a whole number"),
-        ({"correct": 4}, "correct is not a whole number"),
+        ({"samples": 0}, "samples is not an integer"),
+        ({"correct": 4}, "correct is not an integer"),
         ({"macro_f1": 1.5}, "macro_f1 is larger than 1"),
-        ({"macro_f1": "good"}, "macro_f1 is no number"),
+        ({"macro_f1": "good"}, "macro_f1 is not a number"),
         ({"calibration_error": -0.1}, "calibration_error is smaller than 0"),
-        ({"calibration_error": math.nan}, "calibration_error is not a number of a sensible size"),
+        ({"calibration_error": math.nan}, "calibration_error is not a finite number below"),
         ({"details": 3}, "has no details"),
-        ({"confusion": [[0, 0, 1]] * 4}, "confusion is no list of 0 to 3 entries"),
+        ({"confusion": [[0, 0, 1]] * 4}, "confusion is not a list of 0 to 3 entries"),
         ({"confusion": [[0, 0, 1], [0, 0, 2]]}, "not in ascending order"),
-        ({"confusion": [[0, 0]]}, "an entry of confusion is no list of 3 to 3"),
-        ({"confusion": [[-1, 0, 3]]}, "a class is not a whole number"),
-        ({"confusion": [[0, 0, 0]]}, "a count of confusion is not a whole number"),
+        ({"confusion": [[0, 0]]}, "an entry of confusion is not a list of 3 to 3"),
+        ({"confusion": [[-1, 0, 3]]}, "a class is not an integer"),
+        ({"confusion": [[0, 0, 0]]}, "a count of confusion is not an integer"),
         ({"confusion": [[0, 0, 3]]}, "do not add up"),
         ({"confusion": [[0, 0, 1], [1, 0, 1]]}, "do not add up"),
-        ({"bins": []}, "bins is no list of 15"),
+        ({"bins": []}, "bins is not a list of 15"),
         ({"bins": [NO_BIN] * 15}, "do not add up"),
         ({"bins": [[3, 2, 3.5], *[NO_BIN] * 14]}, "confidence is larger than 3"),
-        ({"bins": [[3, 4, 1.0], *[NO_BIN] * 14]}, "a bin's hits is not a whole number"),
+        ({"bins": [[3, 4, 1.0], *[NO_BIN] * 14]}, "a bin's hits is not an integer"),
     ],
 )
 def test_scores_that_cannot_be_are_refused(changes: dict[str, Any], says: str):
@@ -186,7 +186,7 @@ def test_classes_that_the_task_does_not_have_make_an_answer_invalid():
 
 def believed(loop: Any, job: Job, scores: dict[Any, Score]) -> Any:
     loop.dispatcher._inbox[job.id] = Answer(job.id, job.client, scores=scores)
-    return loop.dispatcher._believed(job)
+    return loop.dispatcher._validated(job)
 
 
 def test_scores_that_nobody_asked_for_make_an_answer_invalid():
@@ -194,7 +194,7 @@ def test_scores_that_nobody_asked_for_make_an_answer_invalid():
     plain, detailed = (score_outputs([(torch.eye(3), torch.arange(3))], details=one) for one in (False, True))
     train = Job(1, "train", 0, 0, 1, 1, tests=("own",))
     assert isinstance(believed(loop, train, {"own": plain}), Answer)
-    assert "'alone' that was not asked for" in believed(loop, train, {"own": plain, "alone": plain}).reason
+    assert "'alone' that was not requested" in believed(loop, train, {"own": plain, "alone": plain}).reason
     assert "details of a score" in believed(loop, train, {"own": detailed}).reason
     join = Job(1, "join", 0, 0, 1, 1)
     assert isinstance(believed(loop, join, {"own": plain, "alone": plain}), Answer)

@@ -10,11 +10,11 @@ import torch
 import potluck
 from potluck.core.errors import PotluckError
 from potluck.federation.federation import Federation, Member
-from potluck.federation.own import federate
+from potluck.federation.members import federate
 from potluck.loop.schedule import Evaluation
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.standalone import Standalone
-from tiny import Recorder, make_loop, points, seeded_net
+from support.tiny import Recorder, make_loop, points, seeded_net
 
 
 def validated(clients: int = 3, *, with_test: bool = True, rows: int = 6) -> Federation:

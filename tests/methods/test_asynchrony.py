@@ -15,12 +15,12 @@ from potluck.core.errors import PotluckError
 from potluck.core.method import Update
 from potluck.core.task import ClientInfo, Context
 from potluck.experiment import make_method, parse_experiment
-from potluck.kit import Weights, average, average_groups, by_group
+from potluck.kit import Weights, average, average_groups, split_by_group
 from potluck.loop.schedule import Schedule
 from potluck.methods import METHODS, method_class
-from potluck.runs.resolve import decided
+from potluck.runs.resolve import choose_settings
 from potluck.testing import small_federation
-from tiny import Recorder, context, make_loop, tiny
+from support.tiny import Recorder, context, make_loop, tiny
 
 QUICK: dict[str, dict[str, Any]] = {"fedtgp": {"server_epochs": 40}, "fedgen": {"server_steps": 40}}
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -138,7 +138,7 @@ def test_the_example_of_one_stale_answer():
         Weights({"w": torch.tensor(0.0)}),
     )
     ctx = replace(context(tiny(10, sizes=(5,))), cohort=10)
-    moved = average(ctx, {"w": torch.tensor(0.0)}, [answer], lambda sent: sent.tensors, "samples")
+    moved = average(ctx, {"w": torch.tensor(0.0)}, [answer], lambda sent: sent.tensors, by="samples")
     assert moved["w"].item() == pytest.approx(4 * 0.1 / 10)
 
 
@@ -150,7 +150,7 @@ def test_latest_answers_of_others_keep_fast_clients_from_outvoting_slow_ones():
     slow = Update(infos[1], Weights({"w": torch.tensor(-1.0)}), sent=zero, fresh=False)
     ctx, state = replace(context(tiny(2, sizes=(5,))), cohort=2), {"w": torch.tensor(0.0)}
     for _ in range(10):
-        state = average(ctx, state, [fast, slow], lambda sent: sent.tensors, "samples")
+        state = average(ctx, state, [fast, slow], lambda sent: sent.tensors, by="samples")
     assert state["w"].item() == 0.0
 
 
@@ -178,10 +178,10 @@ def test_a_group_is_a_federation_of_its_own():
     """Of a pair one answers +4, the other's latest was −2: half of a round's way along their mean, and not a tenth."""
     groups = {"rare": {"w": torch.tensor(0.0)}, "usual": {"w": torch.tensor(7.0)}}
     answers = [pair_of_ten(0, 4.0, fresh=True), pair_of_ten(1, -2.0, fresh=False)]
-    found = by_group(ten_of_two_kinds(), groups, answers)
+    found = split_by_group(ten_of_two_kinds(), groups, answers)
     assert found["rare"][1].share == pytest.approx(0.5)  # not a tenth
     assert found["usual"][0] == []
-    moved = average_groups(ten_of_two_kinds(), groups, answers, lambda sent: sent.tensors, "samples")
+    moved = average_groups(ten_of_two_kinds(), groups, answers, lambda sent: sent.tensors, by="samples")
     assert moved["rare"]["w"].item() == pytest.approx(0.5 * (4.0 - 2.0) / 2)
     assert moved["usual"]["w"].item() == 7.0
 
@@ -193,7 +193,7 @@ def test_a_group_of_which_nobody_answered_stays_where_it_is():
         ClientInfo(5, "c5", 5, "usual"), Weights({"w": torch.tensor(8.0)}), sent=Weights(groups["usual"])
     )
     answers = [pair_of_ten(0, 4.0, fresh=False), other]
-    moved = average_groups(ten_of_two_kinds(), groups, answers, lambda sent: sent.tensors, "samples")
+    moved = average_groups(ten_of_two_kinds(), groups, answers, lambda sent: sent.tensors, by="samples")
     assert moved["rare"]["w"].item() == 0.0
     assert moved["usual"]["w"].item() == pytest.approx(7.0 + 1.0 / 8)
 
@@ -224,16 +224,31 @@ def test_a_server_that_asks_for_it_sees_the_latest_answer_of_each_other_client()
     assert [sum(fresh for _, _, fresh in step) for step in Gathering.given] == [1] * 6
 
 
+def test_server_sees_at_most_a_cohort_of_answers():
+    """Four clients one at a time, half of them a round: each answer comes with the latest other one, no more."""
+    Gathering.given.clear()
+    order = ((0,), (1,), (2,), (3,), (1,), (1,))
+    loop = make_loop(
+        Gathering(), tiny(4, hidden=(5,)), rounds=3, participation=0.5, mode="async", order=order
+    )
+    loop.run()
+    whose = [[client for client, _, _ in step] for step in Gathering.given]
+    assert whose == [[0], [0, 1], [1, 2], [2, 3], [1, 3], [1, 3]]
+
+
 def test_staleness_is_counted_in_rounds():
     """Ten to a round: an answer ten steps old is one round old and weighs (1 + 1)^-1."""
     schedule = Schedule(mode="async", staleness_power=1.0, concurrency=10)
-    assert schedule.weight(10, 10) == 0.5
-    assert schedule.weight(0, 10) == 1.0
-    assert Schedule(buffer=10, concurrency=10, staleness_power=1.0).weight(1, 10) == 0.5
+    assert schedule.staleness_weight(10, 10) == 0.5
+    assert schedule.staleness_weight(0, 10) == 1.0
+    assert Schedule(buffer=10, concurrency=10, staleness_power=1.0).staleness_weight(1, 10) == 0.5
 
 
 def test_a_method_that_needs_whole_rounds_is_refused_with_the_reason():
     values = {"method": {"name": "fd", "target": "softmax_excl_own"}, "schedule": {"mode": "async"}}
     experiment = parse_experiment(values)
-    with pytest.raises(PotluckError, match=r"schedule.mode = 'async' makes no sense here: FD with target"):
-        decided(experiment, experiment.build_method())
+    with pytest.raises(
+        PotluckError,
+        match=r"schedule.mode = 'async' is not supported: FD needs synchronous rounds unless method.target = 'kl'",
+    ):
+        choose_settings(experiment, experiment.build_method())

@@ -7,14 +7,14 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from potluck.core.training import Training
-from potluck.kit import ClassRows
-from potluck.methods.fd import FD, MeanOutputs, pull_to
+from potluck.kit import ClassLogits, ClassVectors
+from potluck.methods.fd import FD, pull_to
 from potluck.methods.standalone import Standalone
-from tiny import Recorder, answer, context, is_one_step, make_loop, same, tiny, update, weights
+from support.tiny import Recorder, answer, context, is_one_step, make_loop, same, tiny, update, weights
 
 
-def outputs(rows: list[list[float]], labels: list[int]) -> MeanOutputs:
-    return MeanOutputs(torch.tensor(rows, dtype=torch.float64).reshape(-1, 3), torch.tensor(labels).long())
+def outputs(rows: list[list[float]], labels: list[int]) -> ClassLogits:
+    return ClassLogits(torch.tensor(rows, dtype=torch.float64).reshape(-1, 3), torch.tensor(labels).long())
 
 
 def client(index: int) -> object:
@@ -99,7 +99,7 @@ def test_one_full_batch_against_plain_torch():
     scores, target = net(x), means[y].softmax(dim=1)
     pulls = (target * (target.log() - scores.log_softmax(dim=1))).sum(dim=1)
     loss = cross_entropy(scores, y) + 3.0 * pulls.sum() / len(y)
-    answer(FD(distillation_weight=3.0), me, ClassRows(means))
+    answer(FD(distillation_weight=3.0), me, ClassVectors(means))
     assert is_one_step(net, loss, me.model)
 
 
@@ -108,7 +108,7 @@ def test_without_means_the_first_round_is_local_training(target: str):
     fed = tiny(1)
     alone, distilled = fed.client(0), fed.client(0)
     answer(Standalone(), alone, None)
-    answer(FD(target=target), distilled, ClassRows(torch.zeros(0, 3).double(), torch.zeros(0).long()))
+    answer(FD(target=target), distilled, ClassVectors(torch.zeros(0, 3).double(), torch.zeros(0).long()))
     assert same(weights(alone), weights(distilled))
 
 
@@ -120,8 +120,8 @@ def test_a_class_without_mean_gets_no_term_and_a_known_one_does():
     only = fed.client(0).train.labels == 0
     for me in (blind, told):
         me.train = me.train.select(torch.nonzero(only).flatten())
-    answer(FD(), blind, ClassRows(row, torch.tensor([1])))
-    answer(FD(), told, ClassRows(row, torch.tensor([0])))
+    answer(FD(), blind, ClassVectors(row, torch.tensor([1])))
+    answer(FD(), told, ClassVectors(row, torch.tensor([0])))
     alone = fed.client(0)
     alone.train = blind.train
     answer(Standalone(), alone, None)
@@ -134,7 +134,7 @@ def test_means_are_of_the_training_passes():
     me = tiny(1, training=Training(epochs=1, batch_size=0, lr=0.1)).client(0)
     x, y = me.train.take(slice(None))
     scores = me.model(x).detach()
-    empty = ClassRows(torch.zeros(0, 3).double(), torch.zeros(0).long())
+    empty = ClassVectors(torch.zeros(0, 3).double(), torch.zeros(0).long())
     sent = answer(FD(), me, empty)
     assert torch.allclose(sent.rows[1], scores[y == 1].mean(0))
     me = tiny(1, training=Training(epochs=1, batch_size=0, lr=0.1)).client(0)
@@ -154,13 +154,13 @@ def test_a_class_that_nobody_sent(keep_old: bool, known: list[int]):
 
 def test_numbers_that_travel():
     """0.16 KiB in FedGH's Table 3 (own classes both ways), 0.763 MiB down for 20 clients in FedL2G's."""
-    up = MeanOutputs(torch.zeros(2, 10), torch.arange(2))
-    down = ClassRows(torch.zeros(10, 10))
-    assert (up.numbers(), down.numbers()) == (2 * 10 + 2, 10 * 10)
+    up = ClassLogits(torch.zeros(2, 10), torch.arange(2))
+    down = ClassVectors(torch.zeros(10, 10))
+    assert (up.numel(), down.numel()) == (2 * 10 + 2, 10 * 10)
     accounted = FD().paper_accounting(down, up)
     assert accounted.up + accounted.down == 40
     assert pytest.approx(0.156, abs=5e-4) == 4 * 40 / 1024
-    assert round(20 * 4 * ClassRows(torch.zeros(100, 100)).numbers() / 2**20, 3) == 0.763
+    assert round(20 * 4 * ClassVectors(torch.zeros(100, 100)).numel() / 2**20, 3) == 0.763
 
 
 @pytest.mark.parametrize("target", ["kl", "softmax_excl_own", "mse"])
@@ -168,6 +168,6 @@ def test_partial_participation_missing_classes_and_single_samples(target: str):
     fed = tiny(4, classes_of=[(0,), (1, 2), None], norm=True, sizes=(12, 1, 7))
     seen = Recorder()
     make_loop(FD(target=target), fed, rounds=4, participation=0.5, callbacks=[seen]).run()
-    assert seen.sent[0][2].numbers() == 0
-    assert any(message.numbers() > 0 for _, _, message in seen.sent)
+    assert seen.sent[0][2].numel() == 0
+    assert any(message.numel() > 0 for _, _, message in seen.sent)
     assert all(step.record.accuracy is not None for step in seen.steps)

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from families import Deep, deep, population
 from potluck.core.errors import PotluckError
 from potluck.core.method import Update
 from potluck.core.task import ClientInfo
 from potluck.core.training import Training
 from potluck.kit import ALL, Groups, Weights, average_groups
 from potluck.methods.fedavg import FedAvg
-from tiny import Recorder, context, make_loop, tiny
+from support.families import Deep, deep, population
+from support.tiny import Recorder, context, make_loop, tiny
 
 
 def update(index: int, samples: int, architecture: str = "net", **values: float) -> Update[Weights]:
@@ -22,7 +22,7 @@ def update(index: int, samples: int, architecture: str = "net", **values: float)
 
 
 def averaged(groups: Groups, updates: list[Update[Weights]], weighting="samples") -> dict[str, float]:
-    result = average_groups(context(), groups, updates, attrgetter("tensors"), weighting)
+    result = average_groups(context(), groups, updates, attrgetter("tensors"), by=weighting)
     return {name: tensor.item() for group in result.values() for name, tensor in group.items()}
 
 
@@ -45,7 +45,9 @@ def test_layerwise_takes_each_mean_over_its_owners():
 
 def test_same_arch_keeps_groups_apart():
     groups = {"A": {"w": torch.tensor([9.0])}, "B": {"w": torch.tensor([8.0])}}
-    result = average_groups(context(), groups, [update(0, 1, "A", w=1.0)], attrgetter("tensors"), "samples")
+    result = average_groups(
+        context(), groups, [update(0, 1, "A", w=1.0)], attrgetter("tensors"), by="samples"
+    )
     assert result["A"]["w"].item() == 1.0
     assert result["B"]["w"].item() == 8.0
 
@@ -76,7 +78,7 @@ def test_batch_norm_statistics_travel_only_when_asked(buffers: bool, numbers: in
     seen = Recorder()
     make_loop(FedAvg(buffers=buffers), tiny(2, hidden=(5,), norm=True), rounds=1, callbacks=[seen]).run()
     down, up = seen.sent[0][2], seen.updates[0][1].payload
-    assert (down.numbers(), up.numbers()) == (numbers, numbers)
+    assert (down.numel(), up.numel()) == (numbers, numbers)
     accounted = FedAvg().paper_accounting(down, up)
     assert (accounted.up, accounted.down) == (65, 65)
 

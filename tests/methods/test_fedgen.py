@@ -7,14 +7,14 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import potluck
+from potluck import kit
 from potluck.core.model import tensors_of
 from potluck.core.training import Training
 from potluck.loop.schedule import Evaluation
-from potluck.methods import fedgen
 from potluck.methods.fedgen import FedGen, HeadAndCounts, HeadAndGenerator, diversity, label_shares
 from potluck.methods.lg_fedavg import LGFedAvg
 from potluck.models import build_model
-from tiny import Recorder, answer, context, is_one_step, make_loop, same, tiny, update, weights
+from support.tiny import Recorder, answer, context, is_one_step, make_loop, same, tiny, update, weights
 
 SMALL = {"noise_dim": 4, "hidden_dim": 8, "server_steps": 5}
 VARIANTS = pytest.mark.parametrize("variant", ["htfllib", "original"])
@@ -55,7 +55,7 @@ def test_the_generators_steps_are_those_of_torchs_adam(variant: str, monkeypatch
     updates = [update(sent(1, [5, 5, 5]), 0), update(sent(2, [5, 5, 5]), 1)]
     mine = method.server(method.init_server(ctx), updates, ctx).generator.state_dict()
     first = method.init_server(ctx).generator.state_dict()
-    monkeypatch.setattr(fedgen, "FusedAdam", torch.optim.Adam)
+    monkeypatch.setattr(kit, "adam", lambda parameters, lr: torch.optim.Adam(parameters, lr, fused=True))
     usual = method.server(method.init_server(ctx), updates, ctx).generator.state_dict()
     assert same(mine, usual)
     assert not same(mine, first)
@@ -96,6 +96,37 @@ def test_one_step_under_the_ensemble_of_heads_in_plain_torch():
     state = method.server(state, updates, ctx)
     for theirs, ours in zip(state.generator.parameters(), mine.parameters(), strict=True):
         assert torch.allclose(theirs, ours)
+
+
+@VARIANTS
+@pytest.mark.parametrize(("batch", "tracked"), [(1, 0), (2, 3)])
+def test_generator_learns_on_batch_statistics_of_two_or_more(variant: str, batch: int, tracked: int):
+    """BatchNorm has no statistics of a single vector: that one is scaled by the running ones, which stay."""
+    options = {**SMALL, "server_steps": 3, "server_batch": batch}
+    method, ctx = FedGen(**options, variant=variant), context()
+    state = method.server(method.init_server(ctx), [update(sent(1, [4, 4, 4]))], ctx)
+    norm = state.generator.net[1]
+    assert norm.num_batches_tracked.item() == tracked
+    assert torch.equal(norm.running_mean, torch.zeros_like(norm.running_mean)) == (batch == 1)
+    assert not state.generator.training
+
+
+def test_one_step_on_a_batch_of_two_in_plain_torch():
+    """Normalised by the mean and variance of the two vectors, without `BatchNorm1d`."""
+    method, ctx = FedGen(**{**SMALL, "server_steps": 1, "server_batch": 2}), context()
+    state = method.init_server(ctx)
+    first, norm, _, last = mine = copy.deepcopy(state.generator.net)
+    optimizer = torch.optim.Adam(mine.parameters(), 0.001)
+    labels = torch.multinomial(torch.tensor([4.0, 4, 4]).double(), 2, True, generator=ctx.rng("labels"))
+    noise = torch.rand(2, 4, generator=ctx.rng("noise"), dtype=torch.float64)
+    hidden = first(torch.cat([noise, torch.eye(3, dtype=torch.float64)[labels]], dim=1))
+    spread = (hidden.var(dim=0, correction=0) + norm.eps).sqrt()
+    made = last(((hidden - hidden.mean(dim=0)) / spread * norm.weight + norm.bias).relu())
+    cross_entropy(made @ head(1)["weight"].T, labels).backward()
+    optimizer.step()
+    trained = method.server(state, [update(sent(1, [4, 4, 4]))], ctx).generator
+    for theirs, ours in zip(trained.parameters(), mine.parameters(), strict=True):
+        assert torch.allclose(theirs, ours, atol=1e-6)
 
 
 @pytest.mark.parametrize("weight", [0.0, 3.0])
@@ -177,8 +208,8 @@ def test_numbers_that_travel():
     make_loop(FedGen(**SMALL), tiny(1), rounds=3, callbacks=[seen]).run()
     head = 3 * 3 + 3
     generator = (4 + 3) * 8 + 8 + 2 * 8 + 2 * 8 + 8 * 3 + 3
-    assert [item.payload.numbers() for _, item in seen.updates] == [head + 3, head, head]
-    assert [message.numbers() for _, _, message in seen.sent] == [
+    assert [item.payload.numel() for _, item in seen.updates] == [head + 3, head, head]
+    assert [message.numel() for _, _, message in seen.sent] == [
         head + 1,
         head + generator + 3,
         head + generator + 3,

@@ -10,9 +10,9 @@ from potluck.core.method import Update
 from potluck.core.samples import ClassMean
 from potluck.core.task import ClientInfo, Context
 from potluck.core.training import Training
-from potluck.kit import Head
-from potluck.methods.fedgh import ClassMeans, FedGH
-from tiny import Recorder, make_loop, tiny
+from potluck.kit import ClassMeans, Head
+from potluck.methods.fedgh import FedGH
+from support.tiny import Recorder, make_loop, tiny
 
 
 def zero_head() -> torch.nn.Linear:
@@ -109,7 +109,7 @@ def test_numbers_that_travel(classes: int, held: int, default: int, paper: int):
     """Table 3 counts 23.45 and 214.88 KiB per client and round, without the head's bias."""
     down = Head({"weight": torch.zeros(classes, 500), "bias": torch.zeros(classes)})
     up = ClassMeans(torch.zeros(held, 500), torch.arange(held))
-    assert down.numbers() + up.numbers() == default
+    assert down.numel() + up.numel() == default
     accounted = FedGH().paper_accounting(down, up)
     assert accounted.up + accounted.down == paper
     assert round(4 * paper / 1024, 2) == {6002: 23.45, 55010: 214.88}[paper]

@@ -1,5 +1,6 @@
 """FedHe: the store, the denominator, and asynchronous running."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -7,22 +8,22 @@ import torch
 
 from potluck.core.samples import ClassMean
 from potluck.core.training import Training
-from potluck.kit import ClassRows, row_loss
-from potluck.methods.fedhe import FedHe, MeanLogits
-from tiny import Recorder, answer, context, make_loop, same, tiny, update, weights
+from potluck.kit import ClassLogits, ClassVectors, class_mse
+from potluck.methods.fedhe import FedHe
+from support.tiny import Recorder, answer, context, make_loop, same, tiny, update, weights
 
-EMPTY = ClassRows(torch.zeros(0, 3).double(), torch.zeros(0).long())
+EMPTY = ClassVectors(torch.zeros(0, 3).double(), torch.zeros(0).long())
 NATIVE = {"buffer": 1, "concurrency": 1}
 
 
-def logits(row: list[float], label: int = 0) -> MeanLogits:
-    return MeanLogits(torch.tensor([[*row, 0.0]], dtype=torch.float64), torch.tensor([label]))
+def logits(row: list[float], label: int = 0) -> ClassLogits:
+    return ClassLogits(torch.tensor([[*row, 0.0]], dtype=torch.float64), torch.tensor([label]))
 
 
-def shared(method: FedHe) -> MeanLogits:
+def shared(method: FedHe) -> ClassLogits:
     means = ClassMean(3)
     means.add(torch.tensor([[1.0, 3.0, 0.0], [3.0, 5.0, 0.0]], dtype=torch.float64), torch.tensor([1, 1]))
-    return method._share(*means.result(), classes=3)
+    return method.shared(*means.result(), classes=3)
 
 
 def row_of_class_0(method: FedHe, state: object) -> list[float]:
@@ -44,7 +45,7 @@ def test_an_absent_class_is_left_out_unless_zeros_are_asked_for():
 
 def test_the_loss_of_one_sample():
     o, y = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
-    pull = row_loss(o, y, torch.ones(2, 2), torch.tensor([True, True]))
+    pull = class_mse(o, y, torch.ones(2, 2), torch.tensor([True, True]))
     assert pull.item() == 1.0
     total = torch.nn.functional.cross_entropy(o, y) + 1.0 * pull
     assert total.item() == pytest.approx(1.126928, abs=1e-6)
@@ -125,16 +126,16 @@ def test_several_answers_at_once_are_merged_like_one_after_another():
 def test_cold_start_can_be_held_back_for_all_classes():
     method, ctx = FedHe(cold_start_events=2), context()
     state = method.server(method.init_server(ctx), [update(logits([2.0, 2.0]))], ctx)
-    assert method.broadcast(state, update(None).client, ctx).numbers() == 0
+    assert method.broadcast(state, update(None).client, ctx).numel() == 0
     state = method.server(state, [update(logits([2.0, 2.0]))], ctx)
     assert row_of_class_0(method, state) == [2.0, 2.0]
 
 
 def test_numbers_that_travel():
     """110 numbers in Tables III and IV: ten classes, ten logits and an id each, one direction."""
-    up = MeanLogits(torch.zeros(10, 10), torch.arange(10))
-    down = ClassRows(torch.zeros(10, 10), torch.arange(10))
-    assert up.numbers() == down.numbers() == 110
+    up = ClassLogits(torch.zeros(10, 10), torch.arange(10))
+    down = ClassVectors(torch.zeros(10, 10), torch.arange(10))
+    assert up.numel() == down.numel() == 110
     accounted = FedHe().paper_accounting(down, up)
     assert (accounted.up, accounted.down) == (110, 0)
 
@@ -142,7 +143,7 @@ def test_numbers_that_travel():
 def test_ids_always_travel_with_the_store():
     seen = Recorder()
     make_loop(FedHe(), tiny(1), rounds=3, callbacks=[seen], **NATIVE).run()
-    assert [message.numbers() for _, _, message in seen.sent] == [0, 3 * 4, 3 * 4]
+    assert [message.numel() for _, _, message in seen.sent] == [0, 3 * 4, 3 * 4]
 
 
 def test_a_job_is_three_batches_and_a_small_client_goes_round_again():
@@ -156,27 +157,50 @@ def test_a_job_is_three_batches_and_a_small_client_goes_round_again():
     assert small.trained_samples == 5 * 5
 
 
-def test_logits_are_those_before_each_step():
-    me = tiny(1, training=Training(batch_size=0, lr=0.1)).client(0)
+@pytest.mark.parametrize("options", [{}, {"inner_batches": 1}])
+def test_logits_are_those_before_each_step(options: dict[str, int]):
+    """Eqs. 7 and 8 in one pass over four samples of class 2, with default settings and with batches counted."""
+    me = tiny(1, training=Training(epochs=1, batch_size=0, lr=0.1)).client(0)
     x, y = me.train.take(slice(None))
     scores = me.model(x).detach()
-    sent = answer(FedHe(inner_batches=1), me, EMPTY)
-    assert torch.allclose(sent.rows[2], scores[y == 2].sum(0) / (4 + 1))
+    sent = answer(FedHe(**options), me, EMPTY)
+    assert not torch.allclose(me.model(x), scores)
+    assert sent.labels.tolist() == [0, 1, 2]
+    for label in range(3):
+        assert torch.allclose(sent.rows[label], scores[y == label].sum(0) / (4 + 1), rtol=1e-12)
+
+
+def test_logits_of_all_passes_are_added_up_with_default_settings():
+    """Eqs. 7 and 8 over two epochs: Σ of both passes' logits over 2·4 + 1, by plain gradient steps of full batches."""
+    me = tiny(1, training=Training(epochs=2, batch_size=0, lr=0.1)).client(0)
+    x, y = me.train.take(slice(None))
+    net, passes = copy.deepcopy(me.model), []
+    for _ in range(2):
+        scores = net(x)
+        passes.append(scores.detach())
+        slopes = torch.autograd.grad(torch.nn.functional.cross_entropy(scores, y), list(net.parameters()))
+        with torch.no_grad():
+            for parameter, slope in zip(net.parameters(), slopes, strict=True):
+                parameter -= 0.1 * slope
+    sent = answer(FedHe(), me, EMPTY)
+    for label in range(3):
+        total = sum(scores[y == label].sum(0) for scores in passes)
+        assert torch.allclose(sent.rows[label], total / (2 * 4 + 1), rtol=1e-12)
 
 
 def test_a_class_the_server_does_not_know_is_not_distilled():
     fed = tiny(1, classes_of=[(1,)])
     plain, told, blind = (fed.client(0) for _ in range(3))
     row = torch.tensor([[5.0, -5.0, 0.0]], dtype=torch.float64)
-    answer(FedHe(distillation_weight=0.0), plain, ClassRows(row, torch.tensor([1])))
-    answer(FedHe(), blind, ClassRows(row, torch.tensor([0])))
-    answer(FedHe(), told, ClassRows(row, torch.tensor([1])))
+    answer(FedHe(distillation_weight=0.0), plain, ClassVectors(row, torch.tensor([1])))
+    answer(FedHe(), blind, ClassVectors(row, torch.tensor([0])))
+    answer(FedHe(), told, ClassVectors(row, torch.tensor([1])))
     assert same(weights(plain), weights(blind))
     assert not same(weights(plain), weights(told))
 
 
 def test_native_mode_is_one_client_at_a_time_on_the_newest_store():
-    assert FedHe.asynchronous
+    assert FedHe.supports.schedule == "async"
     seen = Recorder()
     make_loop(FedHe(), tiny(3), rounds=4, callbacks=[seen], **NATIVE).run()
     assert len(seen.steps) == 4 * 3  # the budget is counted in jobs

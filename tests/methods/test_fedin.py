@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from families import Deep, deep, population
 from potluck.core.errors import PotluckError
 from potluck.core.method import Update
 from potluck.core.model import tensors_of
@@ -20,7 +19,8 @@ from potluck.methods.fedin import FedIN, Knowledge, alleviate
 from potluck.methods.fedprox import FedProx
 from potluck.methods.scaffold import Change, Scaffold, Start
 from potluck.models import build_model, groups
-from tiny import Recorder, make_loop, tiny
+from support.families import Deep, deep, population
+from support.tiny import Recorder, make_loop, tiny
 
 MIXED = ((1, 1), (2, 1), (2, 2))
 
@@ -183,7 +183,7 @@ def test_without_in_it_is_fedprox_bit_for_bit(weight: str):
     ours = run(FedIN(intermediate=False, mu=0.3, weight=weight, common_start=True))[0]
     prox = run(FedProx(aggregate="layerwise", weight=weight, mu=0.3))[0]
     assert same(ours.end.state.weights[ALL], prox.end.state[ALL])
-    assert [m.numbers() for _, _, m in ours.sent] == [m.numbers() for _, _, m in prox.sent]
+    assert [m.numel() for _, _, m in ours.sent] == [m.numel() for _, _, m in prox.sent]
     assert not same(
         run(FedIN(mu=0.3, weight=weight, common_start=True))[0].end.state.weights[ALL], prox.end.state[ALL]
     )
@@ -322,9 +322,9 @@ def test_weights_and_pairs_travel():
     seen, _ = run(FedIN(in_batch=4), deep((1, 1), (2, 1), norm=True), rounds=2)
     small, large = 30 + 2 * 54 + 21, 30 + 3 * 54 + 21
     sent = {(number, client): message for number, client, message in seen.sent}
-    assert sent[1, 0].numbers() == 0  # a client begins with its own weights
-    assert sent[2, 1].numbers() == large + 36 + 4 * 12
-    assert seen.updates[1][1].payload.numbers() == large + 36 + 4 * 12
+    assert sent[1, 0].numel() == 0  # a client begins with its own weights
+    assert sent[2, 1].numel() == large + 36 + 4 * 12
+    assert seen.updates[1][1].payload.numel() == large + 36 + 4 * 12
     accounted = FedIN().paper_accounting(sent[2, 0], seen.updates[0][1].payload)
     assert (accounted.up, accounted.down) == (small + 48, small + 48)
 
@@ -340,7 +340,7 @@ def test_the_papers_overhead_table():
         weights = tensors_of(model)
         message = Knowledge(weights, entering, leaving)
         accounted = FedIN().paper_accounting(message, message)
-        assert message.numbers() - Weights(weights).numbers() == 73_728
+        assert message.numel() - Weights(weights).numel() == 73_728
         assert accounted.up == accounted.down
         sent.append(accounted.up)
         learned.append(FedAvg().paper_accounting(Weights(weights), Weights(weights)).up)
@@ -352,7 +352,7 @@ def test_the_papers_overhead_table():
 
 
 def test_needs_are_said_before_training():
-    with pytest.raises(PotluckError, match="cannot be cut"):
+    with pytest.raises(PotluckError, match="has no stages"):
         make_loop(FedIN(aggregate="same_arch"), tiny(2))
     short = Deep((1, 1)).double()
     short.__class__ = type("Short", (Deep,), {"stages": property(lambda self: (self.stem, self.layer1))})

@@ -14,7 +14,7 @@ from potluck.core.task import Context
 from potluck.core.training import Training
 from potluck.kit import distillation
 from potluck.methods.fedkd import Compressed, FedKD, expand, pack, rank
-from tiny import Recorder, answer, make_loop, seeded_net, tiny
+from support.tiny import Recorder, answer, make_loop, seeded_net, tiny
 
 TEACHER = torch.tensor([[0.0, 0.0]], dtype=torch.float64)
 STUDENT = torch.tensor([[log(3), 0.0]], dtype=torch.float64)
@@ -55,7 +55,7 @@ def matrix_of_rank(count: int, shape: tuple[int, int] = (12, 10)) -> torch.Tenso
 def test_low_rank_travels_as_factors_and_comes_back():
     matrix = matrix_of_rank(2)
     packed = pack({"body.0.weight": matrix}, 1.0)
-    assert packed.numbers() == 2 * (12 + 10 + 1)
+    assert packed.numel() == 2 * (12 + 10 + 1)
     assert torch.allclose(expand(packed, wide_task())["body.0.weight"], matrix, atol=1e-6)
 
 
@@ -63,7 +63,7 @@ def test_full_rank_comes_back():
     """Both released codes rebuild a matrix that needs all its singular values as zeros."""
     for matrix in (torch.eye(12, 10, dtype=torch.float64), matrix_of_rank(10)):
         packed = pack({"body.0.weight": matrix}, 1.0)
-        assert packed.numbers() == 120  # factors would be 230
+        assert packed.numel() == 120  # factors would be 230
         assert torch.equal(expand(packed, wide_task())["body.0.weight"], matrix)
 
 
@@ -72,21 +72,21 @@ def test_the_lost_energy_is_within_the_bound():
     packed = pack({"body.0.weight": matrix}, 0.9)
     error = expand(packed, wide_task())["body.0.weight"] - matrix
     assert 0 < error.square().sum() <= 0.1 * matrix.square().sum()
-    assert packed.numbers() < 120
+    assert packed.numel() < 120
 
 
 def test_vectors_zeros_and_what_is_not_finite_travel_raw():
     tensors = {"bias": torch.ones(4), "zero": torch.zeros(20, 20), "broken": torch.full((20, 20), torch.nan)}
     packed = pack(tensors, 0.9)
     assert packed.raw.keys() == tensors.keys()
-    assert packed.numbers() == 4 + 400 + 400
+    assert packed.numel() == 4 + 400 + 400
 
 
 def test_a_convolution_is_a_matrix_of_out_by_the_rest():
     """Rank 1 over all of 16 × (8·3·3): one factor pair, not one per kernel position."""
     kernel = matrix_of_rank(1, (16, 72)).reshape(16, 8, 3, 3)
     packed = pack({"kernel": kernel}, 0.95)
-    assert packed.numbers() == 16 + 72 + 1
+    assert packed.numel() == 16 + 72 + 1
 
 
 def test_the_energy_rises_over_the_training():
@@ -231,10 +231,10 @@ def test_numbers_that_travel_are_those_of_the_shorter_form():
             for name, shape in shapes.items()
             if len(shape) == 2
         )
-        assert message.numbers() == vectors + matrices
+        assert message.numel() == vectors + matrices
         assert message.values.keys() >= {"body.2.weight"}  # 25 × 30 is worth compressing at this energy
     record = seen.steps[0].record
-    assert record.floats_down == sum(message.numbers() for number, _, message in seen.sent if number == 1)
+    assert record.floats_down == sum(message.numel() for number, _, message in seen.sent if number == 1)
 
 
 @pytest.mark.parametrize(

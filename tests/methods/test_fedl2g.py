@@ -14,7 +14,7 @@ from potluck.core.model import ClientModel
 from potluck.core.random import seeded
 from potluck.core.training import Training
 from potluck.federation.federation import Member
-from potluck.federation.own import federate
+from potluck.federation.members import federate
 from potluck.methods import fedl2g
 from potluck.methods.fedl2g import (
     FeatureGradients,
@@ -29,7 +29,7 @@ from potluck.methods.fedl2g import (
     pseudo_step,
 )
 from potluck.models.registry import build_model
-from tiny import Net, Recorder, answer, context, make_loop, points, same, tiny, update, weights
+from support.tiny import Net, Recorder, answer, context, make_loop, points, same, tiny, update, weights
 
 BOTH = pytest.mark.parametrize("kind", [FedL2GLogits, FedL2GFeatures])
 SPACES = pytest.mark.parametrize("outputs", [guide_logits, guide_features])
@@ -350,14 +350,14 @@ def test_a_kept_quiz_is_the_same_in_every_job_and_a_drawn_one_is_another():
     ("count", "batch", "size"), [(100, 16, 16), (60, 16, 12), (12, 4, 2), (4, 4, 1), (2, 2, 1), (1, 1, 0)]
 )
 def test_the_quiz_is_one_batch_but_at_most_a_fifth_of_the_samples(count: int, batch: int, size: int):
-    assert FedL2GLogits().asked(count, batch) == size
-    assert FedL2GLogits(small_clients="skip").asked(count, batch) == size
+    assert FedL2GLogits().quiz_count(count, batch) == size
+    assert FedL2GLogits(small_clients="skip").quiz_count(count, batch) == size
 
 
 @pytest.mark.parametrize(("small", "size"), [("half", 6), ("skip", 10)])
 def test_a_stated_quiz_size_is_at_most_half_or_what_the_authors_take(small: str, size: int):
-    assert FedL2GLogits(quiz_size=10, small_clients=small).asked(12, 4) == size
-    assert FedL2GLogits(quiz_size=10, small_clients=small).asked(100, 4) == 10
+    assert FedL2GLogits(quiz_size=10, small_clients=small).quiz_count(12, 4) == size
+    assert FedL2GLogits(quiz_size=10, small_clients=small).quiz_count(100, 4) == 10
 
 
 def test_rows_that_lie_by_class_give_a_quiz_of_many_classes():
@@ -412,10 +412,10 @@ def test_first_guides_are_standard_normal_and_fit_the_space():
 
 def test_numbers_that_travel():
     """Down C·M; up n_b·(M+1) for the n_b classes of one study batch. Table 3: 0.763 and 3.906 MiB down."""
-    assert round(20 * 4 * Guides(torch.zeros(100, 100)).numbers() / 2**20, 3) == 0.763
-    assert round(20 * 4 * Guides(torch.zeros(100, 512)).numbers() / 2**20, 3) == 3.906
-    assert LogitGradients(torch.zeros(7, 100), torch.arange(7)).numbers() == 7 * 101
-    assert FeatureGradients(torch.zeros(7, 512), torch.arange(7)).numbers() == 7 * 513
+    assert round(20 * 4 * Guides(torch.zeros(100, 100)).numel() / 2**20, 3) == 0.763
+    assert round(20 * 4 * Guides(torch.zeros(100, 512)).numel() / 2**20, 3) == 3.906
+    assert LogitGradients(torch.zeros(7, 100), torch.arange(7)).numel() == 7 * 101
+    assert FeatureGradients(torch.zeros(7, 512), torch.arange(7)).numel() == 7 * 513
 
 
 @BOTH
@@ -428,7 +428,7 @@ def test_upload_is_bounded_by_the_study_batch_and_the_classes_held(kind: type):
         labels = set(item.payload.labels.tolist())
         assert labels <= held[item.client.index]
         assert len(labels) <= 2
-    assert all(message.numbers() == 9 for _, _, message in seen.sent)
+    assert all(message.numel() == 9 for _, _, message in seen.sent)
 
 
 def test_one_server_step():

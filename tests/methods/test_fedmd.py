@@ -14,7 +14,7 @@ from potluck.core.task import Context
 from potluck.core.training import Training
 from potluck.experiment import make_method
 from potluck.methods.fedmd import Consensus, FedMD, Logits, mae
-from tiny import Recorder, is_one_step, make_loop, points, tiny
+from support.tiny import Recorder, is_one_step, make_loop, points, tiny
 
 
 def context(task, step: int = 1) -> Context:
@@ -63,8 +63,8 @@ def test_answers_are_matched_to_the_samples_they_were_asked_for():
 
 def test_a_wrong_number_of_answers_is_named():
     task = two_class_task(public=5)
-    with pytest.raises(PayloadError, match="Logits for 1 public samples came and 5 were asked for"):
-        FedMD().check_answer(answer(task, 1, [[0.0, 0.0]]).payload, task.clients[1], context(task))
+    with pytest.raises(PayloadError, match="Logits for 1 public samples were received and 5 asked for"):
+        FedMD().check_update(answer(task, 1, [[0.0, 0.0]]).payload, task.clients[1], context(task))
 
 
 def test_two_rounds_against_plain_torch():
@@ -123,8 +123,8 @@ def test_fedhe_counts_image_and_logits_of_each_sample(shape: tuple[int, ...], ea
     down = method.broadcast({}, task.clients[0], context(task))
     up = Logits(torch.zeros(10, 10))
     accounted = method.paper_accounting(down, up)
-    assert accounted.up + accounted.down == 10 * each
-    assert down.numbers() == 10 + 10 * (each - 10)  # row numbers and images; no consensus yet
+    assert (accounted.up, accounted.down) == (10 * each, 0)
+    assert down.numel() == 10 + 10 * (each - 10)  # row numbers and images; no consensus yet
 
 
 def test_numbers_that_travel():

@@ -8,7 +8,7 @@ from potluck.core.errors import PotluckError
 from potluck.core.task import Context
 from potluck.core.training import Training
 from potluck.methods.fedmrl import FedMRL, both_heads, fuse
-from tiny import Net, Recorder, make_loop, same_state, seeded_net, tiny
+from support.tiny import Net, Recorder, make_loop, same_state, seeded_net, tiny
 
 
 def narrow(**more):
@@ -86,7 +86,7 @@ def test_equal_sizes_are_allowed():
 
 def test_a_wider_shared_model_is_refused():
     with pytest.raises(
-        PotluckError, match=r"client 0 'Net' gives 3, the shared model 4\. Pass models\.shared"
+        PotluckError, match=r"client 0 'Net' has 3 features, the shared model 4\. Set models\.shared"
     ):
         make_loop(FedMRL(), tiny(shared_model=seeded_net(features=4)))
 

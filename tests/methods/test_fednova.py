@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import potluck
-from families import deep
 from potluck.core.errors import PotluckError
 from potluck.core.method import Update
 from potluck.core.task import ClientInfo
@@ -14,7 +13,8 @@ from potluck.core.training import Training
 from potluck.kit import ALL
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fednova import Direction, FedNova
-from tiny import Recorder, make_loop, tiny
+from support.families import deep
+from support.tiny import Recorder, make_loop, tiny
 
 
 def vector(value: float) -> torch.Tensor:
@@ -112,7 +112,7 @@ def test_one_number_more_than_fedavg_goes_up():
     seen = Recorder()
     make_loop(FedNova(), tiny(1, hidden=(5,), norm=True), rounds=1, callbacks=[seen]).run()
     down, up = seen.sent[0][2], seen.updates[0][1].payload
-    assert (down.numbers(), up.numbers()) == (75, 76)
+    assert (down.numel(), up.numel()) == (75, 76)
     accounted = FedNova().paper_accounting(down, up)
     assert (accounted.down, accounted.up) == (65, 66)
 

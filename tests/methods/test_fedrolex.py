@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from families import wide
 from potluck.core.method import Update
 from potluck.core.task import ClientInfo, Context
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedrolex import FedRolex
 from potluck.methods.heterofl import HeteroFL, Slice, Widest
-from tiny import Recorder, make_loop
+from support.families import wide
+from support.tiny import Recorder, make_loop
 
 
 def at(step: int) -> Context:

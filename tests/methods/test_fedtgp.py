@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from potluck.core import Averaging
 from potluck.core.training import Training
-from potluck.kit import mean_rows, sgd_step
-from potluck.methods.fedtgp import ClassMeans, FedTGP, GlobalPrototypes, class_margin, margin_loss
+from potluck.kit import ClassMeans, mean_by_class, sgd_step
+from potluck.methods.fedtgp import FedTGP, GlobalPrototypes, class_margin, margin_loss
 from potluck.methods.standalone import Standalone
-from tiny import Recorder, answer, context, is_one_step, make_loop, same, tiny, update, weights
+from support.tiny import Recorder, answer, context, is_one_step, make_loop, same, tiny, update, weights
 
 FEW = {"server_epochs": 5}
 NONE = GlobalPrototypes(None)
@@ -30,6 +29,14 @@ def test_the_margin_is_added_to_the_distance_of_the_right_class():
     assert loss.item() == pytest.approx(6.002476, abs=1e-6)
 
 
+def test_margin_keeps_the_precision_of_the_distances():
+    """Scores −(5 + 0.1) and −1: log(1 + e^4.1); 0.1 rounded to single precision would be off by 1.5e-9."""
+    prototypes = torch.tensor([[3.0, 4.0], [0.0, 1.0]], dtype=torch.float64)
+    loss = margin_loss(torch.zeros(1, 2, dtype=torch.float64), prototypes, torch.tensor([0]), 0.1)
+    assert loss.dtype == torch.float64
+    assert loss.item() == pytest.approx(math.log1p(math.exp(4.1)), abs=1e-14)
+
+
 def test_equal_distances_without_margin_leave_a_coin_toss():
     prototypes = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     loss = margin_loss(torch.zeros(1, 2), prototypes, torch.tensor([1]), 0.0)
@@ -37,12 +44,11 @@ def test_equal_distances_without_margin_leave_a_coin_toss():
 
 
 def test_the_adaptive_margin_is_the_largest_nearest_neighbour_distance():
-    pair = mean_rows(Averaging(), [(torch.tensor([[0.0], [3.0]]), torch.tensor([0, 1]))], 3)
+    pair = mean_by_class([(torch.tensor([[0.0], [3.0]]), torch.tensor([0, 1]))], 3)
     assert class_margin(*pair) == 3.0  # class 2, which nobody sent, changes nothing
-    three = mean_rows(Averaging(), [(torch.tensor([[0.0], [3.0], [10.0]]), torch.tensor([0, 1, 2]))], 3)
+    three = mean_by_class([(torch.tensor([[0.0], [3.0], [10.0]]), torch.tensor([0, 1, 2]))], 3)
     assert class_margin(*three) == 7.0
-    two_senders = mean_rows(
-        Averaging(),
+    two_senders = mean_by_class(
         [
             (torch.tensor([[0.0], [3.0]]), torch.tensor([0, 1])),
             (torch.tensor([[5.0]]), torch.tensor([1])),
@@ -52,13 +58,20 @@ def test_the_adaptive_margin_is_the_largest_nearest_neighbour_distance():
     assert class_margin(*two_senders) == 4.0
 
 
+def test_adaptive_margin_of_many_tight_classes_is_exact_in_single_precision():
+    """Forty classes 1/16 apart, far from the origin; a distance from inner products would lose it (1024² ≫ 2⁻⁸)."""
+    rows = torch.full((40, 2), 1024.0)
+    rows[:, 0] += torch.arange(40) / 16
+    assert class_margin(rows, torch.ones(40, dtype=torch.int64)) == 1 / 16
+
+
 def test_margins_by_option():
     rows, labels = torch.tensor([[0.0], [300.0]]), torch.tensor([0, 1])
-    assert FedTGP()._margin(rows, labels, context()) == 100.0  # capped at τ
-    assert FedTGP(threshold=500)._margin(rows, labels, context()) == 300.0
-    assert FedTGP(margin="none")._margin(rows, labels, context()) == 0.0
-    assert FedTGP(margin="fixed", threshold=7)._margin(rows, labels, context()) == 7.0
-    assert FedTGP()._margin(rows[:1], labels[:1], context()) == 0.0  # one class only
+    assert FedTGP()._margin(rows, labels, 3) == 100.0  # capped at τ
+    assert FedTGP(threshold=500)._margin(rows, labels, 3) == 300.0
+    assert FedTGP(margin="none")._margin(rows, labels, 3) == 0.0
+    assert FedTGP(margin="fixed", threshold=7)._margin(rows, labels, 3) == 7.0
+    assert FedTGP()._margin(rows[:1], labels[:1], 3) == 0.0  # one class only
 
 
 def test_a_mean_that_sits_on_a_prototype_has_a_finite_gradient():
@@ -82,7 +95,7 @@ def test_the_first_round_is_local_training_and_costs_nothing_to_send():
     alone, me = fed.client(0), fed.client(0)
     method, ctx = FedTGP(), context(fed)
     message = method.broadcast(method.init_server(ctx), me.info, ctx)
-    assert message.numbers() == 0
+    assert message.numel() == 0
     answer(Standalone(), alone, None)
     answer(method, me, message)
     assert same(weights(alone), weights(me))
@@ -171,21 +184,21 @@ def test_prediction_is_the_nearest_prototype_or_the_head():
     centre = me.model.features(x).mean(0).detach()
     message = GlobalPrototypes(torch.stack([centre + 9, centre + 9, centre]))
     before = weights(me)
-    nearest = FedTGP(prediction="proto_all")
-    assert (nearest.predict(me, message)(x).argmax(1) == 2).all()
+    nearest_prototype = FedTGP(prediction="proto_all")
+    assert (nearest_prototype.predict(me, message)(x).argmax(1) == 2).all()
     assert torch.equal(FedTGP().predict(me, message)(x), me.model(x))
-    assert torch.equal(nearest.predict(me, None)(x), me.model(x))  # none received yet
+    assert torch.equal(nearest_prototype.predict(me, None)(x), me.model(x))  # none received yet
     assert same(before, weights(me))
-    answer(nearest, me, message)
-    assert nearest.predict(me, None)(x).shape == (12, 3)
-    assert not torch.equal(nearest.predict(me, None)(x), me.model(x))
+    answer(nearest_prototype, me, message)
+    assert nearest_prototype.predict(me, None)(x).shape == (12, 3)
+    assert not torch.equal(nearest_prototype.predict(me, None)(x), me.model(x))
 
 
 def test_numbers_that_travel():
     seen = Recorder()
     make_loop(FedTGP(**FEW), tiny(2, classes_of=[(0,), (0, 2)]), rounds=2, callbacks=[seen]).run()
-    assert [update.payload.numbers() for _, update in seen.updates[:2]] == [1 * 3 + 1, 2 * 3 + 2]
-    assert [message.numbers() for number, _, message in seen.sent if number == 2] == [9, 9]
+    assert [update.payload.numel() for _, update in seen.updates[:2]] == [1 * 3 + 1, 2 * 3 + 2]
+    assert [message.numel() for number, _, message in seen.sent if number == 2] == [9, 9]
 
 
 def test_partial_participation_and_single_samples():

@@ -12,7 +12,7 @@ from potluck.core.training import Training
 from potluck.kit import SharedWeights, distillation
 from potluck.methods.fml import FML
 from potluck.models import build_model
-from tiny import Recorder, make_loop, seeded_net, tiny
+from support.tiny import Recorder, make_loop, seeded_net, tiny
 
 PRIVATE = torch.tensor([[0.0, 0.0]], dtype=torch.float64)
 MEME = torch.tensor([[log(3), 0.0]], dtype=torch.float64)
@@ -116,13 +116,13 @@ def test_numbers_that_travel(classes: int, numbers: int):
     task = replace(tiny(1).task, shared_builder=lambda: build_model("cnn-5", (3, 32, 32), classes))
     context = Context(task, 1, 1, 0, 1)
     method = FML()
-    assert method.broadcast(method.init_server(context), task.clients[0], context).numbers() == numbers
+    assert method.broadcast(method.init_server(context), task.clients[0], context).numel() == numbers
 
 
 def test_twenty_memes_of_fedl2gs_table():
     """FedL2G's Table 3: a four-layer CNN with 100 classes, 20 clients, 70.55 MiB each way (printed 70.57)."""
     task = replace(tiny(1).task, shared_builder=lambda: build_model("fedavg-cnn-4", (3, 32, 32), 100))
-    numbers = SharedWeights(FML().init_server(Context(task, 1, 1, 0, 1))).numbers()
+    numbers = SharedWeights(FML().init_server(Context(task, 1, 1, 0, 1))).numel()
     assert numbers == 924_708
     assert round(20 * 4 * numbers / 2**20, 2) == 70.55
 

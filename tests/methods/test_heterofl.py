@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from families import Narrow, Wide, population, wide
 from potluck.core.errors import PotluckError
 from potluck.core.method import Update
 from potluck.core.model import tensors_of
@@ -17,7 +16,8 @@ from potluck.core.training import Training
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.heterofl import HeteroFL, Slice, Widest, masked_loss
 from potluck.models import build_model
-from tiny import Recorder, make_loop, points, tiny
+from support.families import Narrow, Wide, population, wide
+from support.tiny import Recorder, make_loop, points, tiny
 
 
 def run(method, fed, **settings):
@@ -100,8 +100,8 @@ def test_every_tensor_of_a_bottleneck_network_is_sliced():
     (_, _, large), (_, _, small) = seen.sent
     assert small.tensors["block.conv3.weight"].shape == (4, 1, 1, 1)
     for name, tensor in small.tensors.items():
-        corner = tuple(slice(size) for size in tensor.shape)
-        assert torch.equal(tensor, large.tensors[name][corner]), name
+        leading_indices = tuple(slice(size) for size in tensor.shape)
+        assert torch.equal(tensor, large.tensors[name][leading_indices]), name
     one, other = (update.payload.tensors["block.conv3.weight"] for _, update in seen.updates)
     result = seen.end.state.weights["block.conv3.weight"]
     assert torch.equal(result[:4, :1], (one[:4, :1] + other) / 2)
@@ -123,14 +123,14 @@ def test_the_slice_and_the_class_ids_travel():
     seen, _ = run(HeteroFL(), fed, rounds=1)
     # stem 4·9+4; conv1 8, conv2 36, norm 4, conv3 16, shortcut 32; head 27. At half rate 2·9+2, 2+9+2+4+8, 15.
     widths = (40 + 96 + 27, 20 + 25 + 15)
-    assert tuple(message.numbers() for _, _, message in seen.sent) == widths
+    assert tuple(message.numel() for _, _, message in seen.sent) == widths
     statistics = (2 * 2, 2 * 1)  # mean and variance of the norm's channels
-    sent = [update.payload.numbers() - 2 for _, update in seen.updates]
+    sent = [update.payload.numel() - 2 for _, update in seen.updates]
     assert sent == [width + more for width, more in zip(widths, statistics, strict=True)]
     accounted = HeteroFL().paper_accounting(seen.sent[1][2], seen.updates[1][1].payload)
     assert (accounted.up, accounted.down) == (widths[1], widths[1])
     assert (
-        run(HeteroFL(mask=False, gather=False), fed, rounds=1)[0].updates[0][1].payload.numbers() == widths[0]
+        run(HeteroFL(mask=False, gather=False), fed, rounds=1)[0].updates[0][1].payload.numel() == widths[0]
     )
 
 
@@ -141,7 +141,7 @@ def test_the_slice_and_the_class_ids_travel():
 def test_slices_of_the_papers_resnet152(rate: float, numbers: int):
     with torch.device("meta"):
         model = build_model(f"preresnet152@{rate}", (3, 32, 32), 10)
-    assert Slice(tensors_of(model)).numbers() == numbers  # static norms have no statistics to send
+    assert Slice(tensors_of(model)).numel() == numbers  # static norms have no statistics to send
 
 
 # -- testing ----------------------------------------------------------------------------------------------

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from families import deep
 from potluck.core.errors import PotluckError
 from potluck.core.method import Update
 from potluck.core.task import Architecture, ClientInfo, Context, Task
 from potluck.kit import ALL, Weights
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.inclusivefl import InclusiveFL
-from tiny import Recorder, make_loop, tiny
+from support.families import deep
+from support.tiny import Recorder, make_loop, tiny
 
 BLOCK0, BLOCK1, BLOCK2, HEAD = "layer1.0.w", "layer1.1.w", "layer1.2.w", "head.w"
 SMALL, LARGE = (BLOCK0, HEAD), (BLOCK0, BLOCK1, HEAD)
@@ -150,8 +150,8 @@ def test_each_size_sends_its_own_model():
     seen = Recorder()
     make_loop(InclusiveFL(), fed, rounds=1, callbacks=[seen]).run()
     small, large = 30 + 2 * 66 + 21, 30 + 3 * 66 + 21
-    assert [message.numbers() for _, _, message in seen.sent] == [small, large]
-    assert [update.payload.numbers() for _, update in seen.updates] == [small, large]
+    assert [message.numel() for _, _, message in seen.sent] == [small, large]
+    assert [update.payload.numel() for _, update in seen.updates] == [small, large]
     accounted = InclusiveFL().paper_accounting(seen.sent[0][2], seen.updates[0][1].payload)
     assert (accounted.up, accounted.down) == (small - 24, small - 24)
 

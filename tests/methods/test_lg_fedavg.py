@@ -5,12 +5,24 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from potluck.core.errors import PotluckError
-from potluck.core.method import check_needs
+from potluck.core.needs import check_needs
 from potluck.core.training import Training
-from potluck.federation.own import Member, federate
+from potluck.federation.members import Member, federate
 from potluck.kit import Head
 from potluck.methods.lg_fedavg import LGFedAvg
-from tiny import Net, Recorder, answer, context, is_one_step, make_loop, points, same, tiny, update, weights
+from support.tiny import (
+    Net,
+    Recorder,
+    answer,
+    context,
+    is_one_step,
+    make_loop,
+    points,
+    same,
+    tiny,
+    update,
+    weights,
+)
 
 
 def head(value: float) -> Head:
@@ -67,10 +79,10 @@ def test_extractors_differ_and_headers_meet():
 def test_numbers_that_travel(classes: int, numbers: int, kib: float):
     """Table 3 of FedGH, both directions, bias included."""
     message = Head({"weight": torch.zeros(classes, 500), "bias": torch.zeros(classes)})
-    assert message.numbers() == numbers
+    assert message.numel() == numbers
     assert round(2 * 4 * numbers / 1024, 2) == kib
     wide = Head({"weight": torch.zeros(100, 512), "bias": torch.zeros(100)})
-    assert round(20 * 4 * wide.numbers() / 2**20, 3) == 3.914
+    assert round(20 * 4 * wide.numel() / 2**20, 3) == 3.914
 
 
 def test_received_protocol_tests_the_averaged_header_and_changes_nothing():

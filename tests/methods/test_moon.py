@@ -12,7 +12,7 @@ from potluck.kit import Weights
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.moon import Moon, contrast
 from potluck.models import build_model
-from tiny import Recorder, answer, is_one_step, make_loop, tiny
+from support.tiny import Recorder, answer, is_one_step, make_loop, tiny
 
 
 def rows(*values: float) -> torch.Tensor:
@@ -118,8 +118,8 @@ def test_frozen_models_keep_their_statistics():
 
 def test_it_sends_what_fedavg_sends():
     moon, plain = run(Moon())[0], run(FedAvg())[0]
-    assert [m.numbers() for _, _, m in moon.sent] == [m.numbers() for _, _, m in plain.sent]
-    assert [u.payload.numbers() for _, u in moon.updates] == [u.payload.numbers() for _, u in plain.updates]
+    assert [m.numel() for _, _, m in moon.sent] == [m.numel() for _, _, m in plain.sent]
+    assert [u.payload.numel() for _, u in moon.updates] == [u.payload.numel() for _, u in plain.updates]
 
 
 def test_the_authors_projection_head_is_part_of_the_model():
@@ -127,7 +127,7 @@ def test_the_authors_projection_head_is_part_of_the_model():
     sizes = []
     for projected in ({}, {"feature_dim": 32, "projection": "mlp"}):
         model = build_model("small-mlp", (1, 2, 2), 10, **projected)
-        sizes.append(Weights(tensors_of(model)).numbers())
+        sizes.append(Weights(tensors_of(model)).numel())
     assert sizes[1] - sizes[0] == 4160 + 2080 + 330 - 650
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from families import deep
 from potluck.core.method import Update
 from potluck.core.task import Context
 from potluck.core.training import Training
@@ -14,7 +13,8 @@ from potluck.kit import ALL, is_statistic
 from potluck.loop.faults import Faults, FaultyEngine
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.scaffold import Change, Scaffold, Start, Variates
-from tiny import Recorder, make_loop, tiny
+from support.families import deep
+from support.tiny import Recorder, make_loop, tiny
 
 
 def vector(*values: float) -> torch.Tensor:
@@ -24,7 +24,7 @@ def vector(*values: float) -> torch.Tensor:
 def pulled_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The objective ½(w - 1)², summed over all parameters, whatever the data."""
     monkeypatch.setattr(
-        "potluck.methods.scaffold.cross_entropy_loss",
+        "potluck.kit.cross_entropy_loss",
         lambda model, x, y: sum(0.5 * (parameter - 1).square().sum() for parameter in model.parameters()),
     )
 
@@ -123,7 +123,7 @@ def test_both_ways_to_the_control_agree_with_plain_sgd():
 def test_the_control_stays_a_gradient_where_steps_are_not(settings: dict, monkeypatch: pytest.MonkeyPatch):
     """A steady gradient of -1: Adam's step has no scale and a clipped one is short; c_k⁺ is -1 all the same."""
     monkeypatch.setattr(
-        "potluck.methods.scaffold.cross_entropy_loss",
+        "potluck.kit.cross_entropy_loss",
         lambda model, x, y: -sum(parameter.sum() for parameter in model.parameters()),
     )
     fed = tiny(1, training=Training(epochs=2, batch_size=4, **settings))
@@ -136,7 +136,7 @@ def test_the_control_stays_a_gradient_where_steps_are_not(settings: dict, monkey
 def test_momentum_does_not_inflate_the_control(control: str, monkeypatch: pytest.MonkeyPatch):
     """A steady gradient of -1 must give c_k⁺ = -1, however far momentum carried the weights."""
     monkeypatch.setattr(
-        "potluck.methods.scaffold.cross_entropy_loss",
+        "potluck.kit.cross_entropy_loss",
         lambda model, x, y: -sum(parameter.sum() for parameter in model.parameters()),
     )
     fed = tiny(1, training=Training(epochs=2, batch_size=4, lr=0.1, momentum=0.9))
@@ -156,11 +156,11 @@ def test_no_local_step_changes_nothing():
 def test_twice_the_weights_travel():
     seen = Recorder()
     make_loop(Scaffold(buffers=False), tiny(1, hidden=(5,)), rounds=1, callbacks=[seen]).run()
-    assert seen.sent[0][2].numbers() == 2 * 55 + 1  # and which job counted last
-    assert seen.updates[0][1].payload.numbers() == 2 * 55
+    assert seen.sent[0][2].numel() == 2 * 55 + 1  # and which job counted last
+    assert seen.updates[0][1].payload.numel() == 2 * 55
     make_loop(Scaffold(), tiny(1, hidden=(5,), norm=True), rounds=1, callbacks=[seen]).run()
     down, up = seen.sent[1][2], seen.updates[1][1].payload
-    assert down.numbers() - 1 == up.numbers() == 2 * 65 + 10  # statistics have no control variate
+    assert down.numel() - 1 == up.numel() == 2 * 65 + 10  # statistics have no control variate
     accounted = Scaffold().paper_accounting(down, up)
     assert (accounted.up, accounted.down) == (130, 130)
 

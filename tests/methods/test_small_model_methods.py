@@ -11,7 +11,7 @@ from potluck.core.training import Training
 from potluck.kit import Weights, average
 from potluck.loop.schedule import Evaluation
 from potluck.methods import method_class
-from tiny import Recorder, context, make_loop, same_state, seeded_net, tiny
+from support.tiny import Recorder, context, make_loop, same_state, seeded_net, tiny
 
 NAMES = ("pfedafm", "fml", "fedkd", "fedmd", "fedapen", "fedmrl")
 ALL_TESTS = Evaluation(also=("received", "shared"))
@@ -97,5 +97,5 @@ def test_a_stale_answer_weighs_less(by: str, expected: float):
     infos = tiny(2, sizes=(4, 16)).task.clients
     parts = [Weights({"w": torch.tensor(0.0)}), Weights({"w": torch.tensor(3.0)})]
     updates = [Update(infos[0], parts[0]), Update(infos[1], parts[1], staleness=1, weight=0.5)]
-    found = average(context(), {"w": torch.tensor(9.0)}, updates, attrgetter("tensors"), by)
+    found = average(context(), {"w": torch.tensor(9.0)}, updates, attrgetter("tensors"), by=by)
     assert found["w"].item() == expected

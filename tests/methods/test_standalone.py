@@ -5,7 +5,7 @@ from torch.nn.functional import cross_entropy
 
 from potluck.core.training import Training
 from potluck.methods.standalone import Standalone
-from tiny import Recorder, make_loop, tiny
+from support.tiny import Recorder, make_loop, tiny
 
 
 def trained(fed, client: int, **schedule):
@@ -35,8 +35,8 @@ def test_one_batch_is_one_plain_gradient_step():
 def test_nothing_travels():
     seen = Recorder()
     make_loop(Standalone(), tiny(2), callbacks=[seen]).run()
-    assert [message.numbers() for _, _, message in seen.sent] == [0] * 4
-    assert [update.payload.numbers() for _, update in seen.updates] == [0] * 4
+    assert [message.numel() for _, _, message in seen.sent] == [0] * 4
+    assert [update.payload.numel() for _, update in seen.updates] == [0] * 4
     assert all(step.record.floats_up == step.record.floats_down == 0 for step in seen.steps)
 
 

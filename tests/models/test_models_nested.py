@@ -7,7 +7,7 @@ from torch import Tensor
 from potluck.core.errors import PotluckError
 from potluck.core.random import seeded
 from potluck.models import build_model, count_parameters, groups, model_names
-from potluck.models.family import Request
+from potluck.models.entry import InputSpec
 from potluck.models.nested import Scaler, SlimCNN
 
 RATES = ("1", "0.5", "0.25", "0.125", "0.0625")
@@ -85,7 +85,7 @@ def test_the_switches_of_the_constructor() -> None:
     assert model.width_rate == 0.5
     assert [layer.rate for layer in model.modules() if isinstance(layer, Scaler)] == [0.5] * 3
     assert not list(model.buffers())
-    plain = SlimCNN(Request((1, 8, 8), 10), 0.5, scaler=False, track_running_stats=True)
+    plain = SlimCNN(InputSpec((1, 8, 8), 10), 0.5, scaler=False, track_running_stats=True)
     assert not any(isinstance(layer, Scaler) for layer in plain.modules())
     assert "norm1.bn.running_mean" in plain.state_dict()
     assert list(dict(plain.named_parameters())) == list(dict(model.named_parameters()))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from potluck.core.errors import PotluckError
-from potluck.core.model import only_shapes
+from potluck.core.model import without_initialization
 from potluck.core.random import seeded
 from potluck.models import assign, build_model, groups, model_names, model_summary, resolve_models, smallest
 
@@ -50,7 +50,7 @@ def test_client_i_gets_model_i_mod_x() -> None:
 @pytest.mark.parametrize("name", ["small-mlp", "cnn-5", "mobilenet-v2", "fedhe-0", "vit-tiny"])
 def test_shapes_alone_are_those_of_a_built_network_and_nothing_is_drawn(name: str) -> None:
     before = torch.random.get_rng_state()
-    with only_shapes():
+    with without_initialization():
         shape = build_model(name, (3, 32, 32), 10)
     assert torch.equal(torch.random.get_rng_state(), before)
     built = build_model(name, (3, 32, 32), 10).state_dict()

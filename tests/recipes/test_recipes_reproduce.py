@@ -52,7 +52,7 @@ def cells(folder: Path) -> dict[tuple[str, str], dict[str, str]]:
 def test_the_list_and_one_recipe_in_full(potluck):
     code, out, _ = potluck("recipes")
     assert code == 0
-    assert len(out.splitlines()) == 19
+    assert len(out.splitlines()) == 24
     assert "fedgh-table3          FedGH, Table 3" in out
     code, out, _ = potluck("recipes", "fedgh-table3")
     assert code == 0
@@ -180,6 +180,12 @@ def test_where_a_set_is_missing_the_message_names_the_columns_that_can_be_run(po
         ("epochs = 1", "epoch = 1", "Standalone on alike: Unknown setting 'training.epoch'"),
         ("[base]", "[base", "is not valid TOML"),
         ("[rows]\nStandalone", "[rows]\nfedgh", "same folder"),
+        (
+            "[base]",
+            "counted = true\n[base]",
+            "'alike' of a counted recipe measures none of kib-per-client-round",
+        ),
+        ('measure = "last"', 'measure = "mflops-per-sample"', "takes counted = true"),
     ],
 )
 def test_a_mistake_in_an_own_recipe_is_named(potluck, tmp_path: Path, old: str, new: str, says: str):

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 from visits import FLAGS
 
-from synthetic_runs import make_run
+from support.synthetic_runs import make_run
 
 
 @pytest.fixture(scope="session")

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from potluck.report.live.serve import LiveServer
-from potluck.report.live.watched import Watched
-from potluck.runs.writer import EVERY, Heartbeat, read_heartbeat
-from synthetic_runs import make_run
+from potluck.report.live.server import LiveServer
+from potluck.report.live.status import WatchedRuns
+from potluck.runs.writer import HEARTBEAT_SECONDS, Heartbeat, read_heartbeat
+from support.synthetic_runs import make_run
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[LiveServer]:
     make_run(tmp_path, method="fedgh")
-    with LiveServer(Watched([tmp_path])) as server:
+    with LiveServer(WatchedRuns([tmp_path])) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield server
         server.shutdown()
@@ -37,7 +37,7 @@ def fetch(address: str, **headers: str) -> tuple[int, str, Any]:
         return error.code, error.read().decode(), error.headers
 
 
-def rows(watched: Watched) -> dict[str, dict[str, Any]]:
+def rows(watched: WatchedRuns) -> dict[str, dict[str, Any]]:
     return {row["method"]: row for row in watched.state()["runs"]}
 
 
@@ -74,7 +74,7 @@ def test_only_this_machine_is_answered_and_only_under_its_own_name(served: LiveS
 
 def test_a_run_is_running_while_its_process_lives_and_stopped_after(tmp_path: Path) -> None:
     run = make_run(tmp_path, finished=False)
-    watched = Watched([tmp_path])
+    watched = WatchedRuns([tmp_path])
     assert rows(watched)["fedgh"]["status"] == "stopped"
     (run / ".lock").write_text(f"{os.getpid()}\n")
     (run / ".progress").write_text(
@@ -90,38 +90,64 @@ def test_a_run_is_running_while_its_process_lives_and_stopped_after(tmp_path: Pa
 
 def test_a_deleted_folder_leaves_the_charts_and_stays_on_the_list(tmp_path: Path) -> None:
     gone, kept = (make_run(tmp_path, method=name) for name in ("gone", "kept"))
-    watched = Watched([tmp_path])
+    watched = WatchedRuns([tmp_path])
     assert len(watched.state()["report"]["data"]["groups"]) == 2
     shutil.rmtree(gone)
-    watched._rest_until = 0.0
+    watched._render_after = 0.0
     state = watched.state()
     assert [group["label"] for group in state["report"]["data"]["groups"]] == ["kept"]
     found = {row["method"]: (row["status"], row["round"]) for row in state["runs"]}
     assert found == {"kept": ("finished", 20), "gone": ("deleted", 20)}
     shutil.rmtree(kept)
-    watched._rest_until = 0.0
+    watched._render_after = 0.0
     assert watched.state()["report"]["data"]["groups"] == []
 
 
 def test_what_cannot_be_read_is_named_and_harms_no_other(tmp_path: Path) -> None:
     bad, _ = make_run(tmp_path, method="bad"), make_run(tmp_path, method="good")
     (bad / "rounds.jsonl").write_text("no json\n{}\n")
-    state = Watched([tmp_path]).state()
+    state = WatchedRuns([tmp_path]).state()
     assert [group["label"] for group in state["report"]["data"]["groups"]] == ["good"]
-    trouble = next(row for row in state["runs"] if row["status"] == "unreadable")
-    assert "line 1 is not JSON" in trouble["trouble"]
+    unreadable = next(row for row in state["runs"] if row["status"] == "unreadable")
+    assert "line 1 is not JSON" in unreadable["error"]
+
+
+def test_runs_are_grouped_by_experiment(tmp_path: Path) -> None:
+    large = {"partition": {"rule": "iid", "clients": 20}}
+    make_run(tmp_path / "one", method="fedgh")
+    make_run(tmp_path / "two", method="fedgh", settings=large)
+    make_run(tmp_path / "one", method="fedavg")
+    make_run(tmp_path / "two", method="fedavg", settings=large, finished=False)
+    listed = [(row["experiment"], row["method"]) for row in WatchedRuns([tmp_path]).state()["runs"]]
+    assert listed == [  # the experiment with an unfinished run comes first
+        ("digits, iid, 20 clients, 20 rounds", "fedavg"),
+        ("digits, iid, 20 clients, 20 rounds", "fedgh"),
+        ("digits, 20 rounds", "fedavg"),
+        ("digits, 20 rounds", "fedgh"),
+    ]
+
+
+def test_events_have_the_times_when_their_steps_ended(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    os.utime(run / "rounds.jsonl", (1000.0, 1000.0))
+    (row,) = WatchedRuns([tmp_path]).state()["runs"]
+    seconds = [json.loads(line)["seconds"] for line in (run / "rounds.jsonl").read_text().splitlines()]
+    times = [event["time"] for event in row["events"]]
+    assert times[:2] == [1000.0, pytest.approx(1000.0 - seconds[-1])]
+    assert times == sorted(times, reverse=True)
+    assert row["events"][0]["text"].startswith("round 20: accuracy ")
 
 
 def test_runs_are_left_out_as_asked(tmp_path: Path) -> None:
     first, _ = make_run(tmp_path, method="a"), make_run(tmp_path, method="b")
-    watched = Watched([tmp_path])
+    watched = WatchedRuns([tmp_path])
     chosen = watched.state(without=frozenset([first.name]))["report"]["data"]["groups"]
     assert [group["label"] for group in chosen] == ["b"]
     assert len(watched.state()["report"]["data"]["groups"]) == 2
 
 
 def test_before_any_run_there_is_a_page(tmp_path: Path) -> None:
-    watched = Watched([tmp_path / "later"])
+    watched = WatchedRuns([tmp_path / "later"])
     assert "no run has finished a round" in watched.first_page()
     (tmp_path / "later").mkdir()
     make_run(tmp_path / "later")
@@ -130,17 +156,17 @@ def test_before_any_run_there_is_a_page(tmp_path: Path) -> None:
 
 def test_nodes_are_told_with_when_they_were_last_heard_of(tmp_path: Path) -> None:
     from potluck.loop.callbacks import Arrival
-    from potluck.loop.jobs import Failure
+    from potluck.wire.jobs import Failure
 
     clock = [100.0]
     beat = Heartbeat(tmp_path, now=lambda: clock[0])
-    beat._told = {"round": 1, "phase": "training", "arrived": 0, "samples": 0}
+    beat._status = {"round": 1, "phase": "training", "arrived": 0, "samples": 0}
     beat._nodes = {
         0: {"name": "clinic", "answered": 0, "failed": 0},
         1: {"name": "bus", "answered": 0, "failed": 0},
     }
     beat.on_arrival(Arrival("train", 0, 1, samples=50))
-    clock[0] += EVERY
+    clock[0] += HEARTBEAT_SECONDS
     beat.on_arrival(Arrival("train", 1, 1, failure=Failure(2, 1, "gone", "lost")))
     told = read_heartbeat(tmp_path)
     assert (told["arrived"], told["samples"]) == (2, 50)

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from visits import Visit
 
-from potluck.report.live.serve import LiveServer
-from potluck.report.live.watched import Watched
-from synthetic_runs import make_run
+from potluck.report.live.server import LiveServer
+from potluck.report.live.status import WatchedRuns
+from support.synthetic_runs import make_run
 
 pytestmark = pytest.mark.browser
 
@@ -27,7 +27,7 @@ WAIT = 60_000
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[LiveServer]:
-    with LiveServer(Watched([tmp_path])) as server:
+    with LiveServer(WatchedRuns([tmp_path])) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         yield server
         server.shutdown()
@@ -96,4 +96,4 @@ def test_a_watcher_that_ended_is_said(browser: Any, server: LiveServer, tmp_path
         visit.page.wait_for_selector("html[data-live]")
         server.shutdown()
         server.server_close()
-        visit.page.locator("#live-said", has_text="potluck watch has ended").wait_for(timeout=WAIT)
+        visit.page.locator("#live-status", has_text="potluck watch has ended").wait_for(timeout=WAIT)

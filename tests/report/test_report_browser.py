@@ -9,7 +9,7 @@ import pytest
 from visits import Visit
 
 from potluck.report.html import write_report
-from synthetic_runs import make_run
+from support.synthetic_runs import make_run
 
 pytestmark = pytest.mark.browser
 
@@ -78,12 +78,13 @@ def test_what_clients_note_is_drawn_for_the_method_that_notes_it(browser: Any, t
         make_run(tmp_path, method="pfedafm", clients=3, rounds=3, notes=("alpha",)),
     ]
     with Visit(browser, write_report(runs, tmp_path / "r.html")) as visit:
-        visit.page.locator("#client-view").select_option("noted:alpha")
+        visit.page.locator("#client-view").select_option("notes:alpha")
         assert visit.labels("clients") == ["site-0", "site-1", "site-2"]
-        assert "alpha as pfedafm notes it" in visit.page.locator("#caption-clients").inner_text()
+        assert "alpha as noted by pfedafm" in visit.page.locator("#caption-clients").inner_text()
         visit.page.locator("#client-method").select_option("0")
         assert (
-            visit.page.locator("#caption-clients").inner_text() == "standalone notes no alpha of its clients."
+            visit.page.locator("#caption-clients").inner_text()
+            == "standalone has no note alpha of its clients."
         )
         assert visit.complaints == []
 

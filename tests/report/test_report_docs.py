@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from potluck.report import KINDS
-from synthetic_runs import make_run
+from support.synthetic_runs import make_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 

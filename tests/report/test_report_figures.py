@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 from PIL import Image
 
-from potluck.analysis.groups import Group, group_runs
-from potluck.analysis.tsne import tsne
+from potluck.analysis.comparison import compare
+from potluck.analysis.groups import Group, arrange_groups, group_runs
+from potluck.analysis.representations import tsne
 from potluck.core.errors import PotluckError
+from potluck.report.data import report_data
 from potluck.report.feature_figures import plot_cka, plot_mean_cka, plot_tsne
 from potluck.report.figures import KINDS, plot
-from potluck.report.options import Options
-from potluck.report.palette import look
+from potluck.report.style import FigureOptions, method_style, name_list, name_map, print_style
 from potluck.runs.read import read_run
-from synthetic_runs import make_run
+from support.synthetic_runs import make_run
 
 OPTIONS: dict[str, dict[str, Any]] = {"target": {"target": 0.5}, "sweep": {"field": "partition"}}
+FEATURE_KINDS = {"cka", "cka-stages", "tsne"}
 SIGNATURES = {".pdf": b"%PDF", ".png": b"\x89PNG", ".svg": b"<?xml"}
 
 
@@ -31,12 +37,10 @@ def groups_of(paths: list[Path]) -> list[Group]:
 
 def drawn(kind: str, paths: list[Path], **options: Any) -> Figure:
     draw: Callable[..., Figure] = KINDS[kind]
-    return draw(groups_of(paths), Options(**options))
+    return draw(groups_of(paths), FigureOptions(**options))
 
 
-@pytest.mark.parametrize(
-    "kind", sorted(set(KINDS) - {"cka", "cka-stages", "tsne", "notes", "client-notes"})
-)  # need more
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - FEATURE_KINDS - {"notes", "client-notes"}))  # need more
 def test_every_kind_is_drawn(compared: list[Path], tmp_path: Path, kind: str) -> None:
     runs = compared[:1] if kind in ("client-curves", "confusion") else compared
     file = plot(runs, tmp_path / "sub" / "figure.png", kind=kind, **OPTIONS.get(kind, {}))
@@ -105,11 +109,8 @@ def test_bubble_areas_are_proportional_to_counts(tmp_path: Path) -> None:
 def test_target_bars_say_who_did_not_reach_it(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, method="high", level=0.9), make_run(tmp_path, method="low", level=0.3)]
     figure = drawn("target", runs, target=0.7)
-    assert [axes.get_xlabel() for axes in figure.axes] == [
-        "rounds to 70 %",
-        "traffic (MiB) to 70 %",
-        "training (GFLOPs) to 70 %",
-    ]
+    labels = [axes.get_xlabel() for axes in figure.axes]
+    assert labels == ["rounds\nto 70 %", "MiB\nto 70 %", "GFLOP\nto 70 %"]
     assert " not reached" in [text.get_text() for text in figure.axes[0].texts]
 
 
@@ -160,7 +161,7 @@ def test_notes_are_drawn_where_a_method_has_some(compared: list[Path], tmp_path:
     assert axes.get_ylabel() == "alpha, mean over clients"
     assert plot([one, two], tmp_path / "f.png", kind="notes", field="beta").exists()
     for runs, options, sentence in (
-        ([one, two], {}, "several notes: say which as field: alpha, beta"),
+        ([one, two], {}, "several notes: select one as field: alpha, beta"),
         ([one], {"field": "alpa"}, "Unknown note 'alpa'. Did you mean 'alpha'"),
         (compared, {}, "No run has notes"),
     ):
@@ -183,7 +184,11 @@ def test_what_clients_note_is_a_line_for_each_of_them(compared: list[Path], tmp_
     for runs, options, sentence in (
         ([run], {"client": 7}, "Unknown client '7'"),
         ([run], {"field": "alfa"}, "Unknown note 'alfa'. Did you mean 'alpha'"),
-        ([older], {}, "no client's own; run the method again with this version, or draw kind 'notes'"),
+        (
+            [older],
+            {},
+            "only means over clients; run the method again with this version, or draw kind 'notes'",
+        ),
         (compared[:1], {}, "No run has notes: choose another kind"),
         (compared, {}, "draws one method, not 3"),
     ):
@@ -214,7 +219,7 @@ def test_colours_stay_apart_for_colour_blind_readers() -> None:
         "protanopia": [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]],
     }
     for theme in ("light", "dark"):
-        colours = [getattr(look(position), theme) for position in range(6)]
+        colours = [getattr(method_style(position), theme) for position in range(6)]
         srgb = np.asarray([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in colours])
         linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
         for name, matrix in simulations.items():
@@ -231,3 +236,100 @@ def test_feature_figures(tmp_path: Path) -> None:
     embedding = tsne({"a": features[0], "b": features[1]}, {"a": [0, 1] * 6, "b": [1, 2] * 6})
     assert plot_tsne(embedding, tmp_path / "tsne.svg").read_bytes().startswith(b"<?xml")
     assert plot_tsne(tsne({"a": features[0]}), tmp_path / "plain.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("count", [1, 4, 9])
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - FEATURE_KINDS - {"notes", "client-notes"}))
+def test_every_kind_fits_one_column(tmp_path: Path, kind: str, count: int) -> None:
+    """Every figure is 3.4 inches wide, and no text is outside it or overlaps another tick label or the legend."""
+    names = (
+        "standalone",
+        "fedproto",
+        "fedgh",
+        "pfedafm",
+        "fedavg",
+        "lg-fedavg",
+        "fedl2g-f",
+        "inclusivefl",
+        "fd",
+    )
+    single = kind in ("client-curves", "confusion")
+    architectures = tuple(f"fedhe-cnn-{number}" for number in range(1, 6))
+    runs = [
+        make_run(tmp_path, method=name, architectures=architectures, rounds=4)
+        for name in names[: 1 if single else max(2, count) if kind == "difference" else count]
+    ]
+    with print_style():
+        figure = drawn(kind, runs, **OPTIONS.get(kind, {}))
+        figure.draw_without_rendering()
+        assert figure.get_size_inches()[0] == pytest.approx(3.4)
+        page = figure.bbox.padded(1)
+        for axes in figure.axes:
+            assert (
+                axes.get_window_extent().width > 0.15 * figure.bbox.width or axes.get_label() == "<colorbar>"
+            )
+            ticks = [each for each in axes.get_xticklabels() if each.get_text() and each.get_visible()]
+            assert all(_inside(each.get_window_extent(), page) for each in ticks if _on_axis(axes, each))
+            if all(each.get_rotation() == 0 for each in ticks):
+                boxes = [each.get_window_extent() for each in ticks]
+                assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+        for box in figure.legends:
+            assert _inside(box.get_window_extent(), page)
+            assert not any(box.get_window_extent().overlaps(axes.get_window_extent()) for axes in figure.axes)
+
+
+def _inside(box: Bbox, page: Bbox) -> bool:
+    return bool(box.x0 >= page.x0 and box.x1 <= page.x1 and box.y0 >= page.y0 and box.y1 <= page.y1)
+
+
+def _on_axis(axes: Axes, tick: Text) -> bool:
+    low, high = sorted(axes.get_xlim())
+    return low <= tick.get_position()[0] <= high
+
+
+def test_order_and_names_change_labels_but_no_colours(compared: list[Path], tmp_path: Path) -> None:
+    groups = groups_of(compared)
+    arranged = arrange_groups(groups, ["fedhe", "fedgh"], {"fedgh": "FedGH"})
+    assert [group.label for group in arranged] == ["fedhe", "FedGH", "fedavg"]
+    plain, renamed = (
+        {
+            line.get_label(): line.get_color()
+            for line in KINDS["accuracy"](each, FigureOptions()).axes[0].lines
+        }
+        for each in (groups, arranged)
+    )
+    assert renamed["FedGH"] == plain["fedgh"]
+    assert renamed["fedhe"] == plain["fedhe"]
+    file = plot(compared, tmp_path / "f.svg", order=["fedhe"], names={"fedgh": "FedGH"})
+    assert "FedGH" in file.read_text()
+    with pytest.raises(PotluckError, match="Unknown method 'fedg'. Did you mean 'fedgh'"):
+        plot(compared, tmp_path / "x.svg", order=["fedg"])
+
+
+def test_figures_have_the_colours_of_the_report(compared: list[Path]) -> None:
+    comparison = compare([read_run(path) for path in compared], reference="fedhe", order=["fedgh"])
+    page = {group["label"]: group["light"] for group in report_data(comparison)["groups"]}
+    lines = drawn("accuracy", compared).axes[0].lines
+    assert page == {line.get_label(): line.get_color() for line in lines if line.get_label() in page}
+    assert list(page) == ["fedhe", "fedgh", "fedavg"]
+
+
+def test_names_are_read_from_the_command_line() -> None:
+    assert name_map(["fedgh=FedGH, fd=FD", "fedhe=FedHe"]) == {"fedgh": "FedGH", "fd": "FD", "fedhe": "FedHe"}
+    assert name_list(" fedgh,fd ") == ["fedgh", "fd"]
+    with pytest.raises(PotluckError, match="--names 'fedgh' is not a pair"):
+        name_map(["fedgh"])
+
+
+def test_class_names_are_shown_where_recorded(tmp_path: Path) -> None:
+    names = [f"species {number}" for number in range(10)]
+    run = make_run(tmp_path, summary={"class_names": names})
+    for kind, axis in (("confusion", "yaxis"), ("bubbles", "yaxis")):
+        axes = drawn(kind, [run]).axes[0]
+        shown = [label.get_text() for label in getattr(axes, axis).get_ticklabels()]
+        assert shown == names, kind
+    axes = drawn("heatmap", [run], field="classes").axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == names
+    assert drawn("confusion", [run], client=3).axes[0].get_title() == "site-3"
+    (group,) = report_data(compare([read_run(run)]))["groups"]
+    assert group["classes"]["names"] == names

@@ -13,12 +13,20 @@ import pytest
 
 from potluck.analysis.comparison import compare
 from potluck.core.errors import PotluckError
-from potluck.report.client_data import MAX_CELLS, MAX_CLIENTS, MAX_CONFUSIONS, MAX_LINES, MAX_NOTES
-from potluck.report.data import MAX_POINTS, report_data, to_json
+from potluck.report.data import (
+    MAX_CELLS,
+    MAX_CLIENTS,
+    MAX_CONFUSIONS,
+    MAX_LINES,
+    MAX_NOTES,
+    MAX_POINTS,
+    report_data,
+    to_json,
+)
 from potluck.report.html import common_target, write_report
-from potluck.report.palette import look
+from potluck.report.style import method_style
 from potluck.runs.read import read_run
-from synthetic_runs import make_run
+from support.synthetic_runs import make_run
 
 HOSTILE = "<script>alert('x')</script>&\"%{y}{{style}}"
 
@@ -158,7 +166,7 @@ def test_band_over_seeds_and_every_axis(compared: list[Path]) -> None:
 def test_what_a_method_notes_and_how_its_loss_rises_again_are_among_the_curves(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path, method="pfedafm", rounds=4, notes=("alpha",)))
     data = report_data(compare([run]))
-    assert data["metrics"]["notes.alpha"] == "noted by the method: alpha"
+    assert data["metrics"]["notes.alpha"] == "note: alpha"
     curves = data["groups"][0]["curves"]
     assert list(curves["notes.alpha"]["mean"]) == [1, 1 / 2, 1 / 3, 1 / 4]
     loss = run.curve("train_loss").y  # falls from round to round, so that the best before is the one before
@@ -169,7 +177,7 @@ def test_what_a_method_notes_and_how_its_loss_rises_again_are_among_the_curves(t
 def test_what_clients_note_is_in_the_page_client_by_client(tmp_path: Path) -> None:
     many, short = MAX_LINES + 2, MAX_NOTES + 100
     run = read_run(make_run(tmp_path, method="pfedafm", clients=many, rounds=short, notes=("alpha",)))
-    told = report_data(compare([run]))["groups"][0]["noted"]["alpha"]
+    told = report_data(compare([run]))["groups"][0]["notes"]["alpha"]
     assert [line["client"] for line in told["lines"]] == list(range(MAX_LINES))
     assert told["left_out"] == 2
     third = told["lines"][2]
@@ -196,10 +204,10 @@ def test_a_run_that_has_not_ended_pairs_with_others_of_its_seed(tmp_path: Path) 
 def test_what_is_shown_of_many_clients_is_bounded(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, method=name, clients=400, rounds=30) for name in ("a", "b", "c")]
     groups = report_data(compare(map(read_run, runs)))["groups"]
-    cells = [len(g["story"]["clients"]) * len(g["story"]["rounds"]) for g in groups]
+    cells = [len(g["history"]["clients"]) * len(g["history"]["rounds"]) for g in groups]
     assert sum(cells) <= MAX_CELLS
-    assert {(g["story"]["rounds"][0], g["story"]["rounds"][-1]) for g in groups} == {(1, 30)}
-    assert {g["story"]["left_out"] for g in groups} == {200}
+    assert {(g["history"]["rounds"][0], g["history"]["rounds"][-1]) for g in groups} == {(1, 30)}
+    assert {g["history"]["left_out"] for g in groups} == {200}
     singles = sum(len(entries) for g in groups for entries in g["classes"]["clients"].values())
     assert 0 < singles <= MAX_CONFUSIONS
 
@@ -281,13 +289,13 @@ def test_an_unwritable_place_is_one_sentence(compared: list[Path], tmp_path: Pat
     with pytest.raises(PotluckError, match="Cannot write the report to"):
         write_report(compared, tmp_path / "file" / "report.html")
     (tmp_path / "taken").mkdir()
-    with pytest.raises(PotluckError, match="the runs are whole: make room"):
+    with pytest.raises(PotluckError, match="the runs are complete: free"):
         write_report(compared, tmp_path / "taken")
     assert not (tmp_path / "taken.part").exists()  # half a report would fill the disk further
 
 
 def test_looks_are_all_different() -> None:
-    looks = [look(position) for position in range(28)]
+    looks = [method_style(position) for position in range(28)]
     assert len({(each.light, each.dash) for each in looks}) == 28
     assert len({(each.light, each.linestyle, each.marker) for each in looks}) == 28
     assert len({each.marker for each in looks[:7]}) == 7

@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-from potluck.analysis.leak import Findings, Leak, Shown
+from potluck.analysis.leak import LeakFindings, LeakScore, Reconstruction
 from potluck.core.errors import PotluckError
 from potluck.report import write_report
 from potluck.report.leaks import draw_pictures, inversion_figure
-from synthetic_runs import make_run
+from support.synthetic_runs import make_run
 
 
-def findings() -> Findings:
-    one = Leak("is it <seen>?", 0.75, 0.5, "by hand", 4)
-    first = Shown(2, 7, 1, {"its mean picture": torch.zeros(1, 8, 8), "without it": torch.ones(1, 8, 8)})
-    second = Shown(3, 7, 6, {"its mean picture": torch.rand(1, 8, 8)})
-    return Findings([one], [first, second], ["Something was left out."])
+def findings() -> LeakFindings:
+    one = LeakScore("is it <seen>?", 0.75, 0.5, "by hand", 4)
+    first = Reconstruction(
+        2, 7, 1, {"its mean picture": torch.zeros(1, 8, 8), "without it": torch.ones(1, 8, 8)}
+    )
+    second = Reconstruction(3, 7, 6, {"its mean picture": torch.rand(1, 8, 8)})
+    return LeakFindings([one], [first, second], ["Something was left out."])
 
 
 def looked_at(tmp_path: Path) -> Path:
@@ -53,7 +55,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path):
     run = looked_at(tmp_path)
     for text in ("{", "[]", '{"scores": [{}], "skipped": []}'):
         (run / "leaks.json").write_text(text)
-        with pytest.raises(PotluckError, match="cannot be read; make it again with potluck leak"):
+        with pytest.raises(PotluckError, match="cannot be read; write it again with potluck leak"):
             write_report([run], tmp_path / "page.html")
 
 

@@ -10,7 +10,7 @@ import pytest
 from visits import Visit
 
 from potluck.report.html import write_report
-from synthetic_runs import make_run
+from support.synthetic_runs import make_run
 
 pytestmark = pytest.mark.browser
 
@@ -47,7 +47,7 @@ def test_axe_finds_no_fault_in_three_methods(browser: Any, compared: list[Path],
 
 def test_axe_finds_no_fault_in_many_methods(browser: Any, many: Path):
     with Visit(browser, many) as visit:
-        visit.page.locator("#client-view").select_option("story")
+        visit.page.locator("#client-view").select_option("history")
         visit.page.locator("#architecture-view").select_option("difference")
         assert visit.faults() == []
         assert visit.complaints == []

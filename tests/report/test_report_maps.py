@@ -13,18 +13,17 @@ import potluck
 from potluck.analysis.groups import group_runs
 from potluck.cli import app
 from potluck.core.errors import PotluckError
+from potluck.report.feature_figures import sent_per_class
 from potluck.report.figures import KINDS, plot
-from potluck.report.options import Options
-from potluck.report.style import for_print
-from potluck.report.vector_figures import sent_per_class
-from potluck.runs.ended import bring_back
+from potluck.report.style import FigureOptions, print_style
 from potluck.runs.read import read_run
-from synthetic_runs import make_run
+from potluck.runs.restore import restore_run
+from support.synthetic_runs import make_run
 
 
 def drawn(kind: str, runs: list[Path], **options: object):
-    with for_print():
-        return KINDS[kind](group_runs(map(read_run, runs)), Options(**options))
+    with print_style():
+        return KINDS[kind](group_runs(map(read_run, runs)), FigureOptions(**options))
 
 
 def test_the_front_joins_those_that_nobody_beats(tmp_path: Path) -> None:
@@ -37,7 +36,7 @@ def test_the_front_joins_those_that_nobody_beats(tmp_path: Path) -> None:
     front = next(line for line in axes.lines if line.get_drawstyle() == "steps-post")
     final = {run.method: 100 * run.final_accuracy for run in map(read_run, runs)}
     assert list(front.get_ydata()) == pytest.approx([final["cheap"], final["dear"]])
-    assert any("sends nothing" in text.get_text() for text in axes.get_legend().get_texts())
+    assert any("sends nothing" in text.get_text() for text in axes.figure.legends[0].get_texts())
 
 
 @pytest.mark.parametrize(("field", "columns"), [(None, 5), ("clients", 10), ("classes", 10)])
@@ -62,13 +61,13 @@ def test_rounds_are_whole_numbers_on_the_axis(tmp_path: Path) -> None:
     assert all(float(tick).is_integer() for tick in axes.get_xticks())
 
 
-def test_a_legend_of_many_methods_stands_beside_the_curves(tmp_path: Path) -> None:
+def test_legend_of_many_methods_is_above_the_axes(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, method=f"m{number}", rounds=3) for number in range(9)]
     figure = drawn("accuracy", runs)
     figure.draw_without_rendering()
-    axes = figure.axes[0]
-    assert axes.get_legend().get_window_extent().x0 >= axes.get_window_extent().x1 - 1
-    assert figure.get_size_inches()[0] > 4
+    (box,) = figure.legends
+    assert box.get_window_extent().y0 >= figure.axes[0].get_window_extent().y1
+    assert box.get_window_extent().width <= figure.bbox.width
 
 
 def test_what_networks_see_is_drawn_from_a_checkpoint(tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_what_the_server_sends_of_each_class_is_what_clients_will_get(tmp_path: 
     run = potluck.run(
         "fedproto", data={"limit": 200}, clients=2, rounds=1, engine="serial", out=tmp_path / "r"
     )
-    ended = bring_back(run.path)
+    ended = restore_run(run.path)
     rows, labels = sent_per_class(ended)
     own = [ended.client(index).class_means(ended.client(index).model.features) for index in (0, 1)]
     label = int(labels[0])
@@ -150,7 +149,7 @@ def test_stages_are_compared_over_methods(tmp_path: Path) -> None:
         return potluck.run(method, data={"limit": 200}, out=tmp_path / method, **settings).path
 
     axes = drawn("cka-stages", [trained("standalone"), trained("fedavg")]).axes[0]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["standalone", "fedavg"]
+    assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["standalone", "fedavg"]
     names = [tick.get_text() for tick in axes.get_xticklabels()]
     assert names[0] == "stage 1"
     assert names[-1] == "features"
@@ -164,4 +163,4 @@ def test_the_table_command(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, words).exit_code == 0
     assert r"\\label{tab:x}" in repr(file.read_text())
     refused = CliRunner().invoke(app, ["table", str(run), "--caption", "x", "--out", str(tmp_path / "t.md")])
-    assert "are of LaTeX tables" in str(refused.exception)
+    assert "apply to LaTeX tables" in str(refused.exception)

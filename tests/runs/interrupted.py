@@ -21,7 +21,7 @@ from potluck.core.training import Training
 from potluck.methods import method_class
 from potluck.runs import generations
 from potluck.runs.checkpoint import Checkpoint, last_checkpoint
-from tiny import tiny
+from support.tiny import tiny
 
 # Everything that can be forgotten is there: BatchNorm, an optimiser that lives on, clients that sit rounds out.
 KEPT = Training(epochs=2, batch_size=4, lr=0.01, optimizer="adam", keep_optimizer=True)

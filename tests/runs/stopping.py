@@ -8,7 +8,7 @@ from typing import Any
 import interrupted
 import pytest
 
-from tiny import StopAt
+from support.tiny import StopAt
 
 
 def stop(case: str, out: Path, step: int, **more: Any) -> KeyboardInterrupt:

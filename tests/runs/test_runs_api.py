@@ -11,7 +11,7 @@ import potluck
 from potluck.core.errors import PotluckError
 from potluck.data import as_data
 from potluck.runs import folder
-from tiny import Net, points, tiny
+from support.tiny import Net, points, tiny
 
 QUICK = {"rounds": 2, "clients": 3, "partition": "iid", "models": "small-mlp", "data": "digits"}
 LIMITED = {**QUICK, "training": {"epochs": 1}}
@@ -210,18 +210,18 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
 
 
 def test_unequal_features_name_the_client_and_the_remedy():
-    from potluck.federation.own import Member, federate
+    from potluck.federation.members import Member, federate
 
     members = [Member(Net(features=size).double(), points(6, 1)) for size in (3, 3, 4)]
     with pytest.raises(
         PotluckError,
-        match=r"FedGH needs equal feature size: client 2 'Net-2' gives 4, others 3. Pass models.feature_dim=3",
+        match=r"FedGH needs equal feature size: client 2 'Net-2' has 4, others 3. Set models.feature_dim=3",
     ):
         potluck.run("fedgh", federation=federate(members, num_classes=3))
 
 
 def test_a_module_without_features_is_refused_with_the_remedy():
-    from potluck.federation.own import Member, federate
+    from potluck.federation.members import Member, federate
 
     with pytest.raises(PotluckError, match=r"client client-0 is a Linear.*potluck.split"):
         federate([Member(nn.Linear(4, 3), points(6, 1))])

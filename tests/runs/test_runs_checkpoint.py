@@ -13,11 +13,11 @@ from stopping import stop
 
 import potluck
 from potluck.core.errors import PotluckError
-from potluck.loop.letter import from_bytes
 from potluck.runs import checkpointer, generations
 from potluck.runs.checkpoint import Checkpoint, last_checkpoint
-from potluck.runs.fingerprint import fingerprint
-from tiny import StopAt, tiny
+from potluck.runs.digests import fingerprint
+from potluck.wire import from_bytes
+from support.tiny import StopAt, tiny
 
 NeverStopped = Callable[[str], Path]
 
@@ -63,7 +63,7 @@ def test_only_what_changed_is_written(patient: None, tmp_path: Path):
 
 def test_the_last_two_generations_are_kept_and_nothing_else(patient: None, tmp_path: Path):
     stop("fedavg", tmp_path, 5)
-    found = generations.Generations(tmp_path / "checkpoint")
+    found = generations.CheckpointStore(tmp_path / "checkpoint")
     assert found.numbers() == [4, 3]
     needed = {entry["file"] for number in (4, 3) for entry in found.read(number).entries()}
     there = {path.name for path in (tmp_path / "checkpoint").iterdir()}
@@ -72,8 +72,8 @@ def test_the_last_two_generations_are_kept_and_nothing_else(patient: None, tmp_p
 
 def test_every_so_many_rounds_and_always_the_last(patient: None, tmp_path: Path):
     run("fedgh", tmp_path, rounds=5, checkpoint_every=2)
-    assert generations.Generations(tmp_path / "checkpoint").numbers() == [3, 2]
-    assert [generations.Generations(tmp_path / "checkpoint").read(n).round for n in (2, 3)] == [4, 5]
+    assert generations.CheckpointStore(tmp_path / "checkpoint").numbers() == [3, 2]
+    assert [generations.CheckpointStore(tmp_path / "checkpoint").read(n).round for n in (2, 3)] == [4, 5]
 
 
 def test_none_are_written_if_so_told(tmp_path: Path):
@@ -104,7 +104,7 @@ def test_a_slow_disk_costs_checkpoints_and_not_time(monkeypatch: pytest.MonkeyPa
 def test_a_population_larger_than_memory_is_saved_piece_by_piece(
     patient: None, monkeypatch: pytest.MonkeyPatch, never_stopped: NeverStopped, tmp_path: Path
 ):
-    monkeypatch.setattr(checkpointer, "ROOM", 100)
+    monkeypatch.setattr(checkpointer, "MAX_PENDING_BYTES", 100)
     stop("fedgh", tmp_path / "stopped", 3)
     run("fedgh", tmp_path / "stopped")
     assert_same_run(never_stopped("fedgh"), tmp_path / "stopped")
@@ -156,7 +156,7 @@ def test_without_a_checkpoint_it_starts_from_the_beginning(never_stopped: NeverS
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path):
-    assert stop("fedgh", tmp_path, 2).__notes__ == [f"Go on with: potluck resume {tmp_path}"]
+    assert stop("fedgh", tmp_path, 2).__notes__ == [f"Continue with: potluck resume {tmp_path}"]
 
 
 def test_ctrl_c_while_a_client_trains(
@@ -237,7 +237,7 @@ def test_another_setting_is_refused(tmp_path: Path):
 
 
 def test_data_and_models_of_ones_own_resume_too(tmp_path: Path):
-    from tiny import Net, points
+    from support.tiny import Net, points
 
     x, y = points(60, 3)
     torch.manual_seed(0)

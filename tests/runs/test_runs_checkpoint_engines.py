@@ -14,15 +14,15 @@ import potluck
 from potluck.core.errors import PotluckError
 from potluck.core.training import Training
 from potluck.engines.serial import SerialEngine
-from potluck.loop.jobs import Job
 from potluck.loop.loop import Loop
 from potluck.loop.schedule import Evaluation, Schedule
-from potluck.loop.worker import Worker
 from potluck.methods.fedgh import FedGH
 from potluck.runs import engine as run_engine
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.writer import RunWriter
-from tiny import StopAt, tiny
+from potluck.wire.jobs import Job
+from potluck.worker.worker import Worker
+from support.tiny import StopAt, tiny
 
 
 @pytest.mark.parametrize("case", ["fedavg", "fedgh-async"])
@@ -116,9 +116,9 @@ def test_stacked_clients_resume_bit_by_bit(case: str, tmp_path: Path):
 
 def test_a_measured_choice_is_obeyed_and_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     more = {"training": RARE, "sections": {"engine": {"vectorize": "auto"}}}
-    monkeypatch.setattr(run_engine, "is_faster_together", lambda *given: True)
+    monkeypatch.setattr(run_engine, "is_stacking_faster", lambda *given: True)
     stop("fedgh", tmp_path, 2, **more)
-    monkeypatch.setattr(run_engine, "is_faster_together", lambda *given: False)
+    monkeypatch.setattr(run_engine, "is_stacking_faster", lambda *given: False)
     run("fedgh", tmp_path, **more)
 
 

@@ -16,7 +16,7 @@ from stopping import flip, stop, truncate
 
 from potluck.core.errors import PotluckError
 from potluck.runs import folder, generations
-from potluck.runs.folder import locked
+from potluck.runs.folder import lock_folder
 
 NeverStopped = Callable[[str], Path]
 
@@ -45,7 +45,7 @@ def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stopped")
     for step in (2, 3, 4):  # the writing is always waited for when a run stops
         stop("fedgh", path, step)
-    assert generations.Generations(path / "checkpoint").numbers() == [3, 2]
+    assert generations.CheckpointStore(path / "checkpoint").numbers() == [3, 2]
     return path
 
 
@@ -65,7 +65,7 @@ def test_the_previous_checkpoint_is_used_with_one_line_of_warning(
         assert whole(stopped).manifest.round == 2
     (warning,) = caplog.messages
     assert "\n" not in warning
-    assert warning.endswith("going on from the one of round 2.")
+    assert warning.endswith("continuing from the checkpoint of round 2.")
 
 
 def test_from_the_previous_checkpoint_it_goes_on_just_as_well(stopped: Path, never_stopped: NeverStopped):
@@ -79,7 +79,7 @@ def test_no_good_checkpoint_is_a_sentence_with_a_remedy(stopped: Path):
         flip(stopped / f"checkpoint/server-{number}.safetensors", 50)
     with pytest.raises(
         PotluckError,
-        match=r"No checkpoint .* is whole \(server-3.safetensors does not match its checksum\); delete",
+        match=r"All checkpoints .* are damaged \(server-3.safetensors does not match its checksum\); delete",
     ):
         run("fedgh", stopped)
 
@@ -115,9 +115,9 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_harms_nothing(
     checkpoint = tmp_path / "full/checkpoint"
     assert str(caught.value) == (
         f"The checkpoint in {str(checkpoint)!r} could not be written ({os.strerror(code)}); make room or make it "
-        f"writable, then go on with: potluck resume {tmp_path / 'full'}"
+        f"writable, then continue with: potluck resume {tmp_path / 'full'}"
     )
-    assert generations.Generations(checkpoint).numbers() == [2, 1]
+    assert generations.CheckpointStore(checkpoint).numbers() == [2, 1]
     assert not list(checkpoint.glob("*-3.*"))
     run("fedgh", tmp_path / "full")
     assert_same_run(never_stopped("fedgh"), tmp_path / "full")
@@ -156,7 +156,7 @@ def test_a_read_only_folder_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_a_second_process_is_refused(tmp_path: Path):
     with (
-        locked(tmp_path),
+        lock_folder(tmp_path),
         pytest.raises(PotluckError, match=rf"in use by another process \(id {os.getpid()}\)"),
     ):
         run("fedgh", tmp_path, rounds=1)
@@ -165,7 +165,7 @@ def test_a_second_process_is_refused(tmp_path: Path):
 
 def test_the_lock_ends_with_a_killed_process_whatever_it_forked(tmp_path: Path):
     def hold() -> None:
-        with locked(tmp_path):
+        with lock_folder(tmp_path):
             if os.fork() == 0:
                 time.sleep(30)  # as a worker process would outlive its parent for a moment
                 os._exit(0)
@@ -175,9 +175,9 @@ def test_the_lock_ends_with_a_killed_process_whatever_it_forked(tmp_path: Path):
     child = Child(hold)
     while not (tmp_path / "held").exists():
         time.sleep(0.01)
-    with pytest.raises(PotluckError, match="in use"), locked(tmp_path):
+    with pytest.raises(PotluckError, match="in use"), lock_folder(tmp_path):
         pass
     os.kill(child.process.pid or 0, signal.SIGKILL)
     assert child.end()
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         pass

@@ -16,10 +16,10 @@ from potluck.core.errors import PotluckError
 from potluck.core.samples import outputs
 from potluck.experiment import parse_experiment, read_experiment
 from potluck.federation.population import build_federation
-from potluck.loop.score import score_outputs
 from potluck.models import build_model
 from potluck.models.registry import example_shape, model_names
-from tiny import tiny
+from potluck.wire.score import score_outputs
+from support.tiny import tiny
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("fedgh", {}),
@@ -72,7 +72,7 @@ def test_what_cannot_be_exported_is_one_sentence(tmp_path: Path):
     own = potluck.run("fedavg", federation=tiny(2), rounds=1, engine="serial", out=tmp_path / "own")
     with pytest.raises(PotluckError, match="had Python objects"):
         potluck.export_client(own.path, 0, tmp_path / "model")
-    with pytest.raises(PotluckError, match="holds no exported model"):
+    with pytest.raises(PotluckError, match="has no exported model"):
         potluck.load_model(tmp_path / "nowhere")
 
 

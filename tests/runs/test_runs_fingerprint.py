@@ -13,9 +13,9 @@ from potluck.core.errors import PotluckError
 from potluck.data import as_data
 from potluck.experiment import parse_experiment
 from potluck.federation.population import build_federation
-from potluck.runs import fingerprint as module
-from potluck.runs.fingerprint import fingerprint
-from tiny import StopAt
+from potluck.runs import digests as module
+from potluck.runs.digests import fingerprint
+from support.tiny import StopAt
 
 Y = torch.arange(200) % 10
 
@@ -64,7 +64,7 @@ def test_one_changed_row_is_another_population(row: int):
 
 
 def test_large_data_are_looked_at_in_rows_spread_over_all(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "BUDGET", 0)
+    monkeypatch.setattr(module, "SAMPLED_BYTES", 0)
     before, other = of(images()), images()
     assert of(images()) == before
     other[::3] += 1
@@ -76,7 +76,7 @@ def test_large_data_are_looked_at_in_rows_spread_over_all(monkeypatch: pytest.Mo
 
 def test_shared_rows_are_read_once(monkeypatch: pytest.MonkeyPatch):
     read = []
-    monkeypatch.setattr(module._Arrays, "_digest", lambda self, array: read.append(len(array)) or "")
+    monkeypatch.setattr(module._Arrays, "_compute", lambda self, array: read.append(len(array)) or "")
     of(images(), clients=20)
     assert read == [200]
 

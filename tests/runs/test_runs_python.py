@@ -11,7 +11,7 @@ import torch
 import potluck
 from potluck.core.errors import PotluckError
 from potluck.federation.devices import Device
-from tiny import Recorder, tiny
+from support.tiny import Recorder, tiny
 
 
 def run(tmp_path: Path, name: str, **more: Any) -> tuple[potluck.Run, Recorder]:

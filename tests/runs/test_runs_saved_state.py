@@ -15,9 +15,9 @@ import potluck
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method, Update
-from potluck.core.payload import Nothing
+from potluck.core.payload import EmptyPayload
 from potluck.core.task import ClientInfo, Context
-from tiny import StopAt, tiny
+from support.tiny import StopAt, tiny
 
 
 @dataclass
@@ -25,19 +25,19 @@ class Record:
     mean: torch.Tensor
 
 
-class Plain(Method[Any, Nothing, Nothing]):
+class Plain(Method[Any, EmptyPayload, EmptyPayload]):
     """Sends nothing; what it keeps is up to its children."""
 
     def init_server(self, ctx: Context) -> Any:
         return {}
 
-    def broadcast(self, state: Any, client: ClientInfo, ctx: Context) -> Nothing:
-        return Nothing()
+    def broadcast(self, state: Any, client: ClientInfo, ctx: Context) -> EmptyPayload:
+        return EmptyPayload()
 
-    def client(self, me: Client, message: Nothing) -> Nothing:
-        return Nothing()
+    def client(self, me: Client, message: EmptyPayload) -> EmptyPayload:
+        return EmptyPayload()
 
-    def server(self, state: Any, updates: Sequence[Update[Nothing]], ctx: Context) -> Any:
+    def server(self, state: Any, updates: Sequence[Update[EmptyPayload]], ctx: Context) -> Any:
         return state
 
 
@@ -54,9 +54,9 @@ class Keeps(Plain):
 
     thing: str = ""
 
-    def client(self, me: Client, message: Nothing) -> Nothing:
+    def client(self, me: Client, message: EmptyPayload) -> EmptyPayload:
         me.private.update(THINGS[self.thing]())
-        return Nothing()
+        return EmptyPayload()
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Grows(Plain):
     def init_server(self, ctx: Context) -> dict[int, Record]:
         return {info.index: Record(torch.zeros(1)) for info in ctx.task.clients if self.ready}
 
-    def server(self, state: Any, updates: Sequence[Update[Nothing]], ctx: Context) -> Any:
+    def server(self, state: Any, updates: Sequence[Update[EmptyPayload]], ctx: Context) -> Any:
         return {update.client.index: Record(torch.full((1,), float(ctx.round))) for update in updates}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 STARTER = """
 import os, sys, time
 from pathlib import Path
-from potluck.runs.several import run_processes
+from potluck.runs.process_pool import run_processes
 import runs_several_work as work
 
 if __name__ == "__main__":

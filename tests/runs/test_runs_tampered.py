@@ -14,8 +14,8 @@ from stopping import stop
 
 import potluck
 from potluck.core.errors import PotluckError
-from potluck.runs.digests import Growing, of_file
-from tiny import tiny
+from potluck.runs.digests import GrowingDigest, file_digest
+from support.tiny import tiny
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_a_change_before_the_first_checkpoint_is_noticed_too(tmp_path: Path):
 def test_an_interrupted_run_does_not_go_on_with_other_metrics(name: str, stopped: Path):
     another_digit(stopped / name)  # in the first line, which both checkpoints know
     with pytest.raises(
-        PotluckError, match=rf"No checkpoint .* is whole \({name} was changed after it was saved\)"
+        PotluckError, match=rf"All checkpoints .* are damaged \({name} was changed after it was saved\)"
     ):
         run("fedgh", stopped)
 
@@ -139,9 +139,9 @@ def test_a_change_that_only_the_newest_checkpoint_knows_costs_one_round(stopped:
 def test_a_growing_file_is_read_once_and_has_the_digest_of_all(tmp_path: Path):
     path = tmp_path / "file"
     path.write_bytes(b"one")
-    growing = Growing(path)
-    assert growing.now() == (3, of_file(path))
+    growing = GrowingDigest(path)
+    assert growing.now() == (3, file_digest(path))
     with open(path, "ab") as file:
         file.write(b"two" * 10**6)
-    assert growing.now() == (3 + 3 * 10**6, of_file(path))
-    assert of_file(path, 3) != of_file(path)
+    assert growing.now() == (3 + 3 * 10**6, file_digest(path))
+    assert file_digest(path, 3) != file_digest(path)

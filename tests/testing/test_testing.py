@@ -73,7 +73,7 @@ class LiveAnswer(Shared):
 class RawData(Shared):
     def client(self, me: Client, message: Head) -> Head:
         super().client(me, message)
-        return Head({"weight": me.train.x.clone()})
+        return Head({"weight": me.train.x.to(me.task.dtype, copy=True)})
 
     def server(self, state: Tensors, updates: Sequence[Update[Head]], ctx: Context) -> Tensors:
         return state

@@ -7,7 +7,7 @@ import pytest
 from tracked_runs import Tracked
 
 import potluck
-from tiny import StopAt, tiny
+from support.tiny import StopAt, tiny
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tracked_runs import Tracked
 
 from potluck.cli import main
 from potluck.core.errors import PotluckError
-from potluck.trackers.csv_file import CsvTracker
+from potluck.trackers.builtin import CsvTracker
 
 
 def rows_of(path: Path) -> list[tuple[int, str, float]]:
@@ -46,12 +46,12 @@ def test_a_tracker_that_fails_costs_no_training(
     def gone(self: CsvTracker, values: dict[str, float], step: int) -> None:
         raise ConnectionError("server went away\nand much more")
 
-    monkeypatch.setattr(CsvTracker, "show", gone)
+    monkeypatch.setattr(CsvTracker, "log_metrics", gone)
     with caplog.at_level(logging.WARNING, "potluck"):
         run = tracked("csv")
     assert len(run.rounds) == 2
     (warning,) = [record.getMessage() for record in caplog.records]  # once, not at every step
-    assert "--track csv failed and is left out from here on (server went away);" in warning
+    assert "--track csv failed and is disabled (server went away);" in warning
 
 
 def test_a_tracker_that_cannot_start_is_one_sentence(tracked: Tracked, monkeypatch: pytest.MonkeyPatch):

@@ -13,10 +13,8 @@ from potluck.core.errors import PotluckError
 from potluck.experiment import parse_experiment, read_experiment
 from potluck.loop.callbacks import Step
 from potluck.methods import METHODS
-from potluck.tuning.prepare import prepared
-from potluck.tuning.space import grid_space, parse_space, usual_space
-from potluck.tuning.study import Study, Tried
-from potluck.tuning.trial import GivenUp, Watch
+from potluck.tuning.space import default_space, grid_space, parse_space, prepare_values
+from potluck.tuning.study import Study, TrialPruned, TrialResult, ValidationCurve
 
 pytest.importorskip("optuna")
 
@@ -32,11 +30,11 @@ SPACE = {"training.lr": {"low": 0.01, "high": 0.3, "log": True}}
 
 
 def study(folder: Path, trials: int) -> Study:
-    values, _ = prepared(SMALL)
+    values, _ = prepare_values(SMALL)
     return Study(values, parse_space(SPACE, "of a test"), folder, trials)
 
 
-def facts(tried: list[Tried]) -> list[tuple[int, dict[str, Any], float]]:
+def facts(tried: list[TrialResult]) -> list[tuple[int, dict[str, Any], float]]:
     return [(one.number, one.settings, one.score) for one in tried]
 
 
@@ -61,7 +59,7 @@ def test_an_interrupted_trial_is_done_again_with_the_same_settings(tmp_path: Pat
 
 def test_another_question_is_not_added_to_a_study(tmp_path: Path):
     study(tmp_path, 1)
-    values, _ = prepared({**SMALL, "training": {"epochs": 2}})
+    values, _ = prepare_values({**SMALL, "training": {"epochs": 2}})
     with pytest.raises(PotluckError, match="holds a study of another experiment"):
         Study(values, parse_space(SPACE, "of a test"), tmp_path, 1)
 
@@ -76,14 +74,14 @@ def step(number: int, validation: float | None) -> Step:
 
 
 def test_a_trial_is_given_up_when_its_best_is_below_the_floor():
-    watch = Watch({2: 0.5, 3: 0.6})
+    watch = ValidationCurve({2: 0.5, 3: 0.6})
     watch.on_step(step(1, 0.1))  # no floor yet
     watch.on_step(step(2, 0.7))
     watch.on_step(step(3, 0.2))  # the best so far counts
     watch.on_step(step(3, None))
-    other = Watch({2: 0.5})
+    other = ValidationCurve({2: 0.5})
     other.on_step(step(1, 0.49))
-    with pytest.raises(GivenUp):
+    with pytest.raises(TrialPruned):
         other.on_step(step(2, 0.4))
 
 
@@ -127,7 +125,7 @@ def test_the_command_ends_with_the_best_experiment_a_table_and_a_figure(potluck:
         (["fedprox", "--grid", "method.mu"], "write --grid section.key=value,value"),
         (["fedprox", "--space", "nowhere.toml"], "cannot be read"),
         (["fedprox", "--set", "data.split=75:25"], "needs validation samples"),
-        (["fedprox", "--set", "evaluate.select=test"], "evaluate.select = 'test' cannot be tuned with"),
+        (["fedprox", "--set", "evaluate.select=test"], "evaluate.select = 'test' is not supported by tune"),
     ],
 )
 def test_mistakes_are_one_sentence_before_anything_is_trained(
@@ -160,6 +158,6 @@ def test_spaces_are_lists_or_ranges():
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_comes_with_a_space_it_accepts(method: str):
-    space = usual_space(method)
+    space = default_space(method)
     assert "training.lr" in space.choices
     space.check({"method": {"name": method}})

@@ -1,4 +1,4 @@
-"""Paired tests between two methods, that say so when the data cannot carry an answer."""
+"""Paired tests between two methods, which state when the data do not allow a test."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 from potluck.core.errors import PotluckError
 from potluck.runs.run import Run
 
-# With five pairs even a unanimous two-sided signed-rank test gives p = 2/2**5 > 0.05.
+# With five pairs of the same sign the two-sided signed-rank test gives p = 2/2**5 > 0.05.
 MIN_PAIRS = 6
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """The outcome of a two-sided paired test of `a` against `b`.
+    """Result of a two-sided paired test of `a` against `b`.
 
-    `p` is None where no honest number exists, and `note` then says why. `difference` is the mean of a − b.
+    `p` is None where no test is possible, and `note` then says why. `difference` is the mean of a − b.
     """
 
     test: str
@@ -30,30 +30,30 @@ class PairedTest:
 
 
 def wilcoxon(a: ArrayLike, b: ArrayLike) -> PairedTest:
-    """Wilcoxon's signed-rank test over pairs, exact where that is feasible.
+    """Apply Wilcoxon's signed-rank test over pairs, exact where that is feasible.
 
-    Pairs without a difference carry no sign and are left out, as Wilcoxon did; six others must remain.
+    Pairs without a difference have no sign and are left out, as Wilcoxon did; six others must remain.
     """
     name = "Wilcoxon signed-rank over clients"
     differences = _differences(a, b)
     mean = float(differences.mean()) if len(differences) else 0.0
-    telling = differences[differences != 0]
-    if len(differences) and not len(telling):
+    nonzero = differences[differences != 0]
+    if len(differences) and not len(nonzero):
         return PairedTest(name, 1.0, len(differences), mean, "no pair differs")
-    if len(telling) < MIN_PAIRS:
-        note = f"only {len(telling)} of {len(differences)} pairs differ, {MIN_PAIRS} are needed"
+    if len(nonzero) < MIN_PAIRS:
+        note = f"only {len(nonzero)} of {len(differences)} pairs differ, {MIN_PAIRS} are needed"
         return PairedTest(name, None, len(differences), mean, note)
     from scipy import stats
 
-    p = float(stats.wilcoxon(telling, zero_method="wilcox", alternative="two-sided", method="auto").pvalue)
-    ties = len(differences) - len(telling)
+    p = float(stats.wilcoxon(nonzero, zero_method="wilcox", alternative="two-sided", method="auto").pvalue)
+    ties = len(differences) - len(nonzero)
     return PairedTest(
         name, p, len(differences), mean, f"{ties} pairs without a difference left out" if ties else ""
     )
 
 
 def paired_t(a: ArrayLike, b: ArrayLike) -> PairedTest:
-    """Student's paired t-test, for the means of several seeds; two pairs are needed, and say little."""
+    """Apply Student's paired t-test to the means of several seeds; at least two pairs are needed."""
     name = "paired t over seeds"
     differences = _differences(a, b)
     count = len(differences)
@@ -71,7 +71,7 @@ def paired_t(a: ArrayLike, b: ArrayLike) -> PairedTest:
 
 
 def same_clients(a: Run, b: Run) -> bool:
-    """Whether the clients of two runs can be paired: as many, holding the same samples where known."""
+    """Return whether the clients of two runs can be paired: equal numbers, with the same samples where recorded."""
     if a.class_counts is not None and b.class_counts is not None:
         return bool(np.array_equal(a.class_counts, b.class_counts))
     return a.client_accuracy.keys() == b.client_accuracy.keys()
@@ -96,21 +96,21 @@ def paired_over_seeds(a: Sequence[Run], b: Sequence[Run]) -> PairedTest:
 
 
 def paired_test(a: Sequence[Run], b: Sequence[Run]) -> PairedTest:
-    """The test the runs allow: over seeds when two or more are common, else over that one's clients."""
+    """Test over seeds when two or more are common, else over the clients of the common seed."""
     partner = {run.seed: run for run in b}
     pairs = [(run, partner[run.seed]) for run in a if run.seed in partner]
     if not pairs:
         return PairedTest("none", None, 0, 0.0, "no common seed")
     if len(pairs) >= 2:
         return paired_over_seeds(a, b)
-    one, other = pairs[0]
-    if not same_clients(one, other):
+    first, second = pairs[0]
+    if not same_clients(first, second):
         return PairedTest("none", None, 0, 0.0, "the runs have different clients")
-    return paired_over_clients(one, other)
+    return paired_over_clients(first, second)
 
 
 def holm(values: dict[str, float]) -> dict[str, float]:
-    """Holm's correction: the smallest of n values counts n times, the next n - 1 times, never less than one before."""
+    """Apply Holm's correction: the smallest of n values times n, the next times n - 1, never below an earlier value."""
     corrected: dict[str, float] = {}
     highest = 0.0
     for place, (name, p) in enumerate(sorted(values.items(), key=lambda item: item[1])):
@@ -120,10 +120,10 @@ def holm(values: dict[str, float]) -> dict[str, float]:
 
 
 def _differences(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
-    """Differences without the rounding noise that would turn ties (0.3 − 0.2 and 0.2 − 0.1) into ranks."""
+    """Subtract, rounded so that ties (0.3 − 0.2 and 0.2 − 0.1) stay ties."""
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.shape != second.shape:
         raise PotluckError(
-            f"A paired test needs as many values on both sides, not {first.size} and {second.size}."
+            f"A paired test needs equal numbers of values, not {first.size} and {second.size}."
         )
     return np.round(first - second, 9)

@@ -1,7 +1,4 @@
-"""A comparison as a table: for the terminal, CSV and Markdown.
-
-CSV has plain numbers (fractions, bytes, seconds) for other programs; the others are rounded for people.
-"""
+"""Write comparison tables for the terminal, CSV, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -11,8 +8,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from potluck.analysis.columns import Column, all_columns, best_rows
-from potluck.analysis.comparison import Comparison, Row
+from potluck.analysis.columns import COLUMNS, Column, best_rows, selected_columns
+from potluck.analysis.comparison import Comparison, ComparisonRow
+from potluck.analysis.significance import holm, paired_test
 from potluck.core.files import csv_cell
 
 if TYPE_CHECKING:
@@ -20,14 +18,94 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the comparison as one table, with the columns that the terminal has room for.
+SIGNIFICANCE_LEVEL = 0.05
+MARKS = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
 
-    Columns that were asked for are all printed, in several tables below each other where they must be.
+
+def to_latex(comparison: Comparison, caption: str = "", label: str = "") -> str:
+    """Write the comparison as a LaTeX tabular (needs the booktabs package); with a caption or a label, as a table.
+
+    Bold is the best of a column; for accuracy also every row that a paired test, corrected by Holm, does not show to
+    be below the best. Underlined is the best of the others.
+    """
+    columns = selected_columns(comparison)
+    head = " & ".join(["method", *(latex_escape(column.title) for column in columns)])
+    marks = [_marks(comparison, column) for column in columns]
+    lines = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule", head + r" \\", r"\midrule"]
+    for position, row in enumerate(comparison.rows):
+        cells = [
+            MARKS[mark.get(position, "")] % latex_escape(column.cell(row))
+            for column, mark in zip(columns, marks, strict=True)
+        ]
+        lines.append(" & ".join([latex_escape(row.display_label), *cells]) + r" \\")
+    tabular = "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    if not caption and not label:
+        return tabular
+    captions = [rf"\caption{{{latex_escape(caption)}}}"] if caption else []
+    labels = [rf"\label{{{label}}}"] if label else []
+    return (
+        "\n".join([r"\begin{table}", r"\centering", *captions, *labels, tabular.rstrip(), r"\end{table}"])
+        + "\n"
+    )
+
+
+def _marks(comparison: Comparison, column: Column) -> dict[int, str]:
+    """Return the best and second best rows of a column; none where all are equal or the column has no best value."""
+    if column.value is None or not column.best:
+        return {}
+    sign = 1 if column.best == "max" else -1
+    values = {
+        position: sign * column.value(row)
+        for position, row in enumerate(comparison.rows)
+        if not row.incomparable and math.isfinite(column.value(row))
+    }
+    if len(values) < 2 or math.isclose(min(values.values()), max(values.values()), rel_tol=1e-9):
+        return {}
+    first = _equal_to_best(values)
+    if column is COLUMNS["accuracy"]:
+        first |= _not_below_best(comparison, values)
+    others = {position: value for position, value in values.items() if position not in first}
+    second = _equal_to_best(others)
+    return {**dict.fromkeys(first, "best"), **dict.fromkeys(second, "second")}
+
+
+def _equal_to_best(values: dict[int, float]) -> set[int]:
+    best = max(values.values(), default=math.nan)
+    return {position for position, value in values.items() if math.isclose(value, best, rel_tol=1e-9)}
+
+
+def _not_below_best(comparison: Comparison, values: dict[int, float]) -> set[int]:
+    """Return the rows that no test shows to be below the best; none where no test was possible."""
+    best = max(values, key=lambda position: values[position])
+    groups = comparison.groups
+    tests = {
+        position: paired_test(groups[position].counted_runs, groups[best].counted_runs).p
+        for position in values
+        if position != best
+    }
+    corrected = holm({str(position): p for position, p in tests.items() if p is not None})
+    behind = {int(position) for position, p in corrected.items() if p < SIGNIFICANCE_LEVEL}
+    return set(tests) - behind if corrected else set()
+
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {character: "\\" + character for character in "&%$#_{}"}
+_LATEX |= {"±": r"$\pm$", "×": r"$\times$", "–": "--", "<": "$<$", ">": "$>$", "†": r"$\dagger$"}
+
+
+def latex_escape(value: str) -> str:
+    """Escape text for LaTeX."""
+    return "".join(_LATEX.get(character, character) for character in value)
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print the comparison as one table, with the columns that fit the terminal.
+
+    Selected columns are all printed, in several tables where necessary.
     """
     from rich.text import Text
 
-    columns = all_columns(comparison)
+    columns = selected_columns(comparison)
     left_out: list[Column] = []
     if not comparison.columns:
         columns, left_out = _fitting(comparison, columns, console)
@@ -44,13 +122,13 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 def _fitting(
     comparison: Comparison, columns: list[Column], console: Console
 ) -> tuple[list[Column], list[Column]]:
-    """The columns that fit beside each other, and those that had to go: the least telling ones first."""
-    kept, gone = list(columns), list[Column]()
+    """Return the columns that fit and those left out, by rank."""
+    kept, dropped = list(columns), list[Column]()
     while len(kept) > 1 and not _fits(comparison, kept, console):
         least = max(reversed(kept), key=lambda column: column.rank)
         kept.remove(least)
-        gone.append(least)
-    return kept, [column for column in columns if column in gone]
+        dropped.append(least)
+    return kept, [column for column in columns if column in dropped]
 
 
 def _blocks(comparison: Comparison, columns: list[Column], console: Console) -> list[list[Column]]:
@@ -70,12 +148,12 @@ def _fits(comparison: Comparison, columns: Sequence[Column], console: Console) -
 def rich_table(
     comparison: Comparison, columns: Sequence[Column] | None = None, title: str | None = None
 ) -> Table:
-    """The comparison for the terminal; the best value of each column is bold."""
+    """Make the comparison for the terminal; the best value of each column is bold."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    columns = all_columns(comparison) if columns is None else columns
+    columns = selected_columns(comparison) if columns is None else columns
     table = Table(title=title, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     table.add_column("method", overflow="fold")
     for column in columns:
@@ -86,14 +164,14 @@ def rich_table(
             Text(column.cell(row), style="bold" if position in best else "")
             for column, best in zip(columns, bests, strict=True)
         ]
-        if row.apart and not comparison.rows[position - 1].apart:
+        if row.incomparable and not comparison.rows[position - 1].incomparable:
             table.add_section()
-        table.add_row(Text(row.shown), *cells)
+        table.add_row(Text(row.display_label), *cells)
     return table
 
 
 def to_csv(comparison: Comparison) -> str:
-    """All numbers of the comparison, unrounded, one line per method; an unknown number is an empty cell."""
+    """Write all numbers of the comparison, unrounded, one line per method; a missing number is an empty cell."""
     lines = [_csv_cells(row) for row in comparison.rows]
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=list(lines[0]), lineterminator="\n")
@@ -103,8 +181,8 @@ def to_csv(comparison: Comparison) -> str:
 
 
 def to_markdown(comparison: Comparison) -> str:
-    """The comparison as a Markdown table, with its notes below."""
-    columns = all_columns(comparison)
+    """Write the comparison as a Markdown table, with its notes below."""
+    columns = selected_columns(comparison)
     lines = [
         "| method | " + " | ".join(column.title for column in columns) + " |",
         "|---|" + "---:|" * len(columns),
@@ -115,7 +193,7 @@ def to_markdown(comparison: Comparison) -> str:
             f"**{column.cell(row)}**" if position in best else column.cell(row)
             for column, best in zip(columns, bests, strict=True)
         ]
-        lines.append("| " + " | ".join([_markdown_escape(row.shown), *cells]) + " |")
+        lines.append("| " + " | ".join([_markdown_escape(row.display_label), *cells]) + " |")
     return "\n".join([*lines, "", *legend(comparison), *comparison.notes]) + "\n"
 
 
@@ -127,7 +205,7 @@ _BEST = {
 
 
 def legend(comparison: Comparison) -> list[str]:
-    """Sentences that say what the columns mean for these rows."""
+    """Return sentences that explain the columns for these rows."""
     over = " and ".join(dict.fromkeys(row.spread_over for row in comparison.rows))
     sentences = [
         f"Accuracies in %; ± is the standard deviation over {over}; floats are per client and round."
@@ -146,15 +224,15 @@ def legend(comparison: Comparison) -> list[str]:
         )
     untested: dict[str, list[str]] = {}
     for row in comparison.rows:
-        if row.test and row.test.p is None and not row.apart:
+        if row.test and row.test.p is None and not row.incomparable:
             untested.setdefault(row.test.note, []).append(row.label)
     for note, labels in untested.items():
-        everybody = len(labels) == sum(not row.apart for row in comparison.rows) - 1
-        sentences.append(f"No test{'' if everybody else ' for ' + ', '.join(labels)}: {note}.")
+        all_rows = len(labels) == sum(not row.incomparable for row in comparison.rows) - 1
+        sentences.append(f"No test{'' if all_rows else ' for ' + ', '.join(labels)}: {note}.")
     return sentences
 
 
-def _csv_cells(row: Row) -> dict[str, object]:
+def _csv_cells(row: ComparisonRow) -> dict[str, object]:
     cost, test = row.to_target, row.test
     numbers: dict[str, float | None] = {
         "accuracy": row.accuracy,
@@ -187,7 +265,7 @@ def _csv_cells(row: Row) -> dict[str, object]:
         key: "" if value is None or not math.isfinite(value) else value for key, value in numbers.items()
     }
     about = {"method": row.label, "seeds": " ".join(map(str, row.seeds)), "std_over": row.spread_over}
-    about |= {"selected_by": row.selected_by, "set_apart": row.apart}
+    about |= {"selected_by": row.selected_by, "set_apart": row.incomparable}
     return {**about, **shown, "test": test.test if test else "", "test_note": test.note if test else ""}
 
 

@@ -1,23 +1,22 @@
-"""`potluck benchmark`: a suite of tasks, every method tuned alike, results as data, the page from the data."""
+"""`potluck benchmark`: a suite of tasks, every method tuned alike, with results as data."""
 
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from potluck.cli import options
+from potluck.cli.run import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from potluck.benchmark.runner import Runner
-    from potluck.benchmark.store import Results
-    from potluck.benchmark.suite import Suite
+    from potluck.suites.runner import Runner
+    from potluck.suites.store import Results
+    from potluck.suites.suite import Suite
 
 
 def benchmark(
@@ -26,80 +25,90 @@ def benchmark(
     ] = "cpu",
     tasks: Annotated[str | None, typer.Option("--tasks", help="comma list; else all")] = None,
     methods: Annotated[str | None, typer.Option("--methods", help="comma list; else all")] = None,
-    seeds: Annotated[str | None, typer.Option("--seeds", help="comma list; else the suite's")] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="such as 0,1,2 or 0-2; default: the suite's")
+    ] = None,
     results: Annotated[Path, typer.Option("--results", help="where results are kept")] = Path("results"),
     jobs: Annotated[int, typer.Option("--jobs", help="runs at once; 0: one per core", min=0)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="add what is missing")] = False,
-    page: Annotated[bool, typer.Option("--page", help="only write the page from the stored results")] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="the page; else its place in docs/")] = None,
-    stale: Annotated[
-        bool, typer.Option("--stale", help="only name rows older than their method's code")
-    ] = False,
     confirm: Annotated[
         bool,
-        typer.Option("--confirm", help="run a sample of such rows again; drop those that come out otherwise"),
-    ] = False,
-    merge: Annotated[
-        Path | None,
         typer.Option(
-            "--merge", help="only take the rows of another folder of results, from another machine say"
+            "--confirm", help="run a sample of stored rows again and record which give the same numbers"
         ),
+    ] = False,
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", help="rows to confirm; else the quickest of every method and task", min=1),
+    ] = None,
+    merge: Annotated[
+        Path | None, typer.Option("--merge", help="only take the rows of another folder of results")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no line per run")] = False,
 ) -> None:
     """Run tasks × methods × seeds, each method tuned with the same small budget; keep a row per run."""
-    from potluck.benchmark.store import Results
-    from potluck.benchmark.suite import find_suite
+    from potluck.core.errors import PotluckError
+    from potluck.suites.store import Results
+    from potluck.suites.suite import find_suite
 
+    if sample is not None and not confirm:
+        raise PotluckError(f"--sample {sample} has no effect without --confirm; add --confirm.")
     chosen = find_suite(suite)
     stored = Results.read(results, chosen.name)
-    say = options.silent if quiet else typer.echo
-    if stale or confirm:
-        return _look_back(chosen, stored, jobs or os.cpu_count() or 1, say if confirm else None)
     if merge is not None:
         return _merge(stored, merge)
-    if page:
-        return _write_page(chosen, stored, out)
-    return _go(_runner(chosen, stored, tasks, methods, seeds, resume), jobs, say)
-
-
-def _runner(
-    suite: Suite, stored: Results, tasks: str | None, methods: str | None, seeds: str | None, resume: bool
-) -> Runner:
-    """The part of a suite that was asked for."""
-    from potluck.benchmark.runner import Runner
-    from potluck.core.errors import PotluckError
-
+    show = options.silent if quiet else typer.echo
+    runner = _runner(chosen, stored, tasks, methods, seeds)
+    if confirm:
+        return _confirm(runner, sample, jobs or os.cpu_count() or 1, show)
     if stored.rows and not resume:
         raise PotluckError(
             f"{str(stored.table)!r} has {len(stored.rows)} results already; pass --resume to add what is missing, or "
             "another folder with --results."
         )
+    return _run(runner, jobs, show)
+
+
+def _runner(
+    suite: Suite, stored: Results, tasks: str | None, methods: str | None, seeds: str | None
+) -> Runner:
+    """Build the runner of the chosen part of a suite."""
+    from potluck.experiment.sections import split_list
+    from potluck.suites.runner import Runner
+
     return Runner(
         suite,
         stored,
-        [suite.task(name) for name in _words(tasks)] or suite.tasks,
-        _known_methods(methods, [method for task in suite.tasks for method in task.methods]),
-        [int(word) for word in _words(seeds)] or suite.seeds,
-        shlex.join(["potluck", *sys.argv[1:]]),
+        [suite.task(name) for name in split_list(tasks)] or suite.tasks,
+        _checked_methods(methods, [method for task in suite.tasks for method in task.methods]),
+        options.parse_seeds(seeds) if seeds else suite.seeds,
+        command_line(),
     )
 
 
-def _look_back(suite: Suite, stored: Results, jobs: int, say: Callable[[str], None] | None) -> None:
-    """Name rows older than their code, or run a sample of them again."""
-    from potluck.benchmark.confirm import confirm, label, stale_rows
+def _confirm(runner: Runner, sample: int | None, jobs: int, show: Callable[[str], None]) -> None:
+    """Run a sample of the stored rows again and print how many gave the same numbers."""
+    from potluck.suites.confirm import check_rows, choose_sample, confirm
+    from potluck.suites.provenance import provenance_text
 
-    if say is not None:
-        confirm(suite, stored, jobs, say)
-    else:
-        for row in stale_rows(stored):
-            typer.echo(label(row))
+    stored, tasks = runner.results, {task.name for task in runner.tasks}
+    rows = [
+        row
+        for row in stored.rows
+        if row.task in tasks and row.method in runner.methods and row.seed in runner.seeds
+    ]
+    check_rows(stored, rows)
+    same, different = confirm(runner.suite, stored, choose_sample(stored, rows, sample), jobs, show)
+    typer.echo(f"{same + different} rows run again: {same} gave the same numbers, {different} others")
+    typer.echo(provenance_text(stored.rows, stored.confirmations))
+    if different:
+        raise typer.Exit(1)
 
 
 def _merge(stored: Results, folder: Path) -> None:
     """Take another folder's rows."""
-    from potluck.benchmark.store import Results
     from potluck.core.errors import PotluckError
+    from potluck.suites.store import Results
 
     other = Results.read(folder, stored.name)
     if not other.rows and not other.trials:
@@ -108,20 +117,14 @@ def _merge(stored: Results, folder: Path) -> None:
     typer.echo(f"{taken} rows taken from {other.table}; {len(stored.rows)} rows in {stored.table}")
 
 
-def _write_page(suite: Suite, stored: Results, out: Path | None) -> None:
-    from potluck.benchmark.pages import usual_place, write_page
-
-    place = out or usual_place(suite)
-    write_page(suite, stored, place)
-    typer.echo(f"Page: {place}")
-
-
-def _go(runner: Runner, jobs: int, say: Callable[[str], None]) -> None:
-    from potluck.cli.progress import counted
+def _run(runner: Runner, jobs: int, show: Callable[[str], None]) -> None:
+    """Do the runs that are missing, then print a table of what is stored."""
+    from potluck.cli.progress import count_lines
 
     trials, runs = runner.count()
     typer.echo(f"To do: {trials} tuning trials and {runs} runs; results go to {runner.results.table}")
-    failures = runner.run(jobs or os.cpu_count() or 1, counted(trials + runs, say))
+    failures = runner.run(jobs or os.cpu_count() or 1, count_lines(trials + runs, show))
+    _print_summary(runner)
     for sentence in failures:
         typer.echo(f"Failed: {sentence}", err=True)
     typer.echo(f"{len(runner.results.rows)} rows in {runner.results.table}")
@@ -129,14 +132,33 @@ def _go(runner: Runner, jobs: int, say: Callable[[str], None]) -> None:
         raise typer.Exit(1)
 
 
-def _words(text: str | None) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()] if text else []
+def _print_summary(runner: Runner) -> None:
+    """Print mean accuracy and difference to standalone of every method and task that was asked for."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from potluck.suites.statistics import REFERENCE, summarise_task
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("task", "method"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("seeds", "accuracy, %", f"- {REFERENCE}, points"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for task in runner.tasks:
+        for line in summarise_task(runner.results, task.name):
+            if line.method in {REFERENCE, *runner.methods}:
+                gain = "" if line.gain is None else f"{100 * line.gain:+.1f}"
+                table.add_row(task.name, line.method, str(len(line.rows)), f"{100 * line.accuracy:.1f}", gain)
+    if table.row_count:
+        Console().print(table)
 
 
-def _known_methods(text: str | None, known: list[str]) -> list[str]:
+def _checked_methods(text: str | None, known: list[str]) -> list[str]:
     from potluck.core.errors import unknown
+    from potluck.experiment.sections import split_list
 
-    for word in _words(text):
+    for word in split_list(text):
         if word not in known:
             raise unknown("method of the suite", word, known)
-    return _words(text) or known
+    return split_list(text) or known

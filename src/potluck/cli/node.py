@@ -1,4 +1,4 @@
-"""`potluck node`: bring this machine, its data and its model to a federation."""
+"""`potluck node`: take part in a federation with this machine's data and model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Bring this machine, its data and its model to a federation.", no_args_is_help=True)
+app = typer.Typer(help="Take part in a federation with this machine's data and model.", no_args_is_help=True)
 
 NodePath = Annotated[Path, typer.Argument(metavar="NODE.toml", help="the node's file")]
 
@@ -19,13 +19,13 @@ def init(
     model: Annotated[str, typer.Option("--model", help="a zoo name, or module:factory")] = "small-cnn",
     data: Annotated[str, typer.Option("--data", help="a data source, or module:function")] = "npz:rows.npz",
 ) -> None:
-    """Write a commented node.toml, and the node's key pair beside it."""
+    """Write a commented node.toml and the node's key pair."""
     from potluck.core.errors import PotluckError
     from potluck.flower.deploy.keys import make_node_key
-    from potluck.flower.node.file import TEMPLATE, read_node
+    from potluck.flower.node.config import TEMPLATE, read_node
 
     if path.exists():
-        raise PotluckError(f"{str(path)!r} exists already; edit it, or choose another name.")
+        raise PotluckError(f"{str(path)!r} exists; edit it, or choose another name.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(TEMPLATE.format(name=name, model=model, source=data), encoding="utf-8")
@@ -36,7 +36,7 @@ def init(
     read_node(path)
     typer.echo(f"Wrote {path}. Edit it, then: potluck node check {path}")
     public = make_node_key(path.with_suffix(".key"), name)
-    typer.echo(f"Give {public} to whoever runs the server; {path.with_suffix('.key')} stays here.")
+    typer.echo(f"Give {public} to the operator of the server; keep {path.with_suffix('.key')} here.")
 
 
 @app.command("check")
@@ -47,10 +47,10 @@ def check(
     ] = "fedgh",
 ) -> None:
     """Load the data, build the model, check the method's needs and this node's policy, train one step."""
-    from potluck.experiment import base_values, parse_experiment
+    from potluck.experiment import parse_experiment, read_target
     from potluck.flower.node.check import check_node
 
-    for line in check_node(path, parse_experiment(base_values(experiment))):
+    for line in check_node(path, parse_experiment(read_target(experiment))):
         typer.echo(line)
     typer.echo(f"{path} is ready.")
 
@@ -58,10 +58,10 @@ def check(
 @app.command("log")
 def log(
     path: NodePath = Path("node.toml"),
-    last: Annotated[int, typer.Option("--last", help="how many lines to print; 0: all", min=0)] = 20,
+    last: Annotated[int, typer.Option("--last", help="number of lines; 0: all", min=0)] = 20,
 ) -> None:
-    """Print what has left this node and what it cost, and check that nobody changed the record of it."""
-    from potluck.flower.node.log import node_log
+    """Print what has left this node and its privacy loss, and check that this record is unchanged."""
+    from potluck.flower.node.audit_report import node_log
 
     for line in node_log(path, last):
         typer.echo(line)
@@ -72,18 +72,20 @@ def start(
     server: Annotated[str, typer.Option("--server", help="HOST:PORT of the server")],
     path: NodePath = Path("node.toml"),
     ca: Annotated[Path | None, typer.Option("--ca", help="the server's ca.crt")] = None,
-    key: Annotated[Path | None, typer.Option("--key", help="this node's key; else NODE.key if there")] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="this node's key; default: NODE.key if it exists")
+    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="no TLS: only on a network you trust")] = False,
 ) -> None:
-    """Start the node; after a disconnect or a crash it comes back by itself."""
+    """Start the node; after a disconnect or a crash it restarts."""
     from potluck.core.errors import PotluckError
-    from potluck.flower.deploy.serve import keep_alive, node_commands
-    from potluck.flower.node.file import read_node
+    from potluck.flower.deploy.serve import node_commands, supervise
+    from potluck.flower.node.config import read_node
 
     if ca is None and not insecure:
         raise PotluckError("--ca is missing; pass the server's ca.crt, or --insecure on a network you trust.")
     file = read_node(path)
-    usual = path.with_suffix(".key")
-    if key is None and ca is not None and usual.exists():
-        key = usual
-    keep_alive(file.state_folder() / "flower", node_commands(path, server, ca, key), typer.echo)
+    default = path.with_suffix(".key")
+    if key is None and ca is not None and default.exists():
+        key = default
+    supervise(file.state_folder() / "flower", node_commands(path, server, ca, key), typer.echo)

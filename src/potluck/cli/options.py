@@ -1,15 +1,18 @@
-"""Flags shared by commands that run experiments. Every flag is a field of the experiment."""
+"""Flags that several commands share. Every flag of an experiment is one of its settings."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 Data = Annotated[
     str | None, typer.Option("--data", help="digits, cifar10, folder:PATH, … (see potluck datasets)")
 ]
-DataRoot = Annotated[str | None, typer.Option("--data-root", help="where data files lie; else POTLUCK_DATA")]
+DataRoot = Annotated[
+    str | None, typer.Option("--data-root", help="folder of data files; default: POTLUCK_DATA")
+]
 Partition = Annotated[
     str | None,
     typer.Option(
@@ -23,27 +26,31 @@ Rounds = Annotated[int | None, typer.Option("--rounds", help="number of rounds")
 Participation = Annotated[
     float | None, typer.Option("--participation", help="share of clients per round, in (0, 1]")
 ]
+LearningRate = Annotated[float | None, typer.Option("--lr", help="learning rate of local training")]
+Epochs = Annotated[int | None, typer.Option("--epochs", help="epochs of local training per round")]
 Engine = Annotated[str | None, typer.Option("--engine", help="serial | pool | flower")]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", help="worker processes of the pool, per device; 0: one per core, or by trial"),
+    typer.Option(
+        "--workers", help="worker processes of the pool, per device; 0: one per core, or found by a trial"
+    ),
 ]
 Memory = Annotated[
     float | None,
     typer.Option(
         "--memory",
-        help="gigabytes that clients may hold, per device; others go to disk; 0: half of what is free",
+        help="gigabytes of memory for clients, per device; others are kept on disk; 0: half of the free memory",
     ),
 ]
 Server = Annotated[
-    str | None, typer.Option("--server", help="flower: HOST:PORT of a server; else all on this machine")
+    str | None, typer.Option("--server", help="flower: HOST:PORT of a server; default: all on this machine")
 ]
 Authority = Annotated[
     str | None, typer.Option("--ca", help="flower: the server's authority certificate (ca.crt)")
 ]
 Simulation = Annotated[
     bool | None,
-    typer.Option("--simulation/--no-simulation", help="flower: on this machine, in Ray's workers"),
+    typer.Option("--simulation/--no-simulation", help="flower: simulation on this machine, in Ray's workers"),
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu | cuda | mps | several: cuda:0,cuda:1")]
 Vectorize = Annotated[
@@ -54,15 +61,17 @@ Fleet = Annotated[
     str | None,
     typer.Option("--fleet", help="devices: uniform | phones | silos | long-tail | FILE.toml | FILE.csv"),
 ]
-Assign = Annotated[str | None, typer.Option("--assign", help="who gets which model: cycle | memory")]
+Assign = Annotated[
+    str | None, typer.Option("--assign", help="assignment of models to clients: cycle | memory")
+]
 CheckpointEvery = Annotated[
     int | None, typer.Option("--checkpoint-every", help="rounds between checkpoints; 0: none")
 ]
 KeepAnswers = Annotated[
     bool | None,
-    typer.Option("--keep-answers/--no-keep-answers", help="keep what clients send, for potluck leak"),
+    typer.Option("--keep-answers/--no-keep-answers", help="store what clients send, for potluck leak"),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="a result depends on the experiment and this")]
+Seed = Annotated[int | None, typer.Option("--seed", help="seed of all random numbers")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="any setting: --set training.lr=0.1 (repeat for more)")
 ]
@@ -70,8 +79,81 @@ Track = Annotated[
     list[str] | None,
     typer.Option("--track", help="csv | tensorboard | mlflow | wandb (repeat for more)"),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, only the result")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print only the result")]
+
+
+Command = TypeVar("Command", bound=Callable[..., None])
+Flags = Mapping[str, Any]
+"""Values of setting flags, by the names of flags; None where a flag is not given."""
+
+SETTING_FLAGS: dict[str, Any] = {
+    "data": Data,
+    "data_root": DataRoot,
+    "partition": Partition,
+    "models": Models,
+    "clients": Clients,
+    "rounds": Rounds,
+    "participation": Participation,
+    "lr": LearningRate,
+    "epochs": Epochs,
+    "engine": Engine,
+    "workers": Workers,
+    "memory": Memory,
+    "server": Server,
+    "ca": Authority,
+    "simulation": Simulation,
+    "device": Device,
+    "vectorize": Vectorize,
+    "fleet": Fleet,
+    "assign": Assign,
+    "seed": Seed,
+    "checkpoint_every": CheckpointEvery,
+    "keep_answers": KeepAnswers,
+}
+"""Types of the flags that set one setting each; their names are those of `potluck.experiment.SHORT_FORMS`."""
+
+EXPERIMENT = (
+    "data",
+    "data_root",
+    "partition",
+    "models",
+    "clients",
+    "rounds",
+    "participation",
+    "lr",
+    "epochs",
+)
+ENGINE = ("engine", "workers", "memory", "device")
+DEVICES = ("vectorize", "fleet", "assign")
+
+
+def with_flags(*names: str) -> Callable[[Command], Command]:
+    """Declare the setting flags of a command, which receives their values as one parameter `flags`."""
+
+    def declare(command: Command) -> Command:
+        command.__dict__["setting_flags"] = names
+        return command
+
+    return declare
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Parse a comma-separated list of whole numbers and ranges: `0,1,2`, `0-2`."""
+    from potluck.core.errors import PotluckError
+
+    seeds: list[int] = []
+    try:
+        for entry in text.split(","):
+            first, dash, last = entry.strip().partition("-")
+            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError:
+        seeds = []
+    if not seeds:
+        raise PotluckError(
+            f"--seeds {text!r} is not a comma list of whole numbers or ranges, such as 0,1,2 or 0-2."
+        )
+    return seeds
 
 
 def silent(_: str) -> None:
-    """What a command with `--quiet` says of its runs: nothing."""
+    """Print nothing: the progress of a command with `--quiet`."""

@@ -1,4 +1,4 @@
-"""What a comparison is about to do: everything checked, and about how long it takes, before anything is trained."""
+"""The plan of a comparison: its runs are checked, and their time is estimated, before anything is trained."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.core.method import Need
+from potluck.core.needs import Need
 from potluck.core.random import one_thread
-from potluck.engines.trial import BATCHES, time_training
+from potluck.engines.tuning import BATCHES, time_training
 from potluck.experiment import Experiment
-from potluck.runs.engine import decide_engine
+from potluck.runs.engine import recorded_engine
 from potluck.runs.folder import EXPERIMENT, SUMMARY, check_folder
-from potluck.runs.resolve import Resolved, resolve
+from potluck.runs.plan import RunPlan
+from potluck.runs.resolve import resolve
 
-START = 2.0
-"""Seconds that a run takes besides training: workers start, clients are tested, a page is written."""
+OVERHEAD_SECONDS = 2.0
+"""Seconds of a run besides training: start of workers, tests, report."""
 
 
 @dataclass
 class Plan:
-    """The runs to do, each with its folder, and what a reader should know of them beforehand."""
+    """The runs of a comparison, each with its folder, and remarks about them."""
 
     runs: list[tuple[Experiment, Path]]
     seconds: float = 0.0
@@ -31,7 +32,7 @@ class Plan:
     models: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def sentences(self) -> list[str]:
-        """What is about to happen, in a few lines."""
+        """Describe the comparison in a few lines."""
         first = self.runs[0][0]
         methods = list(dict.fromkeys(experiment.method.name for experiment, _ in self.runs))
         seeds = list(dict.fromkeys(experiment.seed for experiment, _ in self.runs))
@@ -48,11 +49,13 @@ class Plan:
                 f"data.public = {first.data.public:g} of the rows are held out from all methods, because "
                 f"{', '.join(dict.fromkeys(public))} needs public data; leave it out, or name another set there."
             )
-        usual = self.models.get(methods[0])
-        others = [f"{name} ({', '.join(models)})" for name, models in self.models.items() if models != usual]
+        first_models = self.models.get(methods[0])
+        others = [
+            f"{name} ({', '.join(models)})" for name, models in self.models.items() if models != first_models
+        ]
         if others:
             lines.append(
-                f"On other models than {methods[0]}, so their lines will be set apart: {', '.join(others)}."
+                f"With other models than {methods[0]}, so their lines are not comparable: {', '.join(others)}."
             )
         return lines
 
@@ -60,7 +63,7 @@ class Plan:
 def check_plan(
     runs: Sequence[tuple[Experiment, Path]], *, reference: str | None, resume: bool, lenient: bool = False
 ) -> Plan:
-    """See that every run of a comparison can be done; with `lenient` those that cannot are left out and named."""
+    """Check every run of a comparison; with `lenient`, runs that fail the check are left out and named."""
     _check_folders_differ([path for _, path in runs])
     plan, speeds = Plan([]), dict[str, float]()
     for experiment, path in runs:
@@ -82,46 +85,46 @@ def check_plan(
 def _check_run(
     experiment: Experiment, path: Path, plan: Plan, speeds: dict[str, float], *, resume: bool
 ) -> None:
-    if experiment.engine.name == "flower":  # its nodes are asked when it runs
+    if experiment.engine.name == "flower":  # nodes check it when it runs
         plan.runs.append((experiment, path))
         return
-    resolved = resolve(experiment)
-    if (path / EXPERIMENT).exists():
-        resolved = decide_engine(resolved, path / EXPERIMENT)
-        check_folder(path, resolved.experiment.to_toml(), resume=resume)
-    plan.models.setdefault(experiment.method.name, resolved.experiment.models.names)
+    exists = (path / EXPERIMENT).exists()
+    run_plan = resolve(experiment, recorded=recorded_engine(path), measure=exists)
+    if exists:
+        check_folder(path, run_plan.experiment.to_toml(), resume=resume)
+    plan.models.setdefault(experiment.method.name, run_plan.experiment.models.names)
     plan.runs.append((experiment, path))
     if resume and (path / SUMMARY).exists():
         plan.done += 1
     else:
-        plan.seconds += START + training_seconds(resolved, speeds)
+        plan.seconds += OVERHEAD_SECONDS + training_seconds(run_plan, speeds)
 
 
 def _check_folders_differ(paths: Sequence[Path]) -> None:
     for path in paths:
         if paths.count(path) > 1:
             raise PotluckError(
-                f"Two runs would go to {str(path)!r}; name each method, file and seed once, and give files of one "
+                f"Two runs have the folder {str(path)!r}; name each method, file and seed once, and give files of one "
                 "method different names."
             )
 
 
 def _check_reference(reference: str | None, methods: Sequence[str]) -> None:
-    """A method of the comparison, or one of its lines where it has several: `fedgh (server_lr=0.1)`."""
+    """Check that the reference is a method of the comparison, or one of its lines: `fedgh (server_lr=0.1)`."""
     if reference is not None and reference.partition(" (")[0] not in methods:
         raise unknown("reference method", reference, methods)
 
 
-def training_seconds(resolved: Resolved, speeds: dict[str, float]) -> float:
-    """About how long the clients of a run train, by a few batches of each architecture; `speeds` remembers them."""
-    experiment, federation = resolved.experiment, resolved.federation
+def training_seconds(run_plan: RunPlan, speeds: dict[str, float]) -> float:
+    """Estimate the training time of a run from a few batches of each architecture; `speeds` caches them."""
+    experiment, federation = run_plan.experiment, run_plan.federation
     clients, training = federation.task.clients, federation.training
     with one_thread():
         for info in clients:
             if info.samples and info.architecture not in speeds:
-                speeds[info.architecture] = _samples_per_second(resolved, info.index)
+                speeds[info.architecture] = _samples_per_second(run_plan, info.index)
     work = sum(
-        resolved.method.workload(info.samples, training) / speeds[info.architecture]
+        run_plan.method.workload(info.samples, training) / speeds[info.architecture]
         for info in clients
         if info.samples
     )
@@ -131,17 +134,17 @@ def training_seconds(resolved: Resolved, speeds: dict[str, float]) -> float:
     return experiment.schedule.rounds * work * cohort / len(clients) / workers
 
 
-def _samples_per_second(resolved: Resolved, index: int) -> float:
+def _samples_per_second(run_plan: RunPlan, index: int) -> float:
     seconds = 0.0
-    for _ in range(2):  # the first time is of loading and allocating
-        client = resolved.federation.client(index)
+    for _ in range(2):  # the first one includes loading and allocation
+        client = run_plan.federation.client(index)
         samples = min(len(client.train), BATCHES * client.batch_size())
         seconds = time_training([client])
     return samples / max(seconds, 1e-9)
 
 
 def duration(seconds: float) -> str:
-    """A time for people, as exact as a guess may be."""
+    """Format an estimated time."""
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= 1.5 * size:
             return _count(round(seconds / size), unit)

@@ -1,4 +1,4 @@
-"""What a person sees while runs go on: bars that line up and move within a round, time left, what is to come."""
+"""Progress and results in the terminal."""
 
 from __future__ import annotations
 
@@ -6,34 +6,43 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from potluck.analysis.text import duration
+from potluck.analysis.formatting import duration
 from potluck.loop.callbacks import Arrival, Callback, Step
 from potluck.loop.loop import Loop
 
-PLAIN_LINES = 20
-WIDEST = 40
-"""Characters of a label; longer ones lose their end, so that bars line up."""
-Show = Callable[[str], AbstractContextManager[list[Callback]]]
+MAX_LINES = 20
+"""Lines that a run prints where there is no terminal."""
+MAX_LABEL = 40
+"""Characters of a label; longer labels are cut, so that bars line up."""
+
+
+class Show(Protocol):
+    """Gives the callbacks that show the next run; `rounds` is its length, where that is known beforehand."""
+
+    def __call__(self, label: str, rounds: int = 0) -> AbstractContextManager[list[Callback]]:
+        """Show one run."""
 
 
 @contextmanager
-def progress(label: str, *, quiet: bool) -> Iterator[list[Callback]]:
-    """The callbacks that show one run: a bar on a terminal, plain lines elsewhere, nothing when quiet."""
-    with board([label], quiet=quiet) as show, show(label) as callbacks:
+def progress(label: str, rounds: int, *, quiet: bool) -> Iterator[list[Callback]]:
+    """Give the callbacks that show one run: a bar on a terminal, plain lines elsewhere, none if quiet."""
+    with board([label], quiet=quiet) as show, show(label, rounds) as callbacks:
         yield callbacks
 
 
 @contextmanager
 def board(labels: Sequence[str], *, quiet: bool) -> Iterator[Show]:
-    """Shows runs that follow each other: `show(label)` gives the callbacks of the next one, to be used in its order."""
+    """Show runs that follow each other: `show(label)` gives the callbacks of the next one, in the order of labels."""
     if quiet:
-        yield _silent
+        yield _show_nothing
     elif sys.stderr.isatty():
-        width = min(WIDEST, max(map(len, labels), default=0))
+        width = min(MAX_LABEL, max(map(len, labels), default=0))
         with Progress(
             TextColumn("{task.fields[label]}"),
             BarColumn(bar_width=24),
@@ -44,48 +53,58 @@ def board(labels: Sequence[str], *, quiet: bool) -> Iterator[Show]:
         ) as bars:
             yield _Bars(bars, labels, width).show
     else:
-        yield _plain
+        yield _show_lines
 
 
-def counted(total: int, say: Callable[[str], None]) -> Callable[[str], None]:
-    """Puts before each line how many there will be, and after it about how long the rest takes."""
-    began, done = time.monotonic(), 0
+def count_lines(total: int, say: Callable[[str], None]) -> Callable[[str], None]:
+    """Number lines that are printed, out of `total`, and append an estimate of the remaining time."""
+    started, done = time.monotonic(), 0
 
-    def told(line: str) -> None:
+    def say_counted(line: str) -> None:
         nonlocal done
         done += 1
-        left = (time.monotonic() - began) / done * max(0, total - done)
+        left = (time.monotonic() - started) / done * max(0, total - done)
         rest = f"  (about {duration(left)} left)" if done < total else ""
         say(f"[{done}/{max(total, done)}] {line}{rest}")
 
-    return told
+    return say_counted
 
 
 @contextmanager
-def _silent(label: str) -> Iterator[list[Callback]]:
+def _show_nothing(label: str, rounds: int = 0) -> Iterator[list[Callback]]:
     yield []
 
 
 @contextmanager
-def _plain(label: str) -> Iterator[list[Callback]]:
-    yield [_Lines(label)]
+def _show_lines(label: str, rounds: int = 0) -> Iterator[list[Callback]]:
+    yield [_Lines(label, rounds)]
 
 
-class _News(Callback):
-    """Keeps the story so far: accuracy with its trend, loss, traffic, failures."""
+class _Watch(Callback):
+    """Collects accuracy with its trend, loss, traffic and failures.
 
-    def __init__(self, label: str) -> None:
-        self.label, self.rounds = label, 0
+    An engine whose loop runs in another process (Flower) reports steps and nothing else, so `on_start` only refines
+    what is known without it: the number of rounds, and the round that a resumed run starts from.
+    """
+
+    def __init__(self, label: str, rounds: int = 0) -> None:
+        self.label, self.rounds = label, rounds
+        self.started = time.monotonic()
+        self.first: int | None = None
+        """Rounds that were done before this process watched; None: not known yet."""
         self._accuracy: float | None = None
         self._bytes = 0
         self._failures = 0
 
     def on_start(self, loop: Loop) -> None:
-        self.rounds = loop.schedule.rounds
+        self.rounds, self.first = loop.schedule.rounds, loop.progress.ended // loop.cohort
+        self.started = time.monotonic()
 
-    def news(self, step: Step) -> str:
-        """The latest figures in a few words."""
+    def summarise(self, step: Step) -> str:
+        """Return the latest figures in one line."""
         record = step.record
+        if self.first is None:
+            self.first = record.round - 1
         self._bytes += record.bytes_up + record.bytes_down
         self._failures += len(record.failures)
         parts = []
@@ -101,6 +120,10 @@ class _News(Callback):
             parts.append(f"{self._failures} failed")
         return "  ".join(parts)
 
+    def position(self, number: int) -> str:
+        """Return `3/20`, or `3` where the number of rounds is not known."""
+        return f"{number}/{self.rounds}" if self.rounds else str(number)
+
 
 def _trend(before: float | None, now: float) -> str:
     if before is None:
@@ -109,7 +132,7 @@ def _trend(before: float | None, now: float) -> str:
 
 
 class _Bars:
-    """The bars of a terminal: one of the present run, and below it one of all, where there are several."""
+    """The bars of a terminal: one of the present run, and below it one of all runs, if there are several."""
 
     def __init__(self, bars: Progress, labels: Sequence[str], width: int) -> None:
         self.bars, self.labels, self.width = bars, list(labels), width
@@ -117,29 +140,31 @@ class _Bars:
         self.all: TaskID | None = None
         if len(labels) > 1:
             where = f"0/{len(labels)} runs"
-            self.all = bars.add_task("", total=len(labels), label=self.fitted("all"), where=where, news="")
+            self.all = bars.add_task("", total=len(labels), label=self.fit_label("all"), where=where, news="")
 
-    def fitted(self, label: str) -> str:
-        """A label of the common width."""
+    def fit_label(self, label: str) -> str:
+        """Cut or pad a label to the common width."""
         return f"{label if len(label) <= self.width else label[: self.width - 1] + '…':<{self.width}}"
 
     @contextmanager
-    def show(self, label: str) -> Iterator[list[Callback]]:
-        """The next run's bar, above the one of all; it becomes a plain line when the run is over."""
-        task = self.bars.add_task("", total=None, label=self.fitted(label), where="", news="starting")
-        self.tell(0.0)
-        one = _Bar(self, task, label)
+    def show(self, label: str, rounds: int = 0) -> Iterator[list[Callback]]:
+        """Show the next run as a bar above the one of all runs; it becomes a plain line when the run is over."""
+        task = self.bars.add_task(
+            "", total=rounds or None, label=self.fit_label(label), where="", news="starting"
+        )
+        self.update_all(0.0)
+        bar = _Bar(self, task, label, rounds)
         try:
-            yield [one]
+            yield [bar]
         finally:
             if len(self.labels) > 1:
                 self.bars.remove_task(task)
-                self.bars.console.print(f"{self.fitted(label)}  {one.last}", highlight=False, markup=False)
+                self.bars.console.print(f"{self.fit_label(label)}  {bar.last}", highlight=False, markup=False)
             self.done += 1
-            self.tell(0.0)
+            self.update_all(0.0)
 
-    def tell(self, share: float) -> None:
-        """How far all runs are, when the present one is at this share of its own."""
+    def update_all(self, share: float) -> None:
+        """Move the bar of all runs; `share` is how much of the present run is done."""
         if self.all is not None:
             coming = self.labels[self.done + 1 :]
             names = ", ".join(coming[:3]) + (f" and {len(coming) - 3} more" if len(coming) > 3 else "")
@@ -147,14 +172,14 @@ class _Bars:
             self.bars.update(self.all, completed=self.done + share, where=where, news=news)
 
 
-class _Bar(_News):
-    """One run's bar: it moves with every client that is done, not only with rounds."""
+class _Bar(_Watch):
+    """The bar of one run; it moves with every job that ends, not only with rounds."""
 
-    def __init__(self, board: _Bars, task: TaskID, label: str) -> None:
-        super().__init__(label)
+    def __init__(self, board: _Bars, task: TaskID, label: str, rounds: int = 0) -> None:
+        super().__init__(label, rounds)
         self.board, self.task = board, task
         self.last = "nothing to do"
-        self._cohort, self._round, self._arrived, self._samples = 1, 0, 0, 0
+        self._cohort, self._round, self._arrived = 1, 0, 0
 
     def on_start(self, loop: Loop) -> None:
         super().on_start(loop)
@@ -165,39 +190,38 @@ class _Bar(_News):
 
     def on_arrival(self, arrival: Arrival) -> None:
         if arrival.kind == "train":
-            self._arrived, self._samples = self._arrived + 1, self._samples + arrival.samples
+            self._arrived += 1
             self._move(None)
 
     def on_step(self, step: Step) -> None:
         if step.record.round > self._round:
             self._round, self._arrived = step.record.round, 0
-        self.last = self.news(step)
+        self.last = self.summarise(step)
         self._move(self.last)
 
     def _move(self, news: str | None) -> None:
         within = min(0.99, self._arrived / self._cohort) if self._round < self.rounds else 0.0
         done = self._round + within
-        self.board.bars.update(self.task, completed=done, where=f"{self._round}/{self.rounds}")
+        self.board.bars.update(self.task, completed=done, where=self.position(self._round))
         if news is not None:
             self.board.bars.update(self.task, news=news)
-        self.board.tell(done / max(1, self.rounds))
+        self.board.update_all(done / max(1, self.rounds))
 
 
-class _Lines(_News):
+class _Lines(_Watch):
     """Plain lines, for files and pipes."""
 
-    def on_start(self, loop: Loop) -> None:
-        super().on_start(loop)
-        self._began, self._first = time.monotonic(), loop.progress.ended // loop.cohort
-
     def on_step(self, step: Step) -> None:
-        text = self.news(step)
-        often = max(1, self.rounds // PLAIN_LINES)
-        number = step.record.round
-        if step.record.accuracy is not None and (number % often == 0 or number == self.rounds):
-            each = (time.monotonic() - self._began) / max(1, number - self._first)
-            left = f"  about {duration(each * (self.rounds - number))} left" if number < self.rounds else ""
-            print(f"{self.label}  round {number}/{self.rounds}  {text}{left}", file=sys.stderr, flush=True)
+        text, number = self.summarise(step), step.record.round
+        is_due = number % max(1, self.rounds // MAX_LINES) == 0 or number == self.rounds
+        if step.record.accuracy is None or not is_due:
+            return
+        assert self.first is not None
+        left = ""
+        if number < self.rounds:
+            seconds = (time.monotonic() - self.started) / max(1, number - self.first) * (self.rounds - number)
+            left = f"  about {duration(seconds)} left"
+        print(f"{self.label}  round {self.position(number)}  {text}{left}", file=sys.stderr, flush=True)
 
 
 def size(count: float) -> str:
@@ -207,3 +231,48 @@ def size(count: float) -> str:
             break
         count /= 1024
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def show_runs(
+    paths: Sequence[Path],
+    *,
+    report: Path | None = None,
+    tables: Path | None = None,
+    target: float | None = None,
+    reference: str | None = None,
+    columns: Sequence[str] = (),
+) -> None:
+    """Print the table of finished runs; write the report and the tables where asked."""
+    from potluck.analysis.comparison import compare
+    from potluck.analysis.tables import print_comparison, to_csv, to_latex, to_markdown
+    from potluck.report.html import write_report
+    from potluck.runs.folder import REPORT, write_files
+    from potluck.runs.read import read_run
+
+    runs = [read_run(path) for path in paths]
+    comparison = compare(runs, target=target, reference=reference, columns=columns)
+    console = Console()
+    print_comparison(comparison, console)
+    if tables is not None:
+        forms = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
+        write_files(tables, {f"comparison.{suffix}": form(comparison) for suffix, form in forms.items()})
+        console.print(f"Tables: {tables}/comparison.csv, .md, .tex", highlight=False, soft_wrap=True)
+    for run in runs:
+        if found := run.summary.get("attack"):
+            console.print(_under_attack(found), highlight=False, soft_wrap=True)
+    for path in paths if report is None or len(paths) > 1 else [report]:
+        console.print(f"Run folder: {path}", highlight=False, soft_wrap=True)
+    if report is not None:
+        page = write_report(runs, report / REPORT, reference=reference, target=target)
+        console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def _under_attack(found: dict[str, Any]) -> str:
+    """A sentence on who attacked and what came of it; the table counts the attackers as well."""
+    percent = [
+        "unknown" if found[key] is None else f"{found[key]:.1%}" for key in ("honest_accuracy", "success")
+    ]
+    return (
+        f"Under attack: {found['kind']} of strength {found['strength']:g} by {len(found['clients'])} clients; honest "
+        f"clients {percent[0]}, the attack's success {percent[1]}."
+    )

@@ -14,7 +14,8 @@ from potluck.cli import options
 from potluck.cli.compare import seed_list
 
 if TYPE_CHECKING:
-    from potluck.recipes.reproduce import Ended, Reproduction
+    from potluck.recipes.budget import Budget
+    from potluck.recipes.reproduce import OnRunEnd, Reproduction
 
 STEM = "reproduction"
 
@@ -37,84 +38,188 @@ def recipes(name: Annotated[str | None, typer.Argument(help="show one in full")]
     typer.echo("\n".join([*column_lines(recipe, list(recipe.columns)), "", "Notes:", *recipe.notes]))
 
 
+Name = Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="see potluck recipes")]
+Scale = Annotated[str, typer.Option("--scale", help="smoke | small | full | paper")]
+RoundsShare = Annotated[
+    float | None,
+    typer.Option("--rounds-share", help="full: share of the paper's rounds; else what the recipe says"),
+]
+TimeLimit = Annotated[
+    str | None,
+    typer.Option(
+        "--budget", help="stop after this time, such as 6h; continue with --resume (full: always so)"
+    ),
+]
+Estimate = Annotated[
+    bool, typer.Option("--estimate", help="measure what each run will cost, show their order, train nothing")
+]
+Rows = Annotated[str | None, typer.Option("--rows", help="comma list of methods; else all")]
+Columns = Annotated[str | None, typer.Option("--columns", help="comma list of columns; else all")]
+Seeds = Annotated[str, typer.Option("--seeds", help="comma list: each cell is run once per seed")]
+Out = Annotated[Path | None, typer.Option("--out", help="folder for everything; else one in runs/")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="continue what --out holds; at --scale full always so")
+]
+Store = Annotated[Path | None, typer.Option("--store", help="add each measured cell to this CSV file")]
+
+
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="see potluck recipes")],
-    scale: Annotated[str, typer.Option("--scale", help="smoke | small | paper")] = "small",
-    rows: Annotated[str | None, typer.Option("--rows", help="comma list of methods; else all")] = None,
-    columns: Annotated[str | None, typer.Option("--columns", help="comma list of columns; else all")] = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="comma list: each cell is run once per seed")] = "0",
+    name: Name,
+    scale: Scale = "small",
+    rounds_share: RoundsShare = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    seeds: Seeds = "0",
+    budget: TimeLimit = None,
+    estimate: Estimate = False,
     data_root: options.DataRoot = None,
     engine: options.Engine = None,
     workers: options.Workers = None,
     memory: options.Memory = None,
     device: options.Device = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="folder for everything; else one in runs/")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="keep finished runs in --out")] = False,
-    store: Annotated[
-        Path | None, typer.Option("--store", help="add each measured cell to this CSV file")
-    ] = None,
+    out: Out = None,
+    resume: Resume = False,
+    store: Store = None,
     settings: options.Settings = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Run a paper's table again and show its numbers beside the measured ones."""
     told = locals()
-    from potluck.experiment import asked_values, flag_values
-    from potluck.recipes.recipe import find_recipe
-    from potluck.recipes.reproduce import check_data, plan
-    from potluck.recipes.scale import check_scale
-    from potluck.runs.folder import chosen_folder
+    from potluck.recipes.budget import Budget, parse_budget
+    from potluck.recipes.reproduce import check_data
+    from potluck.runs.folder import run_folder
 
-    flags = flag_values(told)
-
-    def change(values: dict[str, Any]) -> dict[str, Any]:
-        return asked_values(values, flags, settings)
-
-    table = plan(
-        find_recipe(name),
-        check_scale(scale),
-        seeds=seed_list(seeds),
-        rows=_words(rows),
-        columns=_words(columns),
-        change=change,
-    )
+    table = _table(told)
+    limit = None if budget is None else Budget(parse_budget(budget))
     check_data(table)
+    place, going_on = _place(table, out), resume or table.scale == "full"
+    if estimate:
+        _estimate(table, place, store, budget, quiet=quiet)
+        return
     ended = _storing(table, store, settings or [])
-    with chosen_folder(out, f"{table.recipe.name}-{table.scale}") as place:
-        _check_folder(table, place, settings or [], resume=resume)
-        _go(table, place, settings or [], ended, quiet=quiet)
-    _show(table, place)
+    with run_folder(place, f"{table.recipe.name}-{table.scale}") as folder:
+        _check_folder(table, folder, settings or [], resume=going_on)
+        whole = _go(table, folder, settings or [], ended, limit, quiet=quiet)
+    _show(table, folder)
+    if not whole:
+        done = sum(key in table.values for key in table.work)
+        again = _again(None if place else folder, resume=going_on)
+        typer.echo(
+            f"The budget of {budget} is spent: {done} of {len(table.work)} runs are done; continue with: {again}"
+        )
     if table.failures:
         raise typer.Exit(1)
 
 
-def _go(table: Reproduction, place: Path, settings: list[str], ended: Ended, *, quiet: bool) -> None:
+def _table(told: dict[str, Any]) -> Reproduction:
+    """The work that the flags ask for; at the full scale in the order of interest."""
+    from potluck.experiment import flag_values, merge_settings
+    from potluck.recipes.order import informative_order
+    from potluck.recipes.recipe import find_recipe
+    from potluck.recipes.reproduce import plan
+    from potluck.recipes.scale import check_rounds_share, check_scale
+
+    flags, scale = flag_values(told), check_scale(told["scale"])
+
+    def change(values: dict[str, Any]) -> dict[str, Any]:
+        return merge_settings(values, flags, told["settings"])
+
+    table = plan(
+        find_recipe(told["name"]),
+        scale,
+        seeds=seed_list(told["seeds"]),
+        rows=_words(told["rows"]),
+        columns=_words(told["columns"]),
+        change=change,
+        rounds_share=check_rounds_share(told["rounds_share"], scale),
+    )
+    if scale == "full":
+        table.work = {key: table.work[key] for key in informative_order(table)}
+    return table
+
+
+def _place(table: Reproduction, out: Path | None) -> Path | None:
+    """The folder that was asked for; at the full scale else always the same one, so that a command continues."""
+    from potluck.recipes.recipe import slug
+    from potluck.runs.folder import RUNS
+
+    return out or (RUNS / f"{slug(table.recipe.name)}-full" if table.scale == "full" else None)
+
+
+def _estimate(
+    table: Reproduction, place: Path | None, store: Path | None, budget: str | None, *, quiet: bool
+) -> None:
+    from potluck.cli.estimate import show_estimate
+    from potluck.core.errors import PotluckError
+    from potluck.recipes.budget import parse_budget
+    from potluck.recipes.store import read_cells, take_stored_values
+
+    if table.recipe.counted:
+        raise PotluckError(
+            f"--estimate has no effect on {table.recipe.name!r}, which is counted in a minute; leave it out."
+        )
+    if store is not None:
+        take_stored_values(table, read_cells(store))
+    show_estimate(table, place, None if budget is None else parse_budget(budget), quiet=quiet)
+
+
+def _again(out: Path | None, *, resume: bool) -> str:
+    """The command that continues a stopped reproduction; `out` is the folder where the command did not name it."""
+    more = [*([] if out is None else ["--out", str(out)]), *([] if resume else ["--resume"])]
+    return shlex.join(["potluck", *sys.argv[1:], *more])
+
+
+def _go(
+    table: Reproduction,
+    place: Path,
+    settings: list[str],
+    ended: OnRunEnd,
+    budget: Budget | None,
+    *,
+    quiet: bool,
+) -> bool:
+    """Run everything; False where the budget was spent first."""
     from potluck.cli.progress import board
-    from potluck.recipes.reproduce import labels, run_all
+    from potluck.recipes.reproduce import run_all, run_labels
 
     command = shlex.join(["potluck", *sys.argv[1:]])
     keep = partial(_write, out=place, command=command, settings=settings)
-    with board(labels(table), quiet=quiet) as show:
+    with board(run_labels(table), quiet=quiet) as show:
         keep(table)
-        run_all(table, place, watch=show, keep=keep, ended=ended, command=command)
+        return run_all(table, place, watch=show, keep=keep, ended=ended, command=command, budget=budget)
 
 
-def _storing(table: Reproduction, store: Path | None, settings: list[str]) -> Ended:
+def _storing(table: Reproduction, store: Path | None, settings: list[str]) -> OnRunEnd:
     """What to do with every run that ended; a file that is something else is refused before anything is trained."""
     from potluck.core.errors import PotluckError
-    from potluck.recipes.reproduce import tell_nobody
-    from potluck.recipes.store import add_cells, cells_of, read_cells
+    from potluck.recipes.reproduce import Key, ignore_run
+    from potluck.recipes.store import (
+        add_cells,
+        cells_from_run,
+        check_full_commit,
+        curves_from_run,
+        read_cells,
+        take_stored_values,
+    )
+    from potluck.runs.run import Run
+    from potluck.runs.writer import provenance
 
     if store is None:
-        return tell_nobody
+        return ignore_run
     if settings:
         raise PotluckError(
             f"--store keeps what recipes say, and --set {settings[0]} changes it; leave one of them out, or write the "
             "change into a recipe of your own."
         )
-    read_cells(store)
-    return lambda key, run, core_seconds: add_cells(store, cells_of(table, key, run, core_seconds))
+    stored = read_cells(store)
+    if table.scale == "full":
+        check_full_commit(str(provenance().get("commit", "")))
+        take_stored_values(table, stored)
+
+    def keep(key: Key, run: Run, core_seconds: float | None) -> None:
+        add_cells(store, cells_from_run(table, key, run, core_seconds), curves_from_run(table, key, run))
+
+    return keep
 
 
 def _words(text: str | None) -> list[str]:
@@ -160,17 +265,25 @@ def _show(table: Reproduction, out: Path) -> None:
     from rich.text import Text
 
     from potluck.recipes.reproduce import run_path
-    from potluck.recipes.tables import LEGEND, blocks, failure_lines, print_blocks, scale_lines
+    from potluck.recipes.tables import (
+        LEGEND,
+        blocks,
+        failure_lines,
+        mechanism_lines,
+        print_blocks,
+        scale_lines,
+    )
     from potluck.report.html import write_report
-    from potluck.runs.folder import REPORT
+    from potluck.runs.folder import REPORT, SUMMARY
 
     console = Console()
     console.print(Text(table.recipe.title, style="bold"))
     print_blocks(list(table.rows), blocks(table), console)
-    for line in (*scale_lines(table), LEGEND, *failure_lines(table)):
+    for line in (*scale_lines(table), LEGEND, *mechanism_lines(table), *failure_lines(table)):
         console.print(Text(line, style="dim" if line == LEGEND else ""))
     console.print(f"Tables: {out}/{STEM}.md, .csv, .json", highlight=False, soft_wrap=True)
-    finished = [run_path(out, key) for key in table.work if key in table.values]
+    paths = [run_path(out, key) for key in table.work if key in table.values]
+    finished = [path for path in paths if (path / SUMMARY).exists()]  # others are known from --store alone
     if finished:
         page = write_report(finished, out / REPORT)
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)

@@ -1,27 +1,51 @@
-"""`potluck report` and `potluck plot`: looking at finished (or unfinished) runs."""
+"""`potluck report | plot | table | export | leak | watch`: analyse runs."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from potluck.cli.compare import Columns, Reference, Target
+
+Order = Annotated[
+    str | None, typer.Option("--order", help="comma list of methods that come first, such as fedgh,fedproto")
+]
+Names = Annotated[
+    list[str] | None, typer.Option("--names", help="labels of methods, such as fedgh=FedGH,fedproto=FedProto")
+]
+
+RunFolders = Annotated[
+    list[Path], typer.Argument(metavar="RUN…", help="run folders, or folders that contain run folders")
+]
+
+
+Kind = Annotated[
+    str,
+    typer.Option(
+        "--kind",
+        help="accuracy, loss, notes, client-notes, clients, difference, target, pareto, heatmap, confusion, cka, "
+        "tsne, sweep, …",
+    ),
+]
+
 
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN…", help="run folders, or folders that hold some")
-    ],
+    runs: RunFolders,
     out: Annotated[Path, typer.Option("--out", help="the HTML file")] = Path("report.html"),
     reference: Annotated[
-        str | None, typer.Option("--reference", help="method to compare clients with")
+        str | None, typer.Option("--reference", help="method that the others are compared with")
     ] = None,
-    target: Annotated[float | None, typer.Option("--target", help="accuracy to measure the cost of")] = None,
+    target: Annotated[
+        float | None, typer.Option("--target", help="show the cost of reaching this accuracy")
+    ] = None,
     networks: Annotated[
-        bool, typer.Option("--networks", help="also what networks see: CKA and t-SNE, from checkpoints")
+        bool, typer.Option("--networks", help="add CKA and t-SNE of features, from checkpoints")
     ] = False,
 ) -> None:
-    """Write one self-contained HTML file about one or more runs."""
+    """Write one self-contained HTML report about one or more runs."""
     from potluck.report.html import write_report
     from potluck.runs.read import read_runs
 
@@ -35,7 +59,7 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", help="folder; default: RUN/export/client-N")] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="also write model.onnx")] = False,
 ) -> None:
-    """Write a client's trained model as it was tested: safetensors, a small JSON, and ONNX if asked."""
+    """Export a client's trained model as it was evaluated: safetensors, a JSON description, and ONNX on request."""
     from potluck.runs.export import export_client
 
     place = export_client(run, client, out or run / "export" / f"client-{client}", onnx=onnx)
@@ -44,39 +68,31 @@ def export(
 
 
 def plot(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN…", help="run folders, or folders that hold some")
-    ],
+    runs: RunFolders,
     out: Annotated[Path, typer.Option("--out", help="the figure: .pdf, .png or .svg")] = Path("figure.pdf"),
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--kind",
-            help="accuracy, loss, notes, client-notes, clients, difference, target, pareto, heatmap, confusion, cka, "
-            "tsne, sweep, …",
-        ),
-    ] = "accuracy",
+    kind: Kind = "accuracy",
     x: Annotated[str, typer.Option("--x", help="rounds, bytes, seconds or virtual_seconds")] = "rounds",
     target: Annotated[float | None, typer.Option("--target", help="draw a line at this accuracy")] = None,
     smooth: Annotated[int, typer.Option("--smooth", help="mean over this many rounds")] = 1,
-    reference: Annotated[
-        str | None, typer.Option("--reference", help="method that differences are taken to")
-    ] = None,
+    reference: Reference = None,
     field: Annotated[
         str | None,
         typer.Option(
             "--field",
-            help="sweep: the setting varied; notes: which; heatmap: architectures, clients or classes; tsne: features, "
-            "prototypes or vectors",
+            help="sweep: the setting that varies; notes: their name; heatmap: architectures, clients or classes; "
+            "tsne: features, prototypes or vectors",
         ),
     ] = None,
     client: Annotated[
         int | None,
-        typer.Option("--client", help="confusion, client-curves, client-notes: of this client alone"),
+        typer.Option("--client", help="confusion, client-curves, client-notes: only this client"),
     ] = None,
+    order: Order = None,
+    names: Names = None,
 ) -> None:
-    """Draw a figure for print from one or more runs."""
+    """Draw a figure for a paper from one or more runs."""
     from potluck.report.figures import plot as draw
+    from potluck.report.style import name_list, name_map
     from potluck.runs.read import read_runs
 
     path = draw(
@@ -89,5 +105,105 @@ def plot(
         reference=reference,
         field=field,
         client=client,
+        order=name_list(order),
+        names=name_map(names),
     )
     typer.echo(f"Figure: {path}")
+
+
+def table(
+    runs: RunFolders,
+    out: Annotated[Path, typer.Option("--out", help="the table: .tex, .md or .csv")] = Path("table.tex"),
+    columns: Columns = None,
+    target: Target = None,
+    reference: Reference = None,
+    order: Order = None,
+    names: Names = None,
+    caption: Annotated[str, typer.Option("--caption", help="LaTeX: the table's caption")] = "",
+    label: Annotated[str, typer.Option("--label", help="LaTeX: the table's label, such as tab:main")] = "",
+) -> None:
+    """Write a comparison of runs for a paper; in LaTeX the best and second best are marked, by significance test."""
+    from potluck.analysis.comparison import compare
+    from potluck.analysis.tables import to_csv, to_latex, to_markdown
+    from potluck.cli.compare import column_list
+    from potluck.core.errors import PotluckError, unknown
+    from potluck.report.style import name_list, name_map
+    from potluck.runs.folder import write_files
+    from potluck.runs.read import read_runs
+
+    ending = out.suffix.removeprefix(".")
+    if ending not in ("tex", "md", "csv"):
+        raise unknown("table format", ending or out.name, ("tex", "md", "csv"))
+    if ending != "tex" and (caption or label):
+        raise PotluckError(f"--caption and --label apply to LaTeX tables; name the file {out.stem}.tex.")
+    shown = column_list(columns, target)
+    comparison = compare(
+        read_runs(*runs), target, reference, shown, order=name_list(order), names=name_map(names)
+    )
+    forms = {"csv": to_csv, "md": to_markdown}
+    text = to_latex(comparison, caption, label) if ending == "tex" else forms[ending](comparison)
+    write_files(out.parent, {out.name: text})
+    typer.echo(f"Table: {out}")
+
+
+def leak(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run with --keep-answers")],
+) -> None:
+    """Measure what the stored answers of a run reveal, each score beside its chance level.
+
+    Scores go to RUN/leaks.json, reconstructed images to RUN/leaks.png, and both into the run's report.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from potluck.analysis.leak import find_leaks
+    from potluck.report.html import write_report
+    from potluck.report.leaks import draw_pictures
+    from potluck.runs.folder import LEAKS, REPORT, write_files
+
+    findings = find_leaks(run)
+    table = Table(box=None, pad_edge=False)
+    for heading, side in (("question", "left"), ("score", "right"), ("chance", "right"), ("cases", "right")):
+        table.add_column(heading, justify="left" if side == "left" else "right")
+    table.add_column("from")
+    for score in findings.scores:
+        table.add_row(
+            score.question, f"{score.score:.3f}", f"{score.chance:.3f}", str(score.cases), score.way
+        )
+    Console().print(table if findings.scores else "The run sent nothing that these attacks apply to.")
+    for sentence in findings.skipped:
+        typer.echo(sentence)
+    stored = findings.stored()
+    write_files(run, {LEAKS: json.dumps(stored, indent=1) + "\n"})
+    typer.echo(f"Scores: {run / LEAKS}")
+    if pictures := draw_pictures(run, stored["pictures"]):
+        typer.echo(f"Pictures: {pictures}")
+    typer.echo(f"Report: {write_report([run], run / REPORT)}")
+
+
+def watch(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUNS…]", help="run folders, or folders that contain them; default: runs/"),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", help="0: any free port", min=0, max=65535)] = 0,
+) -> None:
+    """Serve a read-only page on this machine that shows runs while they train, until Ctrl-C."""
+    from potluck.core.errors import PotluckError
+    from potluck.report.live.server import LiveServer
+    from potluck.report.live.status import WatchedRuns
+    from potluck.runs.folder import RUNS
+
+    for place in runs or ():
+        if not place.is_dir():
+            raise PotluckError(f"No folder at {str(place)!r}: pass a folder for runs.")
+    places = runs or [RUNS]
+    with LiveServer(WatchedRuns(places), port) as server:
+        typer.echo(
+            f"Watching {', '.join(str(place) for place in places)}. Open this address, and do not share it:"
+        )
+        typer.echo(server.address)
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            typer.echo("Stopped watching; the runs continue.")

@@ -1,63 +1,89 @@
-"""`potluck run`: one method, from question to table and report."""
+"""`potluck run` and `potluck resume`."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from potluck.cli import options
 
+if TYPE_CHECKING:
+    from potluck.experiment import Experiment
 
+
+@options.with_flags(
+    *options.EXPERIMENT,
+    *options.ENGINE,
+    *("server", "ca", "simulation"),
+    *options.DEVICES,
+    *("seed", "checkpoint_every", "keep_answers"),
+)
 def run(
     target: Annotated[
         str, typer.Argument(metavar="METHOD|FILE.toml", help="a method's name or an experiment file")
     ],
-    data: options.Data = None,
-    data_root: options.DataRoot = None,
-    partition: options.Partition = None,
-    models: options.Models = None,
-    clients: options.Clients = None,
-    rounds: options.Rounds = None,
-    participation: options.Participation = None,
-    engine: options.Engine = None,
-    workers: options.Workers = None,
-    memory: options.Memory = None,
-    server: options.Server = None,
-    ca: options.Authority = None,
-    simulation: options.Simulation = None,
-    device: options.Device = None,
-    vectorize: options.Vectorize = None,
-    fleet: options.Fleet = None,
-    assign: options.Assign = None,
-    seed: options.Seed = None,
-    out: Annotated[Path | None, typer.Option("--out", help="the run's folder; else one in runs/")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
-    checkpoint_every: options.CheckpointEvery = None,
-    keep_answers: options.KeepAnswers = None,
+    flags: options.Flags,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="the run's folder; default: a new one in runs/")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="continue the run in --out")] = False,
     settings: options.Settings = None,
     track: options.Track = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Run a method or an experiment file; ends with a table, a run folder and a report."""
-    told = locals()
-    from potluck.api import execute
-    from potluck.cli.display import show_runs
-    from potluck.cli.progress import progress
-    from potluck.experiment import asked_values, base_values, flag_values, parse_experiment
+    """Run a method or an experiment file; print a table, and write a run folder and a report."""
+    from potluck.experiment import merge_settings, parse_experiment, read_target
 
-    experiment = parse_experiment(asked_values(base_values(target), flag_values(told), settings))
-    with progress(experiment.method.name, quiet=quiet) as callbacks:
+    experiment = parse_experiment(merge_settings(read_target(target), flags, settings))
+    _train(experiment, out, command_line(), resume=resume, track=track, quiet=quiet)
+
+
+@options.with_flags("rounds", *options.ENGINE, "checkpoint_every")
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of the run")],
+    flags: options.Flags,
+    track: options.Track = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Continue a run from its last checkpoint; the result equals that of an uninterrupted run.
+
+    With more --rounds than before, a finished run is extended.
+    """
+    from potluck.core.errors import PotluckError
+    from potluck.experiment import merge_settings, parse_experiment, read_experiment
+    from potluck.runs.folder import EXPERIMENT
+
+    file = folder / EXPERIMENT
+    if not file.exists():
+        raise PotluckError(f"{str(folder)!r} is not a run folder (it has no {EXPERIMENT}); check the path.")
+    experiment = parse_experiment(merge_settings(read_experiment(file), flags))
+    _train(experiment, folder, f"potluck run {file}", resume=True, track=track, quiet=quiet)
+
+
+def command_line() -> str:
+    """Return the command of this process, as one would type it."""
+    return shlex.join(["potluck", *sys.argv[1:]])
+
+
+def _train(
+    experiment: Experiment,
+    out: Path | None,
+    command: str,
+    *,
+    resume: bool,
+    track: list[str] | None,
+    quiet: bool,
+) -> None:
+    from potluck.api import execute
+    from potluck.cli.progress import progress, show_runs
+
+    with progress(experiment.method.name, experiment.schedule.rounds, quiet=quiet) as callbacks:
         finished = execute(
-            experiment,
-            out=out,
-            resume=resume,
-            callbacks=callbacks,
-            track=track or (),
-            command=shlex.join(["potluck", *sys.argv[1:]]),
+            experiment, out=out, resume=resume, callbacks=callbacks, track=track or (), command=command
         )
     if finished.was_finished:
         typer.echo(f"The run in {finished.path} is finished already; nothing to do.")

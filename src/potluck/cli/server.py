@@ -1,4 +1,4 @@
-"""`potluck server`: the meeting place of a federation."""
+"""`potluck server`: the server of a federation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="The meeting place of a federation.", no_args_is_help=True)
+app = typer.Typer(help="Set up and start the server of a federation.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option("--folder", help="certificates, state and logs")]
 
@@ -15,19 +15,21 @@ Folder = Annotated[Path, typer.Option("--folder", help="certificates, state and 
 @app.command("keys")
 def keys(
     public_keys: Annotated[
-        list[Path] | None, typer.Argument(metavar="NODE.key.pub…", help="public keys of nodes to let in")
+        list[Path] | None, typer.Argument(metavar="NODE.key.pub…", help="public keys of nodes to admit")
     ] = None,
     host: Annotated[
-        list[str] | None, typer.Option("--host", help="a name or address by which nodes reach this machine")
+        list[str] | None, typer.Option("--host", help="a host name or address of this machine")
     ] = None,
     folder: Folder = Path("potluck-server"),
     server: Annotated[
-        str, typer.Option("--server", help="the running server, as it says when it starts")
+        str, typer.Option("--server", help="address of the running server, as printed when it starts")
     ] = "127.0.0.1:8000",
-    name: Annotated[str, typer.Option("--name", help="the node's name; else the one in its key file")] = "",
+    name: Annotated[
+        str, typer.Option("--name", help="the node's name; default: the name in its key file")
+    ] = "",
 ) -> None:
-    """Make the server's certificates once; register nodes' public keys with the running server."""
-    from potluck.flower.deploy.keys import CA, make_certificates, name_of
+    """Create the server's certificates once; register nodes' public keys with the running server."""
+    from potluck.flower.deploy.keys import CA, make_certificates, name_in_key
 
     if not (folder / CA).exists():
         make_certificates(folder, [*(host or []), "localhost", "127.0.0.1"])
@@ -37,19 +39,17 @@ def keys(
         from potluck.flower.deploy.submit import register
 
         if name and len(public_keys) > 1:
-            raise PotluckError(
-                f"--name {name!r} can be the name of one key; register the others by themselves."
-            )
+            raise PotluckError(f"--name {name!r} can be the name of one key; register the others separately.")
         for path in public_keys:
-            known = name or name_of(path)
-            register(path, known, server, folder / CA)
-            typer.echo(f"Registered {path} as {known}; no other key can take this name.")
+            node = name or name_in_key(path)
+            register(path, node, server, folder / CA)
+            typer.echo(f"Registered {path} as {node}; no other key can use this name.")
 
 
 @app.command("start")
 def start(
     folder: Folder = Path("potluck-server"),
-    host: Annotated[str, typer.Option("--host", help="the interface to listen on")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", help="interface to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port")] = 8000,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="no TLS, no node keys: only on a network you trust")
@@ -57,23 +57,25 @@ def start(
     control_port: Annotated[
         int,
         typer.Option(
-            "--control-port", help="where runs are handed in, on this machine only; 0: the next port"
+            "--control-port", help="port for submitting runs, on this machine only; 0: the next port"
         ),
     ] = 0,
     expose_control: Annotated[
         bool,
-        typer.Option("--expose-control", help="let whoever reaches the port submit runs and register keys"),
+        typer.Option("--expose-control", help="allow other machines to submit runs and to register keys"),
     ] = False,
 ) -> None:
-    """Start the server with TLS, node keys, state on disk, and runs that survive its restart.
+    """Start the server with TLS and node keys; its state is on disk, and runs survive its restart.
 
-    On another interface than loopback, other machines reach what nodes need and nothing else.
+    On an interface other than loopback, other machines reach only the ports that nodes need.
     """
     from potluck.flower.deploy.keys import CA
-    from potluck.flower.deploy.serve import keep_alive, server_commands
+    from potluck.flower.deploy.serve import server_commands, supervise
 
     served = server_commands(
         folder, host, port, insecure=insecure, control=control_port, expose=expose_control
     )
-    typer.echo(served.where)
-    keep_alive(folder, served.commands, typer.echo, up=(served.control, "" if insecure else str(folder / CA)))
+    typer.echo(served.description)
+    supervise(
+        folder, served.commands, typer.echo, ready_at=(served.control, "" if insecure else str(folder / CA))
+    )

@@ -2,15 +2,23 @@
 
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError, unknown
-from potluck.core.method import Method, Need, PaperAccounting, Predictor, Update, check_needs, payload_types
-from potluck.core.model import ClientModel, load_tensors, norms_at_rest, tensors_of, with_statistics
-from potluck.core.payload import Nothing, Payload, PayloadError, Tensors
+from potluck.core.method import Method, PaperAccounting, Predictor, Update, payload_types
+from potluck.core.model import (
+    ClientModel,
+    batch_norm_in_eval_mode,
+    load_tensors,
+    tensors_of,
+    with_batch_norm_statistics,
+)
+from potluck.core.needs import Need, check_needs
+from potluck.core.payload import EmptyPayload, Payload, PayloadError, Tensors
 from potluck.core.random import derive_seed, generator, one_thread, seeded
 from potluck.core.samples import ClassMean, Samples, outputs
-from potluck.core.schema import Counts, Labels, Like, Range, Shape, Whole, check_payload
+from potluck.core.schema import Counts, Integers, Labels, Like, Range, Shape, check_payload
 from potluck.core.settings import Settings, setting
+from potluck.core.supports import Supports
 from potluck.core.task import Architecture, Averaging, ClientInfo, Context, Task
-from potluck.core.training import Fit, Loss, Training, cross_entropy_loss
+from potluck.core.training import FitResult, Loss, Training, cross_entropy_loss
 
 __all__ = [
     "Architecture",
@@ -21,13 +29,14 @@ __all__ = [
     "ClientModel",
     "Context",
     "Counts",
-    "Fit",
+    "EmptyPayload",
+    "FitResult",
+    "Integers",
     "Labels",
     "Like",
     "Loss",
     "Method",
     "Need",
-    "Nothing",
     "PaperAccounting",
     "Payload",
     "PayloadError",
@@ -37,18 +46,18 @@ __all__ = [
     "Samples",
     "Settings",
     "Shape",
+    "Supports",
     "Task",
     "Tensors",
     "Training",
     "Update",
-    "Whole",
+    "batch_norm_in_eval_mode",
     "check_needs",
     "check_payload",
     "cross_entropy_loss",
     "derive_seed",
     "generator",
     "load_tensors",
-    "norms_at_rest",
     "one_thread",
     "outputs",
     "payload_types",
@@ -56,5 +65,5 @@ __all__ = [
     "setting",
     "tensors_of",
     "unknown",
-    "with_statistics",
+    "with_batch_norm_statistics",
 ]

@@ -1,4 +1,4 @@
-"""One participant: its model, its data, its private tensors, its random streams."""
+"""A client: its model, data, private tensors and random streams."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from torch.optim import Optimizer
 
 from potluck.core import tree
 from potluck.core.errors import PotluckError
-from potluck.core.model import ClientModel, has_batch_norm, load_tensors, norms_at_rest
-from potluck.core.optimizers import Scale, autocast, backward
+from potluck.core.mixed_precision import LossScaler, autocast
+from potluck.core.model import ClientModel, batch_norm_in_eval_mode, has_batch_norm, load_tensors
 from potluck.core.payload import Tensors
 from potluck.core.random import generator, seeded
 from potluck.core.samples import ClassMean, Samples, outputs, prepare
 from potluck.core.task import ClientInfo, Task
-from potluck.core.training import Fit, FitRequest, Loss, Training, cross_entropy_loss
+from potluck.core.torch_fast import backward
+from potluck.core.training import FitRequest, FitResult, Loss, Training, cross_entropy_loss
 
 ClassMeans = Callable[[Callable[[Tensor], Tensor], Samples | None], tuple[Tensor, Tensor, Tensor]]
-GATHERED = 1 << 20
-"""How many input numbers of coming batches are made ready at once."""
+PREFETCH_VALUES = 1 << 20
+"""How many input values of the next batches are gathered at once."""
 
 
 class Client:
-    """A participant as `Method.client` sees it. It lives on one engine worker for the whole run."""
+    """A client as `Method.client` sees it. It stays on one worker for the whole run."""
 
     def __init__(
         self,
@@ -52,13 +53,13 @@ class Client:
         self.training = training
         self.shared_test = shared_test
         self.on_shared_test = False
-        """Whether what `predict` gives will be tested on the common test set."""
+        """Whether the result of `predict` will be tested on the common test set."""
         self.augment = augment
         self.private: dict[str, Any] = {}
-        self.trainer: Callable[[FitRequest], Fit] | None = None
-        """Set by an engine that trains several clients at once; otherwise a client trains by itself."""
-        self.guard: ClassMeans | None = None
-        """What gives class means in the place of the exact ones, where single rows are to be protected."""
+        self.trainer: Callable[[FitRequest], FitResult] | None = None
+        """Set by an engine that trains several clients at once; otherwise the client trains alone."""
+        self.private_class_means: ClassMeans | None = None
+        """Replaces exact class means where single rows are protected."""
         self.job = 0
         self.round = 1
         self.rounds = 1
@@ -71,12 +72,12 @@ class Client:
         self._saved_modules: dict[str, Tensors] = {}
         self._optimizers: dict[str, Optimizer] = {}
         self._saved_optimizers: dict[str, Any] = {}
-        self._scale: Scale | None = None
+        self._scale: LossScaler | None = None
 
-    # -- the job at hand ------------------------------------------------------------------------------
+    # -- the current job ------------------------------------------------------------------------------
 
     def begin(self, phase: str, job: int, round_number: int, rounds: int) -> None:
-        """Set the stage for one job; random streams start anew from its number."""
+        """Start a job; random streams are derived from its number."""
         self._phase, self.job, self.round, self.rounds = phase, job, round_number, rounds
         self._streams.clear()
         self.trained_samples = 0
@@ -84,11 +85,11 @@ class Client:
         self.notes = {}
 
     def note(self, name: str, value: float) -> None:
-        """Record a number of this job: `client_notes` in `rounds.jsonl`, and `notes` has the mean over participants."""
+        """Record a number of this job in `client_notes` of `rounds.jsonl`; `notes` has the mean over participants."""
         self.notes[name] = float(value)
 
     def rng(self, purpose: str) -> torch.Generator:
-        """A random stream of this client, job and purpose; a second call in one job gives a second stream."""
+        """Return a random stream of this client, job and purpose; each call in a job returns another one."""
         self._streams[purpose] += 1
         return generator(*self._stream(purpose), self._streams[purpose])
 
@@ -107,23 +108,29 @@ class Client:
         batch_size: int | None = None,
         name: str = "model",
         adjust: Callable[[], None] | None = None,
-    ) -> Fit:
-        """Train a model (this client's own unless told) on a loss over `(model, x, y, *given)`.
+        also: Sequence[nn.Parameter] = (),
+        after: Callable[[], None] | None = None,
+    ) -> FitResult:
+        """Train a model (by default this client's own) on a loss over `(model, x, y, *given, *also)`.
 
-        Whatever else the loss reads is handed over as `given`. Batching, optimiser, learning rate, clipping
-        and the single-sample rule of BatchNorm are the experiment's; `batch_size` is for training on other
-        data than the client's own. `adjust` may change the gradients before each step; a method that uses it
-        is not trained together with others.
+        All other inputs of the loss are passed as `given`. Batching, optimiser, learning rate, clipping
+        and the single-sample rule of BatchNorm come from the experiment; `batch_size` is for training on other
+        data than the client's own. `adjust` may change the gradients before each step. `also` are parameters
+        that get gradients of the same loss but take a step of their own in `after`, which runs after each step
+        and resets their gradients; in `fp16` a gradient that overflowed is None. With `adjust` or `also` the client is
+        not trained in a stack with others.
         """
         model = self.model if model is None else model
-        request = FitRequest(loss, given, model, epochs, samples, batch_size, name, adjust)
+        request = FitRequest(
+            loss, given, model, epochs, samples, batch_size, name, adjust, tuple(also), after
+        )
         return (self.trainer or self.train_alone)(request)
 
-    def train_alone(self, request: FitRequest) -> Fit:
-        """Do what `fit` asks for with this client alone."""
+    def train_alone(self, request: FitRequest) -> FitResult:
+        """Train as `fit` requests, this client alone."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            return request.loss(request.model, x, y, *request.given)
+            return request.loss(request.model, x, y, *request.loss_args, *request.also)
 
         return self.fit_models(
             {request.name: request.model},
@@ -132,6 +139,8 @@ class Client:
             samples=request.samples,
             batch_size=request.batch_size,
             adjust=request.adjust,
+            after=request.after,
+            also=request.also,
         )
 
     def fit_models(
@@ -145,15 +154,14 @@ class Client:
         batch_size: int | None = None,
         adjust: Callable[[], None] | None = None,
         after: Callable[[], None] | None = None,
-        others: Sequence[nn.Parameter] = (),
-    ) -> Fit:
-        """The one loop of local training: a backward pass of `loss(x, y)` and a step of every model per batch.
+        also: Sequence[nn.Parameter] = (),
+    ) -> FitResult:
+        """Train models together: per batch one backward pass of `loss(x, y)` and one step of every model.
 
-        Each model has an optimiser and a gradient clip of its own, under its name. Losses of several models are summed
-        by the caller: where each stops the gradient at the other models, one backward pass gives every model the
-        gradient of its own loss. `batches` may be other ones than the usual epochs, `adjust` changes gradients
-        before each step, `after` follows it. `others` learn from the same loss by what `after` does with their
-        gradients; in `fp16` one that overflowed is None.
+        Each model has its own optimiser and gradient clipping, by name. The caller sums the losses of several models:
+        where each stops the gradient at the other models, one backward pass gives every model the gradient of its own
+        loss. `batches` replaces the epochs over the client's data, `adjust` changes gradients before each step, `after`
+        is called after it. `also` are as in `fit`.
         """
         optimizers = [self.optimizer(model, name=name) for name, model in models.items()]
         if batches is None:
@@ -169,7 +177,7 @@ class Client:
                 if scale is None:
                     backward(value)
                 else:
-                    scale.backward(value, optimizers, others)
+                    scale.backward(value, optimizers, also)
                 if adjust is not None:
                     adjust()
                 for optimizer in optimizers:
@@ -182,11 +190,11 @@ class Client:
                 steps += 1
         return self.report(steps, float(total) / steps if steps else float("nan"))
 
-    def report(self, steps: int, loss: float) -> Fit:
-        """Note the training loss of this job; methods with steps of their own call it themselves."""
-        if steps:
+    def report(self, steps: int, loss: float) -> FitResult:
+        """Record the training loss of this job; methods with their own training loop call it themselves."""
+        if steps and self.private_class_means is None:  # with row-level privacy the loss stays on the client
             self.train_loss = loss
-        return Fit(steps, loss)
+        return FitResult(steps, loss)
 
     def batches(
         self,
@@ -196,9 +204,9 @@ class Client:
         models: Iterable[nn.Module] = (),
         batch_size: int | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled minibatches of the training data, epoch after epoch.
+        """Yield shuffled minibatches of the training data, epoch after epoch.
 
-        A trailing batch of one is left out where this client's model, or one of `models`, has BatchNorm.
+        A last batch of one sample is skipped where this client's model, or one of `models`, has BatchNorm.
         """
         samples = self.train if samples is None else samples
         count, size = len(samples), self.batch_size(samples, batch_size)
@@ -206,8 +214,8 @@ class Client:
         smallest = 2 if size > 1 and any(map(has_batch_norm, (self.model, *models))) else 1
         if self.training.drop_last and count >= size:
             smallest = size
-        # Rows are gathered and converted for several batches at once, which then are slices: fewer calls per step.
-        ahead = max(1, GATHERED // max(1, size * samples.x.shape[1:].numel()))
+        # Rows are gathered and converted for several batches at once, to save calls per step.
+        ahead = max(1, PREFETCH_VALUES // max(1, size * samples.x.shape[1:].numel()))
         order_rng = self.rng("batches")
         augment_rng = self.rng("augment") if self.augment else None
         for _ in range(self.training.epochs if epochs is None else epochs):
@@ -222,24 +230,24 @@ class Client:
                     self.trained_samples += len(y)
                     yield x, y
 
-    def batch_size(self, samples: Samples | None = None, wanted: int | None = None) -> int:
-        """The real size of a full batch: as wanted or set, or all samples where they are fewer."""
+    def batch_size(self, samples: Samples | None = None, requested: int | None = None) -> int:
+        """Return the size of a full batch: as requested or configured, at most all samples."""
         count = max(1, len(self.train if samples is None else samples))
-        return min((self.training.batch_size if wanted is None else wanted) or count, count)
+        return min((self.training.batch_size if requested is None else requested) or count, count)
 
     def prepare(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """A batch on the task's device, its real numbers in the task's precision."""
+        """Move a batch to the task's device and convert its real numbers to the task's precision."""
         return prepare(x, y, self.task)
 
     @property
     def lr(self) -> float:
-        """The learning rate of the present round."""
+        """The learning rate of the current round."""
         return self.training.rate(self.round)
 
     def optimizer(
         self, *parts: nn.Module | Iterable[Tensor], name: str = "model", lr: float | None = None
     ) -> Optimizer:
-        """An optimiser over modules or tensors, as the experiment says; kept over jobs if it says so."""
+        """Return an optimiser over modules or tensors as configured, kept over jobs with `keep_optimizer`."""
         parameters = [
             tensor
             for part in parts
@@ -257,13 +265,13 @@ class Client:
         return self._optimizers[name]
 
     def step(self, optimizer: Optimizer, loss: Tensor) -> None:
-        """One optimiser step on a loss, its gradient clipped as the experiment says."""
+        """Take one optimiser step on a loss, with gradients clipped as configured."""
         optimizer.zero_grad()
         backward(loss)
         self.apply(optimizer)
 
     def apply(self, optimizer: Optimizer) -> None:
-        """Step on gradients that are there already (clipped as the experiment says)."""
+        """Take one optimiser step on existing gradients, clipped as configured."""
         if self.training.clip_norm is not None:
             parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
             nn.utils.clip_grad_norm_(parameters, self.training.clip_norm)
@@ -272,39 +280,39 @@ class Client:
         else:
             self._scale.step(optimizer)
 
-    def _loss_scale(self) -> Scale | None:
-        """What this client's losses are scaled by in `fp16`; it is learned over all its jobs."""
+    def _loss_scale(self) -> LossScaler | None:
+        """Return the loss scaler of this client in `fp16`; it adapts over all its jobs."""
         if self.training.amp == "fp16" and self._scale is None:
-            self._scale = Scale(self.task.device)
+            self._scale = LossScaler(self.task.device)
         return self._scale
 
     @contextmanager
     def training_mode(
         self, *models: nn.Module, samples: Samples | None = None, batch_size: int | None = None
     ) -> Iterator[None]:
-        """Models in train mode, then in eval mode; BatchNorm does not train on batches of one sample."""
+        """Put models into train mode, then into eval mode; BatchNorm does not train on batches of one sample."""
         for model in models:
             model.train()
         single = models if self.batch_size(samples, batch_size) == 1 else ()
-        with norms_at_rest(*single):
+        with batch_norm_in_eval_mode(*single):
             yield
         for model in models:
             model.eval()
 
-    # -- looking at data without learning -------------------------------------------------------------
+    # -- outputs without training ---------------------------------------------------------------------
 
     def outputs(
         self, function: Callable[[Tensor], Tensor], samples: Samples | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """`function` over all samples in large batches, no gradient; yields (outputs, labels)."""
+        """Apply `function` to all samples in large batches without gradients; yield (outputs, labels)."""
         return outputs(function, self.train if samples is None else samples, self.task)
 
     def class_means(
         self, function: Callable[[Tensor], Tensor], samples: Samples | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean output per class present in the training data: (means, labels, counts), eval mode."""
-        if self.guard is not None:
-            return self.guard(function, samples)
+        """Return the mean output per class in the training data, in eval mode: (means, labels, counts)."""
+        if self.private_class_means is not None:
+            return self.private_class_means(function, samples)
         self.model.eval()
         means = ClassMean(self.task.num_classes)
         for output, y in self.outputs(function, samples):
@@ -312,7 +320,7 @@ class Client:
         return means.result()
 
     def predictor(self, tensors: Tensors) -> nn.Module:
-        """This client's model as it would predict with some of its tensors replaced; nothing is changed."""
+        """Return a copy of this client's model with some of its tensors replaced, in eval mode."""
         model = copy.deepcopy(self.model).eval()
         load_tensors(model, tensors)
         return model
@@ -320,10 +328,10 @@ class Client:
     # -- private state --------------------------------------------------------------------------------
 
     def module(self, name: str, build: Callable[[], nn.Module], *, keep: bool = True) -> nn.Module:
-        """A private module that persists over jobs, built on first use from this client's own stream.
+        """Return a private module that persists over jobs, built on first use from this client's own stream.
 
-        With `keep=False` a module that does not exist yet is built and forgotten: for `predict`, which
-        leaves the client as it is.
+        With `keep=False` a module that does not exist yet is built and not kept: for `predict`, which must not change
+        the client.
         """
         if name in self._modules:
             return self._modules[name]
@@ -337,8 +345,8 @@ class Client:
         return module
 
     def state(self, *, copy: bool = True) -> tree.Flat:
-        """Everything of this client that a later job depends on; live tensors with `copy=False`."""
-        for path, kind in tree.made_parts(self.private):
+        """Return everything that a later job depends on; live tensors with `copy=False`."""
+        for path, kind in tree.unrestorable_parts(self.private):
             raise PotluckError(_remedy(path, kind))
         everything = {
             "model": dict(self.model.state_dict()),
@@ -358,17 +366,17 @@ class Client:
             return tree.flatten(everything, copy=copy)
         except TypeError as error:
             raise PotluckError(
-                f"What this client keeps cannot be saved: {error}. Keep tensors, numbers, text, dicts and lists."
+                f"The client's private state cannot be saved: {error}. Keep tensors, numbers, text, dicts and lists."
             ) from None
 
-    def rest(self) -> None:
-        """Free what only the job at hand needed: gradients weigh as much as the model."""
+    def free_gradients(self) -> None:
+        """Free gradients, which take as much memory as the model."""
         for module in (self.model, *self._modules.values()):
             module.zero_grad()
 
     def restore(self, flat: tree.Flat) -> None:
-        """Become the client that `state` described."""
-        # Modules and optimisers take tensors from anywhere; what a method keeps must lie where it computes.
+        """Restore the client that `state` described."""
+        # Modules and optimisers move tensors themselves; private tensors must be on the task's device.
         tensors = {
             name: tensor.to(self.task.device) if name.startswith("/private/") else tensor
             for name, tensor in flat.tensors.items()
@@ -378,13 +386,13 @@ class Client:
         self.private = state["private"]
         self._modules, self._saved_modules = {}, state["modules"]
         self._optimizers, self._saved_optimizers = {}, state["optimizers"]
-        self._scale = Scale(self.task.device, state["scale"]) if "scale" in state else None
+        self._scale = LossScaler(self.task.device, state["scale"]) if "scale" in state else None
 
 
 def _remedy(path: str, kind: type) -> str:
-    """What to do with something in `me.private` that a checkpoint could not bring back."""
+    """Return the remedy for a value in `me.private` that a checkpoint cannot restore."""
     if issubclass(kind, nn.Module):
         remedy = "use me.module(name, build), which keeps modules"
     else:
         remedy = "keep its fields in a dict"
-    return f"me.private{path} is a {kind.__name__}, which a checkpoint cannot bring back; {remedy}."
+    return f"me.private{path} is a {kind.__name__}, which a checkpoint cannot restore; {remedy}."

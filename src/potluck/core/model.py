@@ -1,4 +1,4 @@
-"""What a client's network looks like to a method: features, then a head; its tensors, batch norms and first weights."""
+"""Client models: features and head, access to tensors, batch normalisation, initial weights."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-Norm = nn.modules.batchnorm._BatchNorm
+from potluck.core.torch_fast import BatchNorm
+
 Network = TypeVar("Network", bound=nn.Module)
 
 
 class ClientModel(nn.Module):
-    """A network seen as `features` (input to a flat vector) followed by `head` (vector to class scores).
+    """A network of `features` (input to a flat vector) and a `head` (vector to class scores).
 
     `stages` is empty unless the network can be cut: then running them one after another and calling
     `pool` on the last output gives the features. Methods that exchange intermediate features need it.
@@ -26,14 +27,14 @@ class ClientModel(nn.Module):
     feature_dim: int
 
     def features(self, x: Tensor) -> Tensor:
-        """The representation of a batch, `[batch, feature_dim]`."""
+        """Return the features of a batch, `[batch, feature_dim]`."""
         for stage in self.stages:
             x = stage(x)
         return self.pool(x)
 
     @property
     def stages(self) -> tuple[nn.Module, ...]:
-        """The parts of the extractor in order, or nothing when it cannot be cut."""
+        """Return the parts of the extractor in order; empty where it cannot be cut."""
         return ()
 
     def pool(self, x: Tensor) -> Tensor:
@@ -41,18 +42,18 @@ class ClientModel(nn.Module):
         return torch.flatten(x, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores, `[batch, classes]`."""
+        """Return class scores, `[batch, classes]`."""
         scores: Tensor = self.head(self.features(x))
         return scores
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    """Whether any layer normalises over the batch, and so cannot train on a single sample."""
-    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
+    """Return whether any layer normalises over the batch, and so cannot train on a single sample."""
+    return any(isinstance(layer, BatchNorm) for layer in model.modules())
 
 
-def put_channels_last(model: nn.Module, last: bool = True) -> None:
-    """Lay the weights of two-dimensional convolutions out with the channels last (or first); outputs follow.
+def set_channels_last(model: nn.Module, last: bool = True) -> None:
+    """Store the weights of 2-D convolutions with channels last (or first); outputs follow.
 
     The numbers stay the same, the order in which products are summed does not.
     """
@@ -62,8 +63,8 @@ def put_channels_last(model: nn.Module, last: bool = True) -> None:
             tensor.data = tensor.data.contiguous(memory_format=layout)
 
 
-def are_channels_last(tensors: Iterable[Tensor]) -> bool:
-    """Whether any weights of convolutions among these lie with the channels last, and could lie otherwise."""
+def any_channels_last(tensors: Iterable[Tensor]) -> bool:
+    """Return whether any convolution weights are stored with channels last."""
     return any(
         tensor.dim() == 4
         and tensor.is_contiguous(memory_format=torch.channels_last)
@@ -72,26 +73,26 @@ def are_channels_last(tensors: Iterable[Tensor]) -> bool:
     )
 
 
-# -- its tensors --------------------------------------------------------------------------------------------
+# -- tensors ------------------------------------------------------------------------------------------------
 
 
-def travels(name: str) -> bool:
-    """Whether a state entry may be sent and averaged; a count of batches seen has no mean."""
+def is_transferable(name: str) -> bool:
+    """Return whether a state entry may be sent and averaged; BatchNorm's batch counters may not."""
     return not name.endswith("num_batches_tracked")
 
 
 def is_statistic(name: str) -> bool:
-    """Whether a state entry is one of BatchNorm's running statistics, which nobody learns by gradients."""
+    """Return whether a state entry is a running statistic of BatchNorm, which is not learned by gradients."""
     return name.endswith(("running_mean", "running_var"))
 
 
 def tensors_of(module: nn.Module, *, buffers: bool = True) -> dict[str, Tensor]:
-    """Copies of a module's parameters, and of its buffers that have a mean, under their names."""
+    """Return copies of a module's parameters and transferable buffers, by name."""
     parameters = {name for name, _ in module.named_parameters()}
     return {
         name: tensor.detach().clone()
         for name, tensor in module.state_dict().items()
-        if name in parameters or (buffers and travels(name))
+        if name in parameters or (buffers and is_transferable(name))
     }
 
 
@@ -102,24 +103,24 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         raise KeyError(f"the model has no tensor {surplus[0]!r}")
 
 
-# -- batch normalisation without surprises: single samples, and networks that keep no running statistics ------
+# -- batch normalisation: single samples, and networks without running statistics ------------------------------
 
 
-def static_norms(model: nn.Module) -> list[Norm]:
-    """The batch norms that keep no running statistics and so use those of the batch, even in testing."""
-    return [layer for layer in model.modules() if isinstance(layer, Norm) and layer.running_mean is None]
+def norms_without_statistics(model: nn.Module) -> list[BatchNorm]:
+    """Return the batch norms without running statistics, which use those of the batch even in eval mode."""
+    return [layer for layer in model.modules() if isinstance(layer, BatchNorm) and layer.running_mean is None]
 
 
 @contextmanager
-def norms_at_rest(*models: nn.Module) -> Iterator[None]:
-    """Batch norms as in testing, whatever mode the models are in; one without statistics only scales."""
-    norms = [layer for model in models for layer in model.modules() if isinstance(layer, Norm)]
+def batch_norm_in_eval_mode(*models: nn.Module) -> Iterator[None]:
+    """Put batch norms into eval mode inside the block; one without statistics only scales."""
+    norms = [layer for model in models for layer in model.modules() if isinstance(layer, BatchNorm)]
     modes = [layer.training for layer in norms]
-    static = [layer for model in models for layer in static_norms(model)]
+    static = [layer for model in models for layer in norms_without_statistics(model)]
     for layer in norms:
         layer.eval()
     for layer in static:
-        _forget(layer)
+        _reset_statistics(layer)
     try:
         yield
     finally:
@@ -129,16 +130,16 @@ def norms_at_rest(*models: nn.Module) -> Iterator[None]:
             layer.train(mode)
 
 
-def with_statistics(model: Network, batches: Iterable[Tensor]) -> Network:
-    """A copy in eval mode whose static batch norms carry the mean statistics of `batches`.
+def with_batch_norm_statistics(model: Network, batches: Iterable[Tensor]) -> Network:
+    """Return a copy in eval mode whose static batch norms have the mean statistics of `batches`.
 
-    Give batches of two samples or more; without any, the norms only scale. Everything but the norms runs
-    as in testing, so dropout and width scalers do not spoil the statistics.
+    Pass batches of two samples or more; without any, the norms only scale. All other layers run in eval mode, so that
+    dropout and width scalers do not change the statistics.
     """
     model = copy.deepcopy(model).eval()
-    static = static_norms(model)
+    static = norms_without_statistics(model)
     for layer in static:
-        _forget(layer)
+        _reset_statistics(layer)
         layer.track_running_stats, layer.momentum = True, None  # None: the plain mean over batches
         layer.num_batches_tracked = torch.zeros((), dtype=torch.int64)
         layer.train()
@@ -148,21 +149,20 @@ def with_statistics(model: Network, batches: Iterable[Tensor]) -> Network:
     return model.eval()
 
 
-def _forget(layer: Norm) -> None:
+def _reset_statistics(layer: BatchNorm) -> None:
     like = layer.weight if layer.weight is not None else torch.empty(0)
     layer.running_mean = torch.zeros(layer.num_features, dtype=like.dtype, device=like.device)
     layer.running_var = torch.ones(layer.num_features, dtype=like.dtype, device=like.device)
 
 
-# -- its first weights --------------------------------------------------------------------------------------
+# -- initial weights ----------------------------------------------------------------------------------------
 
 
 def he_normal(layer: nn.Module) -> None:
-    """He's initialisation for a layer followed by ReLU, with zero bias.
+    """Initialise a layer followed by ReLU after He et al., with zero bias.
 
-    Torch's own default lets the signal fade from layer to layer, which costs a small client with few
-    batches most of its first rounds. Apply it before the head is added: nothing rectifies the class scores.
-    Layers under batch norm do better with the default, as larger weights make their steps relatively smaller.
+    With torch's default the signal decreases from layer to layer, which costs clients their first rounds. Apply it
+    before the head is added, which has no ReLU. Layers followed by batch norm do better with the default.
     """
     if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -171,27 +171,26 @@ def he_normal(layer: nn.Module) -> None:
 
 
 @contextmanager
-def only_shapes() -> Iterator[None]:
-    """A block in which networks are built without numbers, to see how large they are.
+def without_initialization() -> Iterator[None]:
+    """Build networks on the meta device inside the block, to read their shapes.
 
-    Torch would draw normal numbers that have no place to be through its compiler, the import of which takes longer
-    than a small round.
+    Random initialisation is skipped: on the meta device torch would import its compiler for it.
     """
-    with torch.device("meta"), _Undrawn():
+    with torch.device("meta"), _SkipInitialization():
         yield
 
 
-class _Undrawn(TorchFunctionMode):
-    """Leaves a layer's weights alone where they would be drawn."""
+class _SkipInitialization(TorchFunctionMode):
+    """Skips random initialisation."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Draw nothing, do everything else."""
+        """Skip functions that draw numbers, call all others."""
         options = kwargs or {}
-        if func in _DRAWING:
+        if func in _INITIALIZERS:
             return args[0] if args else options["tensor"]
         return func(*args, **options)
 
 
-_DRAWING = (torch.Tensor.normal_, torch.Tensor.uniform_, nn.init.normal_, nn.init.uniform_)
+_INITIALIZERS = (torch.Tensor.normal_, torch.Tensor.uniform_, nn.init.normal_, nn.init.uniform_)

@@ -1,4 +1,4 @@
-"""What travels between server and clients: frozen dataclasses of named tensors and numbers."""
+"""Payloads: the content of messages between server and clients, as frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Payload:
 
     @classmethod
     def unflatten(cls, tensors: Mapping[str, Tensor], scalars: Mapping[str, Scalar]) -> Self:
-        """The payload that `flatten` took apart; anything missing or surplus is refused."""
+        """Rebuild the payload that `flatten` took apart; raise for missing or surplus entries."""
         values: dict[str, Any] = {}
         used: set[str] = set()
         for name, kind in field_kinds(cls).items():
@@ -70,8 +70,8 @@ class Payload:
             raise PayloadError(f"{cls.__name__} has no field {surplus[0]!r}.")
         return cls(**values)
 
-    def numbers(self) -> int:
-        """How many numbers travel: every tensor entry and every scalar counts one."""
+    def numel(self) -> int:
+        """Return how many numbers travel: every tensor entry and every scalar counts one."""
         tensors, scalars = self.flatten()
         return sum(tensor.numel() for tensor in tensors.values()) + len(scalars)
 
@@ -79,17 +79,17 @@ class Payload:
         """Raise `PayloadError` for what no annotation of a field can express; nothing by default."""
 
     def copy(self) -> Self:
-        """A payload that shares no memory and no graph with live models or server state."""
+        """Return a payload that shares no memory and no graph with models or server state."""
         return self.map(lambda tensor: tensor.detach().clone(memory_format=torch.contiguous_format))
 
     def to(self, device: torch.device) -> Self:
-        """The payload with its tensors on `device`; the same object when they are there already."""
+        """Return the payload with its tensors on `device`; the same object where they are there already."""
         if all(tensor.device == device for tensor in self.flatten()[0].values()):
             return self
         return self.map(lambda tensor: tensor.to(device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The payload with every tensor replaced by what `change` makes of it."""
+        """Return the payload with `change` applied to every tensor."""
         values: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -102,7 +102,7 @@ class Payload:
 
 
 @dataclass(frozen=True)
-class Nothing(Payload):
+class EmptyPayload(Payload):
     """The empty message: methods that send nothing in a direction use it."""
 
 

@@ -1,4 +1,4 @@
-"""What a result may depend on: random streams named by words and numbers, sums on a single thread, rounding."""
+"""Reproducibility: named random streams, single-threaded sums, rounding of denormals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def derive_seed(*parts: object) -> int:
 
 
 def generator(*parts: object) -> torch.Generator:
-    """A CPU generator of its own for the stream named by `parts`."""
+    """Return a new CPU generator for the stream named by `parts`."""
     return torch.Generator().manual_seed(derive_seed(*parts))
 
 
@@ -53,7 +53,7 @@ def seeded(*parts: object) -> Iterator[None]:
 
 @contextmanager
 def without_denormals() -> Iterator[None]:
-    """A block in which numbers too small for full precision count as 0, whatever the process is set to; then as before.
+    """Flush denormal numbers to 0 inside the block.
 
     Optimiser states of clients that have learned their few classes fill with such numbers, and many processors
     take a hundred times as long for each. The setting belongs to the thread that makes it.
@@ -72,7 +72,7 @@ _SMALLEST, _TWO = sys.float_info.min, 2.0
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """A block in which torch computes on a single thread, so that sums come in one order, then as before."""
+    """Let torch compute on one thread inside the block, so that sums have one order."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Labelled tensors: a view of some rows of arrays that may be shared by many clients, and means over them."""
+"""Labelled samples as views of shared arrays, batched outputs over them, and class means."""
 
 from __future__ import annotations
 

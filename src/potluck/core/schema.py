@@ -1,4 +1,4 @@
-"""What a payload field promises beyond its type, and the check that an answer keeps every promise.
+"""Declarations of payload fields beyond their types, and the check of an answer against them.
 
 Annotate a field: `means: Annotated[Tensor, Shape("rows", "features")]`. Sizes named `features` and
 `classes` come from the task, `rows` (or any other name) must be the same wherever it stands in one payload.
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from potluck.core.model import travels
+from potluck.core.model import is_transferable
 from potluck.core.payload import FieldKind, Payload, PayloadError, Scalar, Tensors, field_kinds
 from potluck.core.task import ClientInfo, Task
 
@@ -55,7 +55,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Whole:
+class Integers:
     """Whole numbers that are neither class ids nor counts, such as the numbers of public samples."""
 
 
@@ -81,7 +81,7 @@ def check_payload(
     *,
     max_bytes: int | None = None,
 ) -> None:
-    """Refuse, with the reason, a payload that is not what `declared` promises. Nothing is changed."""
+    """Raise `PayloadError` for a payload that does not match its declared type."""
     name = declared.__name__
     if type(payload) is not declared:
         raise PayloadError(f"Expected a {name}, got a {type(payload).__name__}.")
@@ -95,18 +95,18 @@ def check_payload(
             continue
         _check_dtype(f"{name}.{field}", value, kind.rules, task)
         if isinstance(value, int | float):
-            check_numbers(f"{name}.{field}", value)
+            check_finite(f"{name}.{field}", value)
         for rule in kind.rules:
             _check_rule(f"{name}.{field}", rule, value, sizes, task, client)
     for key, tensor in payload.flatten()[0].items():
-        check_numbers(f"{name}.{key}", tensor)
+        check_finite(f"{name}.{key}", tensor)
     payload.check(task, client)
 
 
 def _check_dtype(name: str, value: object, rules: tuple[object, ...], task: Task) -> None:
     """Class ids and counts are int64, everything else has the task's precision (see `_check_like` for models)."""
     if isinstance(value, Tensor):
-        whole = any(isinstance(rule, Labels | Counts | Whole) for rule in rules)
+        whole = any(isinstance(rule, Labels | Counts | Integers) for rule in rules)
         _check_same_dtype(name, value, torch.int64 if whole else task.dtype)
     elif isinstance(value, Mapping) and not any(isinstance(rule, Like) for rule in rules):
         for key, tensor in value.items():
@@ -130,7 +130,7 @@ def _check_rule(
         if len(torch.unique(value)) != len(value):
             raise PayloadError(f"{name} names a class twice.")
     elif isinstance(rule, Counts) and isinstance(value, Tensor):
-        # Each one first: a sum of huge numbers could wrap round.
+        # Each count first: a sum of huge numbers could overflow.
         outside = bool(((value < rule.least) | (value > client.samples)).any())
         if outside or int(value.sum()) > client.samples:
             raise PayloadError(
@@ -160,18 +160,18 @@ def _check_shape(
 
 
 def _check_like(name: str, value: Tensors, rule: Like, task: Task, client: ClientInfo) -> None:
-    wanted = _SHAPES[rule.what](task, client, value)
-    if surplus := sorted(set(value) - set(wanted)):
+    expected = _SHAPES[rule.what](task, client, value)
+    if surplus := sorted(set(value) - set(expected)):
         raise PayloadError(f"{name} has an unknown tensor {surplus[0]!r}.")
-    if not rule.subset and (missing := sorted(set(wanted) - set(value))):
+    if not rule.subset and (missing := sorted(set(expected) - set(value))):
         raise PayloadError(f"{name} lacks the tensor {missing[0]!r}.")
     initial = task.architectures[client.architecture].initial
     for key, tensor in value.items():
-        if tuple(tensor.shape) != wanted[key]:
-            raise PayloadError(f"{name}.{key} has shape {tuple(tensor.shape)}, expected {wanted[key]}.")
-        known = initial.get(key)  # a buffer of whole numbers keeps its own type
-        own = known is not None and not known.is_floating_point()
-        _check_same_dtype(f"{name}.{key}", tensor, known.dtype if known is not None and own else task.dtype)
+        if tuple(tensor.shape) != expected[key]:
+            raise PayloadError(f"{name}.{key} has shape {tuple(tensor.shape)}, expected {expected[key]}.")
+        first = initial.get(key)  # a buffer of integers keeps its own type
+        dtype = task.dtype if first is None or first.is_floating_point() else first.dtype
+        _check_same_dtype(f"{name}.{key}", tensor, dtype)
         # A negative variance would turn every receiver's outputs into not-a-number.
         if key.endswith("running_var") and not rule.changes and bool((tensor < 0).any()):
             raise PayloadError(f"{name}.{key} is a variance and must not be negative.")
@@ -190,7 +190,9 @@ _SHAPES: dict[str, Callable[[Task, ClientInfo, Mapping[str, Tensor]], Shapes]] =
     "model": lambda task, client, value: task.architectures[client.architecture].shapes,
     "any model": _any_model,
     "head": lambda task, client, value: {
-        name: shape for name, shape in task.architectures[client.architecture].head.items() if travels(name)
+        name: shape
+        for name, shape in task.architectures[client.architecture].head.items()
+        if is_transferable(name)
     },
     "shared": lambda task, client, value: task.shared_shapes(),
 }
@@ -205,7 +207,7 @@ SCALARS: dict[type, tuple[type[int] | type[float], ...]] = {int: (int,), float: 
 
 
 def check_form(payload: Payload, device: torch.device, max_bytes: int | None = None) -> None:
-    """Refuse a payload whose fields are not tensors and numbers as declared, or that is too large."""
+    """Raise for a payload whose fields are not tensors and numbers as declared, or that is too large."""
     name, size = type(payload).__name__, 0
     for field, kind in field_kinds(type(payload)).items():
         for label, value in _entries(f"{name}.{field}", getattr(payload, field), kind):
@@ -257,8 +259,8 @@ def _check_tensor(name: str, tensor: Tensor, device: torch.device) -> None:
         raise PayloadError(f"{name} carries a gradient; send a detached copy.")
 
 
-def check_numbers(name: str, value: Tensor | Scalar) -> None:
-    """Refuse what is not finite or absurdly large; bounds hold for real numbers only, ids have their own."""
+def check_finite(name: str, value: Tensor | Scalar) -> None:
+    """Raise for real numbers that are not finite or larger than `LARGEST`."""
     if isinstance(value, Tensor):
         if value.is_floating_point() and value.numel():
             low, high = torch.aminmax(value)

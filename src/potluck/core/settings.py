@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 
 class Settings:
-    """Base of every section. Unknown names are refused by whoever reads it from a file."""
+    """Base of every section. Unknown names in a file are errors."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {
         "extra": "forbid",
@@ -22,9 +22,9 @@ class Settings:
 
 
 def setting(default: Any, meaning: str, *, results: bool = True, later: bool = False, **limits: Any) -> Any:
-    """A field with its meaning; `limits` are ge, gt, le, lt. `results=False`: no result depends on it.
+    """Declare a field with its meaning; `limits` are ge, gt, le, lt. `results=False`: no result depends on it.
 
-    `later=True`: it came after results were on record; at its default it asks what was asked without it.
+    `later=True`: it was added after results were stored; at its default, an experiment equals one without it.
     """
     return field(
         default=default, metadata={"description": meaning, "results": results, "later": later, **limits}
@@ -33,7 +33,7 @@ def setting(default: Any, meaning: str, *, results: bool = True, later: bool = F
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of one setting."""
+    """One declared setting."""
 
     name: str
     kind: str
@@ -44,7 +44,7 @@ class Setting:
 
 
 def settings_of(section: type[Any] | Any) -> Iterator[Setting]:
-    """The settings of a section, or of a method, in the order of declaration."""
+    """Yield the settings of a section or a method, in order of declaration."""
     for entry in fields(section) if is_dataclass(section) else ():
         default = entry.default_factory() if entry.default_factory is not MISSING else entry.default
         kind = entry.type if isinstance(entry.type, str) else getattr(entry.type, "__name__", str(entry.type))

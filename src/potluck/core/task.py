@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import nn
 
-from potluck.core.model import ClientModel, travels
+from potluck.core.model import ClientModel, is_transferable
 from potluck.core.payload import Tensors
 from potluck.core.random import generator, seeded
 from potluck.core.samples import Samples
@@ -24,7 +24,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 @dataclass(frozen=True, slots=True)
 class ClientInfo:
-    """What the server learns of a client at registration, and nothing more."""
+    """What the server learns of a client at registration."""
 
     index: int
     name: str
@@ -52,19 +52,19 @@ class Architecture:
     build: Callable[[], ClientModel] | None = None
 
     @functools.cached_property
-    def numbers(self) -> int:
-        """How many numbers such a model learns."""
+    def num_parameters(self) -> int:
+        """The number of parameters."""
         return sum(self.initial[name].numel() for name in self.parameters)
 
     @functools.cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every tensor that may travel (batch counters never do)."""
-        return {name: tuple(tensor.shape) for name, tensor in self.initial.items() if travels(name)}
+        """Name and shape of every transferable tensor."""
+        return {name: tuple(tensor.shape) for name, tensor in self.initial.items() if is_transferable(name)}
 
 
 @dataclass(frozen=True)
 class Task:
-    """The agreed facts: classes, sizes, who takes part with what, and what is shared from the start."""
+    """What all parties agree on: classes, sizes, clients and their architectures, shared model and public data."""
 
     num_classes: int
     input_shape: tuple[int, ...]
@@ -77,34 +77,33 @@ class Task:
     device: torch.device = CPU
     training: Training = field(default_factory=Training)
 
-    # What is asked at every step is found once: a population may be large.
+    # Computed once, as a population may be large.
 
     @functools.cached_property
-    def able(self) -> tuple[int, ...]:
-        """The clients that have training samples, ascending; the others never take part."""
+    def eligible(self) -> tuple[int, ...]:
+        """The clients that have training samples, ascending; others never train."""
         return tuple(info.index for info in self.clients if info.samples > 0)
 
     @functools.cached_property
-    def able_of(self) -> Mapping[str, int]:
-        """How many of them have each architecture."""
+    def eligible_per_architecture(self) -> Mapping[str, int]:
+        """The number of eligible clients of each architecture."""
         return Counter(info.architecture for info in self.clients if info.samples > 0)
 
     @functools.cached_property
-    def mean_samples(self) -> float:
-        """The size of a usual one of them."""
-        return sum(info.samples for info in self.clients if info.samples > 0) / max(1, len(self.able))
+    def mean_client_samples(self) -> float:
+        """The mean number of training samples of an eligible client."""
+        return sum(info.samples for info in self.clients if info.samples > 0) / max(1, len(self.eligible))
 
     @functools.cached_property
-    def first_of(self) -> Mapping[str, ClientInfo]:
+    def first_client_of(self) -> Mapping[str, ClientInfo]:
         """The first client of each architecture, in the order of clients."""
-        found: dict[str, ClientInfo] = {}
+        first: dict[str, ClientInfo] = {}
         for info in self.clients:
-            if info.architecture not in found:
-                found[info.architecture] = info
-        return found
+            first.setdefault(info.architecture, info)
+        return first
 
     @functools.cached_property
-    def validates(self) -> bool:
+    def has_validation(self) -> bool:
         """Whether any client has validation samples."""
         return any(info.validation for info in self.clients)
 
@@ -115,7 +114,7 @@ class Task:
         return sizes.pop() if len(sizes) == 1 else None
 
     def shared_model(self) -> ClientModel:
-        """A fresh shared small model, with the same first weights wherever it is built."""
+        """Build the shared small model; its initial weights are the same everywhere."""
         if self.shared_builder is None:
             raise RuntimeError("this task has no shared model; the method must declare that it needs one")
         with seeded(self.seed, "shared model"):
@@ -123,9 +122,9 @@ class Task:
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def shared_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the shared small model's tensors that may travel."""
+        """Return names and shapes of the shared small model's transferable tensors."""
         state = self.shared_model().state_dict()
-        return {name: tuple(tensor.shape) for name, tensor in state.items() if travels(name)}
+        return {name: tuple(tensor.shape) for name, tensor in state.items() if is_transferable(name)}
 
     def __hash__(self) -> int:
         return id(self)
@@ -136,11 +135,11 @@ Rule = Literal["mean", "median", "trimmed-mean", "norm-clip", "krum", "geometric
 
 @dataclass(frozen=True)
 class Averaging:
-    """How a server step takes averages.
+    """How a server step averages.
 
-    `median` and `trimmed-mean` go scalar by scalar and count every answer alike, whatever its samples.
+    `median` and `trimmed-mean` work coordinate-wise and count every answer equally, whatever its samples.
     `trimmed-mean` leaves out the share of expected attackers at either end (at least one answer of three).
-    `norm-clip` shortens changes that are longer than the median one and then takes the usual mean.
+    `norm-clip` shortens changes that are longer than the median one and then takes the plain mean.
     `krum` and `geometric-median` look at whole answers, or at whole rows of a class: the mean of those nearest to each
     other, without the share of expected attackers, and the point that is nearest to all.
     No client has more than `max_share` of an average that goes by samples, whatever it claims to have.
@@ -151,18 +150,18 @@ class Averaging:
     max_share: float = 1.0
 
     @property
-    def ranks(self) -> bool:
-        """Whether scalars are ordered instead of summed."""
+    def is_coordinatewise(self) -> bool:
+        """Whether the rule is coordinate-wise."""
         return self.rule in ("median", "trimmed-mean")
 
     @property
-    def weighs(self) -> bool:
-        """Whether answers count by where they lie among the others."""
+    def is_distance_based(self) -> bool:
+        """Whether the rule weighs answers by their distances from each other."""
         return self.rule in ("krum", "geometric-median")
 
     @property
-    def clips(self) -> bool:
-        """Whether long changes are shortened first."""
+    def clips_updates(self) -> bool:
+        """Whether long updates are clipped first."""
         return self.rule == "norm-clip"
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from potluck.core.optimizers import Amp, FusedAdam, FusedAdamW, FusedSGD, PlainSGD
+from potluck.core.mixed_precision import Amp
 from potluck.core.settings import Settings, setting
+from potluck.core.torch_fast import OptimizerName, make_optimizer
 
 if TYPE_CHECKING:
     from potluck.core.samples import Samples
@@ -27,7 +28,7 @@ class Training(Settings):
 
     epochs: int = setting(5, "passes over a client's training samples in one job", ge=0)
     batch_size: int = setting(16, "samples per optimiser step; 0: all in one batch", ge=0)
-    optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "what takes the steps")
+    optimizer: OptimizerName = setting("sgd", "what takes the steps")
     lr: float = setting(0.1, "learning rate of the first round", gt=0, le=1e6)
     momentum: float = setting(0.0, "of sgd", ge=0, lt=1)
     weight_decay: float = setting(0.0, "pull of the weights towards 0 in every step", ge=0, le=1e6)
@@ -45,15 +46,15 @@ class Training(Settings):
             raise ValueError(f"betas = {tuple(self.betas)} must both lie in [0, 1)")
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter | torch.Tensor], lr: float) -> Optimizer:
-        """A fresh optimiser over these parameters. On the CPU one pass over memory takes a step with moments."""
-        tensors = list(parameters)
-        if self.optimizer == "sgd" and not self.momentum:
-            return PlainSGD(tensors, lr, weight_decay=self.weight_decay)
-        fused = all(tensor.device.type == "cpu" for tensor in tensors) or None
-        if self.optimizer == "sgd":
-            return FusedSGD(tensors, lr, self.momentum, weight_decay=self.weight_decay, fused=fused)
-        kind = FusedAdam if self.optimizer == "adam" else FusedAdamW
-        return kind(tensors, lr, self.betas, weight_decay=self.weight_decay, fused=fused)
+        """Make a new optimiser over these parameters."""
+        return make_optimizer(
+            self.optimizer,
+            parameters,
+            lr,
+            momentum=self.momentum,
+            betas=self.betas,
+            weight_decay=self.weight_decay,
+        )
 
     def rate(self, round_number: int) -> float:
         """The learning rate of a round (counted from 1), after the decay per round."""
@@ -76,7 +77,7 @@ def cross_entropy_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Fit:
+class FitResult:
     """What local training did: optimiser steps taken and the mean loss over them."""
 
     steps: int
@@ -88,10 +89,12 @@ class FitRequest:
     """What `Client.fit` was called with."""
 
     loss: Loss
-    given: tuple[Any, ...]
+    loss_args: tuple[Any, ...]
     model: nn.Module
     epochs: int | None
     samples: Samples | None
     batch_size: int | None
     name: str
-    adjust: Callable[[], None] | None
+    adjust: Callable[[], None] | None = None
+    also: tuple[nn.Parameter, ...] = ()
+    after: Callable[[], None] | None = None

@@ -23,9 +23,9 @@ class Flat:
 
 
 def flatten(value: Any, *, copy: bool = True) -> Flat:
-    """Take a state apart. Tensors are detached copies, so the result never changes under the reader.
+    """Flatten a state. Tensors are detached copies.
 
-    With `copy=False` they are the live ones: for whoever writes or measures them at once.
+    With `copy=False` they are the live ones: for writing or measuring them immediately.
     """
     tensors: dict[str, Tensor] = {}
     layout = _describe(value, "", tensors)
@@ -33,7 +33,7 @@ def flatten(value: Any, *, copy: bool = True) -> Flat:
 
 
 def size(flat: Flat) -> int:
-    """Bytes of all tensors."""
+    """Return the bytes of all tensors."""
     return sum(tensor.nbytes for tensor in flat.tensors.values())
 
 
@@ -75,7 +75,7 @@ def _free_name(name: str, taken: Mapping[str, Tensor]) -> str:
 
 
 def _check_mapping(value: Mapping[Any, Any], path: str) -> None:
-    """Refuse what JSON would give back as something else."""
+    """Raise for a mapping that JSON would not restore unchanged."""
     where = f"state at {path or 'the top'!r}"
     if hasattr(value, "__missing__"):
         raise TypeError(
@@ -88,26 +88,26 @@ def _check_mapping(value: Mapping[Any, Any], path: str) -> None:
             )
 
 
-def made_parts(value: Any, path: str = "") -> Iterator[tuple[str, type]]:
-    """Where a state holds what only code can make (modules, dataclasses, named tuples), and of which type."""
+def unrestorable_parts(value: Any, path: str = "") -> Iterator[tuple[str, type]]:
+    """Yield path and type of parts that only code can make: modules, dataclasses, named tuples."""
     if isinstance(value, nn.Module):
         yield path, type(value)
     elif isinstance(value, Mapping):
         for key, entry in value.items():
-            yield from made_parts(entry, f"{path}[{key!r}]")
+            yield from unrestorable_parts(entry, f"{path}[{key!r}]")
     elif isinstance(value, list | tuple):
         if type(value) not in (list, tuple):
             yield path, type(value)
         for number, entry in enumerate(value):
-            yield from made_parts(entry, f"{path}[{number}]")
+            yield from unrestorable_parts(entry, f"{path}[{number}]")
     elif dataclasses.is_dataclass(value):
         yield path, type(value)
         for part in dataclasses.fields(value):
-            yield from made_parts(getattr(value, part.name), f"{path}.{part.name}")
+            yield from unrestorable_parts(getattr(value, part.name), f"{path}.{part.name}")
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor of a state, where it is; nothing is copied."""
+    """Yield every tensor of a state, without copying."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, nn.Module):
@@ -124,7 +124,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether no tensor of a state holds infinity or not-a-number."""
+    """Return whether all tensors of a state are finite."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors_in(value))
 
 
@@ -143,8 +143,8 @@ def _build(layout: Any, tensors: Mapping[str, Tensor], like: Any) -> Any:
         tensor = tensors[content[0]]
         return tensor.new_empty_strided(tensor.shape, content[1]).copy_(tensor)
     if kind == "dict":
-        known = like if isinstance(like, Mapping) else {}
-        return {key: _build(entry, tensors, known.get(key)) for key, entry in content}
+        peer = like if isinstance(like, Mapping) else {}
+        return {key: _build(entry, tensors, peer.get(key)) for key, entry in content}
     if kind in ("list", "tuple"):
         peers = like if isinstance(like, list | tuple) else ()
         entries = [

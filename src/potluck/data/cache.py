@@ -23,7 +23,7 @@ FORMAT = 1  # raise it when the meaning of the files below changes
 
 
 @dataclass(frozen=True)
-class Raw:
+class RawArrays:
     """What a reader gives: all rows in one array, the training rows first, the test rows after them."""
 
     x: NDArray[np.generic]
@@ -54,7 +54,9 @@ class Raw:
         )
 
 
-def cached(root: Path, name: str, sources: Iterable[Path], read: Callable[[], Raw], *choices: object) -> Raw:
+def read_cached(
+    root: Path, name: str, sources: Iterable[Path], read: Callable[[], RawArrays], *choices: object
+) -> RawArrays:
     """`read()` the first time; afterwards its arrays, mapped from `<root>/.potluck` and shared by all processes.
 
     The copy is used as long as the source files keep their names, sizes and times and the `choices` (an image
@@ -65,7 +67,7 @@ def cached(root: Path, name: str, sources: Iterable[Path], read: Callable[[], Ra
     if kept is not None:
         return kept
     raw = read()
-    raw = Raw(raw.x, raw.y.astype(np.int64), raw.train, raw.groups, raw.class_names, raw.vocabulary)
+    raw = RawArrays(raw.x, raw.y.astype(np.int64), raw.train, raw.groups, raw.class_names, raw.vocabulary)
     try:
         _write(folder, raw)
     except OSError:
@@ -81,8 +83,8 @@ def _stamp(sources: Iterable[Path], choices: tuple[object, ...]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-def _write(folder: Path, raw: Raw) -> None:
-    """Write beside the target and rename, so that nobody ever sees half a copy, and nobody else a private one."""
+def _write(folder: Path, raw: RawArrays) -> None:
+    """Write beside the target and rename, so that no process sees half a copy, and no other user a private one."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     temporary.mkdir(mode=0o700)
@@ -99,7 +101,7 @@ def _write(folder: Path, raw: Raw) -> None:
             raise
 
 
-def _open(folder: Path) -> Raw | None:
+def _open(folder: Path) -> RawArrays | None:
     """The kept arrays, or nothing when there are none; a copy that cannot be opened is thrown away."""
     if not folder.is_dir():
         return None
@@ -112,7 +114,7 @@ def _open(folder: Path) -> Raw | None:
     except (OSError, ValueError, KeyError):
         shutil.rmtree(folder, ignore_errors=True)
         return None
-    return Raw(x, y, int(meta["train"]), groups, tuple(meta["class_names"]), meta["vocabulary"])
+    return RawArrays(x, y, int(meta["train"]), groups, tuple(meta["class_names"]), meta["vocabulary"])
 
 
 def _map(path: Path) -> NDArray[np.generic]:

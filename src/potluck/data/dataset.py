@@ -70,7 +70,7 @@ class Data:
         """The same data whose model input comes as `dtype` (integers, such as tokens, stay integers)."""
         return replace(self, transform=in_dtype(self.transform, dtype))
 
-    def on(self, device: torch.device) -> Data:
+    def to_device(self, device: torch.device) -> Data:
         """The same data with its rows on `device`, brought there once; labels stay where counts are taken."""
         test_x = None if self.test_x is None else self.test_x.to(device)
         return replace(self, x=self.x.to(device), test_x=test_x)

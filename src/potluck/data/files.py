@@ -1,16 +1,69 @@
-"""Where data files are, and how to open them so that a broken one is named and never half-read."""
+"""Locate and open data files; read numpy archives only after checking their sizes."""
 
 from __future__ import annotations
 
 import gzip
+import math
+import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from potluck.core.errors import PotluckError
 
+BOMB_BYTES, BOMB_RATIO = 256 << 20, 200
+"""An array of more bytes that was compressed more tightly than this is refused."""
 
-def find(name: str, folders: Iterable[Path], file: str) -> Path:
+_HEADERS: dict[tuple[int, int], Callable[[Any], Any]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def read_arrays(path: Path, known: Collection[str] | None = None) -> dict[str, NDArray[np.generic]]:
+    """The arrays of an archive, or of the `known` names; a `ValueError` says what is wrong with the file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if known is None or entry.filename.removesuffix(".npy") in known:
+                    _check(archive, entry)
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files if known is None or name in known}
+    except MemoryError:
+        raise ValueError("it does not fit into memory; save fewer rows, or numbers of fewer bytes") from None
+    except ValueError:
+        raise
+    except Exception as problem:  # a stranger's bytes: whatever they trigger, the file is at fault
+        raise ValueError(f"{type(problem).__name__}: {problem}"[:200]) from None
+
+
+def names_in(path: Path) -> list[str]:
+    """The names of an archive's arrays."""
+    with zipfile.ZipFile(path) as archive:
+        return sorted(name.removesuffix(".npy") for name in archive.namelist())
+
+
+def _check(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        if version not in _HEADERS:
+            raise ValueError(f"{entry.filename!r} has the .npy version {version[0]}.{version[1]}")
+        shape, _, dtype = _HEADERS[version](file)
+        claimed, held = math.prod(shape) * dtype.itemsize, entry.file_size - file.tell()
+    if not dtype.hasobject and claimed != held:
+        raise ValueError(f"{entry.filename!r} claims {claimed} bytes and has {held}")
+    if held > BOMB_BYTES and held > BOMB_RATIO * entry.compress_size:
+        raise ValueError(
+            f"{entry.filename!r} would grow {held // max(1, entry.compress_size)}-fold to {held / 2**30:.1f} GB; save "
+            "such arrays uncompressed"
+        )
+
+
+def find_file(name: str, folders: Iterable[Path], file: str) -> Path:
     """The first of `folder/file` and `folder/file.gz` that exists, or an error that says where to put it."""
     places = list(folders)
     for folder in places:
@@ -31,10 +84,10 @@ def read_bytes(path: Path) -> bytes:
                 return file.read()
         return path.read_bytes()
     except (EOFError, zlib.error, OSError) as problem:
-        raise damaged(path, str(problem)) from problem
+        raise damaged_file(path, str(problem)) from problem
 
 
-def damaged(path: Path, what: str) -> PotluckError:
+def damaged_file(path: Path, what: str) -> PotluckError:
     """The error for a file that is there but cannot be right."""
     return PotluckError(
         f"File {str(path)!r} is damaged or incomplete ({what}); delete it and fetch it again."

@@ -23,11 +23,11 @@ from potluck.data.sources import (
     text,
     tiny_imagenet,
 )
-from potluck.data.sources.base import Request, Source
+from potluck.data.sources.base import LoadRequest, Source
 
 _MODULES = (digits, idx, cifar, svhn, flowers, tiny_imagenet, har, text, folder, npz, table, hf)
 SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}
-WITH_REST = ("folder", "npz", "csv", "hf")
+WITH_ARGUMENT = ("folder", "npz", "csv", "hf")
 
 
 def load_data(
@@ -46,7 +46,7 @@ def load_data(
     `image_size` resizes pictures that come as
     files of many sizes.
     """
-    source, rest = _source(name)
+    source, argument = _source(name)
     given = {"label": label, "groups": groups, "image_size": image_size, "text": text}
     for option in [
         option for option, value in given.items() if value is not None and option not in source.options
@@ -56,7 +56,7 @@ def load_data(
         )
     if image_size is not None and image_size < 1:
         raise PotluckError(f"image_size is {image_size}; it must be at least 1.")
-    return source.load(Request(data_root(root), rest, label, groups, image_size, text))
+    return source.load(LoadRequest(data_root(root), argument, label, groups, image_size, text))
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
@@ -79,7 +79,7 @@ def prepare(
 ) -> str:
     """Fetch and verify what `name` needs, or say exactly which files to put where; returns what to print.
 
-    `say` is told of every download before it starts, since some take minutes.
+    `say` is called before every download, since some take minutes.
     """
     source, _ = _source(name)
     place = data_root(root)
@@ -107,7 +107,7 @@ def _complete(source: Source, name: str, place: Path) -> bool:
 
 
 def _source(name: str) -> tuple[Source, str]:
-    kind, colon, rest = name.partition(":")
-    if kind not in SOURCES or bool(colon) != (kind in WITH_REST):
-        raise unknown("data set", name, [f"{kind}:…" if kind in WITH_REST else kind for kind in SOURCES])
-    return SOURCES[kind], rest
+    kind, colon, argument = name.partition(":")
+    if kind not in SOURCES or bool(colon) != (kind in WITH_ARGUMENT):
+        raise unknown("data set", name, [f"{kind}:…" if kind in WITH_ARGUMENT else kind for kind in SOURCES])
+    return SOURCES[kind], argument

@@ -70,9 +70,9 @@ def as_data(
 
 def _table(source: Any, name: str, test: Any) -> Data:
     from potluck.data.sources import hf
-    from potluck.data.sources.base import Request
+    from potluck.data.sources.base import LoadRequest
 
-    request = Request(Path(), name)
+    request = LoadRequest(Path(), name)
     return hf.to_data(hf.convert(request, source, [] if test is None else [test]), name)
 
 

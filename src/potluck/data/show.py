@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from potluck.core.errors import PotluckError
 
-COLOUR = "#0072B2"  # the blue of Okabe and Ito, told apart from white and grey by everybody
+COLOUR = "#0072B2"  # the blue of Okabe and Ito: distinct from white and grey under colour blindness
 
 
 def counts(labels: ArrayLike, parts: Sequence[NDArray[np.int64]], num_classes: int) -> NDArray[np.int64]:

@@ -6,15 +6,16 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from potluck.engines.memory import SpillFolder, default_budget
-from potluck.loop.jobs import Answer, Failure, Job
-from potluck.loop.worker import Budget, Worker
+from potluck.wire.jobs import Answer, Failure, Job
+from potluck.worker.cache import Budget
+from potluck.worker.memory import SpillFolder, default_budget
+from potluck.worker.worker import Worker
 
 
 class SerialEngine:
     """Does jobs in the order submitted, when an answer is asked for. All other engines must agree with it.
 
-    Clients that take more than `memory` bytes together (half of what is free unless told) wait in a temporary
+    Clients that take more than `memory` bytes together (default: half of what is free) wait in a temporary
     folder below `spill_dir`.
     """
 
@@ -26,7 +27,7 @@ class SerialEngine:
         self.worker = worker
         self._jobs: deque[Job] = deque()
         self._spill = SpillFolder(spill_dir)
-        worker.cache.limit(self._spill, default_budget if memory is None else memory)
+        worker.cache.set_budget(self._spill, default_budget if memory is None else memory)
 
     def submit(self, job: Job) -> None:
         """Queue a job."""

@@ -1,24 +1,27 @@
-"""Do two experiments ask the same? Each setting says itself whether results depend on it."""
+"""Differences between experiments: each setting declares whether results depend on it."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from potluck.core.needs import Need
 from potluck.core.settings import settings_of
-from potluck.experiment.checks import known_settings
-from potluck.experiment.experiment import Experiment, dotted
+from potluck.experiment.checks import all_settings
+from potluck.experiment.experiment import Experiment, as_list, flat_settings, parse_experiment
 
 
 @functools.cache
-def _without_effect() -> frozenset[str]:
-    return frozenset(name for name, results in known_settings(Experiment) if not results)
+def _settings_without_influence() -> frozenset[str]:
+    return frozenset(name for name, results in all_settings(Experiment) if not results)
 
 
 @functools.cache
-def _later() -> dict[str, Any]:
-    """The defaults of settings that came after results were on record."""
+def _defaults_of_later_settings() -> dict[str, Any]:
+    """Return the defaults of settings that were added after results had been recorded."""
     sections = {name: field.annotation for name, field in Experiment.model_fields.items()}
     return {
         f"{name}.{each.name}": each.default
@@ -29,37 +32,50 @@ def _later() -> dict[str, Any]:
 
 
 def changes_results(name: str) -> bool:
-    """Whether a result depends on the setting of this dotted name; of an unknown one it is feared."""
-    return name not in _without_effect()
+    """Tell whether results depend on the setting of this dotted name; an unknown setting counts as one that does."""
+    return name not in _settings_without_influence()
 
 
-def question(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that results depend on, by dotted names, out of an experiment's nested values.
+def result_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that results depend on, by dotted names, from an experiment's nested values.
 
-    A setting that came later is no part of it at its default: it then asks what was asked before it was there.
+    A setting that was added later is left out at its default, so that older experiments stay the same.
     """
+    later = _defaults_of_later_settings()
     return {
-        name: _plain(value)
-        for name, value in dotted(values).items()
-        if changes_results(name) and not (name in _later() and value == _later()[name])
+        name: as_list(value)
+        for name, value in flat_settings(values).items()
+        if changes_results(name) and not (name in later and value == later[name])
     }
 
 
+def settings_digest(settings: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of settings by dotted names."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+
+
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    """The first setting in which two experiments ask something else, in words."""
-    mine, theirs = question(old), question(new)
-    for name in sorted(mine.keys() | theirs.keys()):
-        if mine.get(name) != theirs.get(name):
-            return f"{name} is {mine.get(name)!r} there and {theirs.get(name)!r} here"
+    """Describe the first setting that results depend on and that differs between two experiments."""
+    before, after = result_settings(old), result_settings(new)
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            return f"{name} is {before.get(name)!r} there and {after.get(name)!r} here"
     return None
 
 
-def only_more_rounds(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether the new experiment is the old one with more rounds, so that a run of the old one is its beginning."""
-    mine, theirs = question(old), question(new)
-    before, after = (one.pop("schedule.rounds", 0) for one in (mine, theirs))
-    return bool(mine == theirs and after > before > 0)
+def extends_rounds(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Tell whether the new experiment is the old one with more rounds."""
+    before, after = result_settings(old), result_settings(new)
+    fewer, more = before.pop("schedule.rounds", 0), after.pop("schedule.rounds", 0)
+    return bool(before == after and more > fewer > 0)
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+def comparable_experiments(settings: Sequence[Mapping[str, Any]]) -> list[Experiment]:
+    """Build experiments that differ in method and seed only: public data that one needs are held out for all."""
+    experiments = [parse_experiment(values) for values in settings]
+    if any(Need.PUBLIC_DATA in experiment.build_method().requires() for experiment in experiments):
+        return [
+            experiment.with_settings({"data.public": 0.1}) if experiment.data.public == "auto" else experiment
+            for experiment in experiments
+        ]
+    return experiments

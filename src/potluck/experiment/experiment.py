@@ -1,4 +1,4 @@
-"""The whole question as data: one validated object, from a file, from flags or built in Python, and back to a file."""
+"""The experiment: one validated object, read from a file, from flags or built in Python, and written to a file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from potluck.attacks import Attack
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.files import parse_toml, read_text
 from potluck.core.method import Method
 from potluck.core.training import Training
-from potluck.experiment.checks import one_sentence
+from potluck.experiment.checks import validation_error
 from potluck.experiment.sections import (
     DataSettings,
     DeviceSettings,
@@ -23,11 +24,10 @@ from potluck.experiment.sections import (
     ModelSettings,
     PartitionSettings,
 )
-from potluck.loop.attack import Attack
 from potluck.loop.faults import Faults
-from potluck.loop.privacy import Privacy
 from potluck.loop.schedule import Evaluation, Schedule
 from potluck.methods import method_class
+from potluck.privacy.settings import Privacy
 
 
 class Experiment(BaseModel):
@@ -53,23 +53,29 @@ class Experiment(BaseModel):
     )
 
     def build_method(self) -> Method[Any, Any, Any]:
-        """The method with its settings checked."""
+        """Build the method; its settings are checked."""
         return make_method(method_class(self.method.name), self.method.model_extra or {})
 
     def uses(self, section: str) -> bool:
-        """Whether anything of a section is other than usual. What is off is asked here, and then not entered."""
+        """Tell whether a section differs from its default; code for what is switched off is then never entered."""
         return bool(getattr(self, section) != type(self).model_fields[section].default)
 
-    def resolved(self) -> Experiment:
-        """The same experiment with every setting of its method spelled out."""
-        return self.with_method(self.build_method(), self.method.name)
+    def value(self, name: str) -> Any:
+        """Return the value of a setting by its dotted name."""
+        section, _, key = name.partition(".")
+        part = getattr(self, section)
+        return getattr(part, key) if key else part
 
-    def with_method(self, method: Method[Any, Any, Any], name: str) -> Experiment:
-        """The same experiment for a method object, recorded under `name`."""
-        return self.model_copy(update={"method": MethodSection(name=name, **values_of(method))})
+    def with_method_defaults(self) -> Experiment:
+        """Return the same experiment with every setting of its method."""
+        return self.with_method_settings(self.build_method(), self.method.name)
 
-    def changed(self, values: Mapping[str, Any]) -> Experiment:
-        """The same experiment with other values of some settings, by their dotted names."""
+    def with_method_settings(self, method: Method[Any, Any, Any], name: str) -> Experiment:
+        """Return the same experiment with the settings of a method object, recorded under `name`."""
+        return self.model_copy(update={"method": MethodSection(name=name, **method_settings(method))})
+
+    def with_settings(self, values: Mapping[str, Any]) -> Experiment:
+        """Return the same experiment with other values of some settings, by their dotted names."""
         update: dict[str, Any] = {}
         for name, value in values.items():
             section, _, key = name.partition(".")
@@ -78,33 +84,33 @@ class Experiment(BaseModel):
         return self.model_copy(update=update)
 
     def to_toml(self) -> str:
-        """The file that gives this experiment again; what is unset, or could not act, is left out."""
+        """Return the text of an experiment file; settings that are unset or have no effect are left out."""
         values = without_none(self.model_dump())
         if self.objects:
-            from potluck.experiment.objects import leave_out_inert
+            from potluck.experiment.objects import drop_ineffective
 
-            leave_out_inert(values, self.objects)
+            drop_ineffective(values, self.objects)
         try:
             return tomli_w.dumps({name: part for name, part in values.items() if part != {}})
         except TypeError:
             raise PotluckError(
-                f"The experiment cannot be written down: {_odd(values)}; settings are numbers, text, lists."
+                f"The experiment cannot be written: {_unwritable(values)}; settings are numbers, text or lists."
             ) from None
 
 
 def parse_experiment(values: Mapping[str, Any]) -> Experiment:
-    """An experiment from nested values; the first thing wrong becomes one sentence."""
+    """Build an experiment from nested values; the first invalid value raises one sentence."""
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
-        raise one_sentence(error, Experiment) from None
+        raise validation_error(error, Experiment) from None
 
 
-def _odd(values: Mapping[str, Any], prefix: str = "") -> str:
-    """The first value that TOML has no form for, with its name."""
+def _unwritable(values: Mapping[str, Any], prefix: str = "") -> str:
+    """Describe the first value that TOML cannot represent."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            if found := _odd(value, f"{prefix}{key}."):
+            if found := _unwritable(value, f"{prefix}{key}."):
                 return found
         elif not isinstance(value, str | bool | int | float | list | tuple):
             return f"{prefix}{key} is a {type(value).__name__}"
@@ -115,7 +121,7 @@ def _odd(values: Mapping[str, Any], prefix: str = "") -> str:
 
 
 def make_method(cls: type[Method[Any, Any, Any]], values: Mapping[str, Any]) -> Method[Any, Any, Any]:
-    """A method from its settings; an unknown or unfit one is named with its remedy."""
+    """Build a method from its settings; an unknown or invalid setting raises one sentence."""
     known: list[str] = [field.name for field in fields(cls)] if is_dataclass(cls) else []
     for key in values:
         if key not in known:
@@ -123,17 +129,17 @@ def make_method(cls: type[Method[Any, Any, Any]], values: Mapping[str, Any]) -> 
     try:
         method: Method[Any, Any, Any] = TypeAdapter(cls).validate_python(dict(values))
     except ValidationError as error:
-        raise one_sentence(error, cls, "method.") from None
+        raise validation_error(error, cls, "method.") from None
     return method
 
 
-def values_of(method: Method[Any, Any, Any]) -> dict[str, Any]:
-    """A method's settings by name; those left unset (None) are not named."""
+def method_settings(method: Method[Any, Any, Any]) -> dict[str, Any]:
+    """Return a method's settings by name, without those that are unset (None)."""
     return without_none(asdict(method)) if is_dataclass(method) else {}
 
 
 def without_none(value: Any) -> Any:
-    """Nested values without those that are unset."""
+    """Return nested values without those that are unset (None)."""
     if isinstance(value, dict):
         return {key: without_none(entry) for key, entry in value.items() if entry is not None}
     if isinstance(value, list | tuple):
@@ -152,6 +158,8 @@ SHORT_FORMS = {
     "models": "models.names",
     "rounds": "schedule.rounds",
     "participation": "schedule.participation",
+    "lr": "training.lr",
+    "epochs": "training.epochs",
     "engine": "engine.name",
     "workers": "engine.workers",
     "memory": "engine.memory",
@@ -166,33 +174,33 @@ SHORT_FORMS = {
     "assign": "devices.assign",
     "seed": "seed",
 }
-"""Settings that have a flag of their own, or an argument of `potluck.run`: its name, and the setting."""
+"""Names of flags and of arguments of `potluck.run`, each with its setting."""
 
 
 def flag_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by dotted names out of a command's arguments; those that are no settings are left out."""
+    """Return the settings among a command's arguments, by dotted names."""
     return {SHORT_FORMS[name]: value for name, value in arguments.items() if name in SHORT_FORMS}
 
 
-def asked_values(
-    base: dict[str, Any], flags: Mapping[str, Any], settings: Sequence[str] | None
+def merge_settings(
+    base: dict[str, Any], flags: Mapping[str, Any], settings: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Nested values: those of a file, then flags that were given (by dotted names), then `--set`."""
+    """Return nested values: those of a file, changed by flags (by their own or dotted names), then by `--set`."""
     for name, value in flags.items():
         if value is not None:
-            put(base, name.split("."), value)
+            put_setting(base, SHORT_FORMS.get(name, name).split("."), value)
     for text in settings or ():
         apply_setting(base, text)
     return base
 
 
-def base_values(target: str) -> dict[str, Any]:
-    """The start of an experiment: a file's content, or just a method's name."""
+def read_target(target: str) -> dict[str, Any]:
+    """Return the nested values that a target stands for: the content of a `.toml` file, or a method's name."""
     return read_experiment(Path(target)) if target.endswith(".toml") else {"method": {"name": target}}
 
 
 def read_experiment(path: Path) -> dict[str, Any]:
-    """The nested values of an experiment file."""
+    """Read the nested values of an experiment file."""
     try:
         return parse_toml(read_text(path))
     except FileNotFoundError:
@@ -204,16 +212,21 @@ def read_experiment(path: Path) -> dict[str, Any]:
 
 
 def apply_setting(values: dict[str, Any], text: str) -> None:
-    """Put `a.b=value` into nested values; the value is read as TOML, or else as plain text."""
+    """Apply `a.b=value` to nested values; the value is parsed as TOML, or taken as text."""
     key, equals, raw = text.partition("=")
     path = key.strip().split(".")
     if not equals or not all(path):
-        raise PotluckError(f"--set {text!r} is not understood; write --set section.key=value.")
-    put(values, path, _value(raw.strip()))
+        raise PotluckError(f"--set {text!r} is not valid; write --set section.key=value.")
+    put_setting(values, path, _value(raw.strip()))
 
 
-def put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Put a value into nested values, below sections that are made where they are missing."""
+def as_list(value: Any) -> Any:
+    """Return a tuple as a list, as files hold it; other values as they are."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def put_setting(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set a value in nested values; missing sections are created."""
     *sections, name = path
     table = values
     for number, part in enumerate(sections):
@@ -235,12 +248,12 @@ def _value(raw: str) -> Any:
         return raw
 
 
-def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by their dotted names, as one writes them after `--set`."""
+def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by their dotted names, as written after `--set`."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            flat.update(dotted(value, f"{prefix}{key}."))
+            flat.update(flat_settings(value, f"{prefix}{key}."))
         else:
             flat[prefix + key] = value
     return flat

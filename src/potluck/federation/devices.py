@@ -1,4 +1,4 @@
-"""Devices that clients run on, and how long a job takes on them: the virtual clock's only source of time."""
+"""Simulated devices, FLOPs of a model and the virtual clock."""
 
 from __future__ import annotations
 

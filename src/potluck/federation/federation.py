@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar, overload
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
-from potluck.core.model import ClientModel, are_channels_last, norms_at_rest, put_channels_last
+from potluck.core.model import ClientModel, any_channels_last, batch_norm_in_eval_mode, set_channels_last
 from potluck.core.random import seeded
 from potluck.core.samples import Samples
 from potluck.core.task import CPU, Architecture, ClientInfo, Task
@@ -20,7 +21,7 @@ from potluck.core.training import Training
 from potluck.federation.devices import Device
 
 Builder = Callable[[], ClientModel]
-Pair = tuple[Tensor, Tensor]
+TensorPair = tuple[Tensor, Tensor]
 One = TypeVar("One")
 BUILT = ("built",)
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -36,18 +37,18 @@ class Member:
     def __init__(
         self,
         model: nn.Module | Callable[[], nn.Module],
-        train: Pair | Samples,
-        test: Pair | Samples | None = None,
+        train: TensorPair | Samples,
+        test: TensorPair | Samples | None = None,
         name: str | None = None,
         *,
-        validation: Pair | Samples | None = None,
+        validation: TensorPair | Samples | None = None,
         architecture: str = "",
         device: str = "default",
     ) -> None:
         self.model, self.name, self.architecture, self.device = model, name, architecture, device
-        self.train = samples_of(train)
+        self.train = as_samples(train)
         self.test, self.validation = (
-            self.train.select(torch.arange(0)) if given is None else samples_of(given)
+            self.train.select(torch.arange(0)) if given is None else as_samples(given)
             for given in (test, validation)
         )
 
@@ -57,8 +58,8 @@ class Member:
         return as_client_model(made, self.name)
 
 
-class Lazily(Sequence[One]):
-    """A sequence whose entries are made when they are asked for, each time anew: a large population is never there."""
+class LazySequence(Sequence[One]):
+    """A sequence that makes each entry when it is indexed, so that a large population is never in memory."""
 
     def __init__(self, length: int, make: Callable[[int], One]) -> None:
         self._length, self._make = length, make
@@ -77,7 +78,7 @@ class Lazily(Sequence[One]):
         return self._make(found) if isinstance(found, int) else [self._make(one) for one in found]
 
 
-def samples_of(given: Pair | Samples) -> Samples:
+def as_samples(given: TensorPair | Samples) -> Samples:
     """A pair of tensors as samples."""
     if isinstance(given, Samples):
         return given
@@ -117,9 +118,9 @@ class Federation:
     channels_last: frozenset[str] | None = None
     """Architectures whose clients keep images, and the weights of convolutions, with the channels last; None: all
     networks as they were built."""
-    holdings: Sequence[Tensor] = ()
+    partition_arrays: Sequence[Tensor] = ()
     """Which rows are whose, of all clients together, where clients are dealt from one data set and made when they are
-    asked for: tells two populations apart without making everybody."""
+    asked for: tells two populations apart without making all clients."""
 
     @property
     def training(self) -> Training:
@@ -135,7 +136,7 @@ class Federation:
         one, info = self.members[index], self.task.clients[index]
         model = one.build().to(device=self.task.device, dtype=self.task.dtype).eval()
         if self.channels_last is not None:
-            put_channels_last(model, one.architecture in self.channels_last)
+            set_channels_last(model, one.architecture in self.channels_last)
         return Client(
             info,
             model,
@@ -151,16 +152,16 @@ class Federation:
     def cost(self, index: int) -> float:
         """What training a client costs relative to others, as a first guess: parameters × samples."""
         info = self.task.clients[index]
-        return self.task.architectures[info.architecture].numbers * float(max(1, info.samples))
+        return self.task.architectures[info.architecture].num_parameters * float(max(1, info.samples))
 
-    def laid_out(self, words: Sequence[str]) -> Federation:
+    def with_channels_last(self, words: Sequence[str]) -> Federation:
         """The same with the architectures named channels last and all others first; `built`: each as it was built."""
         return replace(self, channels_last=None if tuple(words) == BUILT else frozenset(words))
 
     def built_channels_last(self) -> tuple[str, ...]:
         """The architectures whose networks were built with the channels last."""
         kinds = self.task.architectures.items()
-        return tuple(name for name, kind in kinds if are_channels_last(kind.initial.values()))
+        return tuple(name for name, kind in kinds if any_channels_last(kind.initial.values()))
 
     def class_counts(self) -> list[list[int]]:
         """Training samples per client and class."""
@@ -194,7 +195,9 @@ def assemble(
     """
     example = _example(members, dtype, device)
     architectures = {
-        name: describe(name, _seeded_builder(build, seed, name), example, num_classes, dtype, device)
+        name: describe_architecture(
+            name, partial(_build_seeded, build, seed, name), example, num_classes, dtype, device
+        )
         for name, build in builders.items()
     }
     task = Task(
@@ -224,12 +227,10 @@ def _infos(members: Sequence[Member]) -> tuple[ClientInfo, ...]:
     )
 
 
-def _seeded_builder(build: Builder, seed: int, name: str) -> Builder:
-    def seeded_build() -> ClientModel:
-        with seeded(seed, "architecture", name):
-            return build()
-
-    return seeded_build
+def _build_seeded(build: Builder, seed: int, name: str) -> ClientModel:
+    """Build a model with an architecture's common first weights."""
+    with seeded(seed, "architecture", name):
+        return build()
 
 
 def _example(members: Sequence[Member], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -240,7 +241,7 @@ def _example(members: Sequence[Member], dtype: torch.dtype, device: torch.device
     return x.to(device=device, dtype=dtype if x.is_floating_point() else x.dtype)
 
 
-def describe(
+def describe_architecture(
     name: str,
     build: Builder,
     example: Tensor,
@@ -252,7 +253,7 @@ def describe(
     model = build().to(device=device, dtype=dtype).eval()
     shapes: list[tuple[int, ...]] = []
     try:
-        with torch.no_grad(), norms_at_rest(model):  # one sample is no batch to normalise over
+        with torch.no_grad(), batch_norm_in_eval_mode(model):  # one sample is no batch to normalise over
             x = example
             for stage in model.stages:
                 x = stage(x)

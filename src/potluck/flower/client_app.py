@@ -1,24 +1,20 @@
-"""The Flower app of a node: every kind of message goes to `node.answer`."""
+"""The Flower app of a node, for Flower's own SuperNodes and its simulation."""
 
 from __future__ import annotations
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from potluck.core.payload import PayloadError
-from potluck.flower import record
-from potluck.flower.node import node
-from potluck.loop.letter import Letter
+from potluck.flower.content import content_bytes, to_content
+from potluck.flower.node.host import NodeHost
+
+host = NodeHost()
 
 
 def reply(message: Message, context: Context) -> Message:
-    """Read, do, answer."""
-    try:
-        letter = record.from_record(message.content, node.limit_of(context.node_config))
-        result = node.answer(letter, context.node_config)
-    except PayloadError as error:
-        result = Letter({"refusal": str(error)})
-    return Message(record.to_record(result), reply_to=message)
+    """Answer a message."""
+    data = host.answer(content_bytes(message.content), context.node_config)
+    return Message(to_content(data), reply_to=message)
 
 
 app = ClientApp()

@@ -11,25 +11,33 @@ from typing import Any
 
 from flwr.app import Message
 
+from potluck import wire
 from potluck.core.method import Method, payload_types
 from potluck.core.payload import PayloadError
 from potluck.flower import record
-from potluck.flower.roll import Roll
-from potluck.loop import letter
-from potluck.loop.jobs import Answer, Failure, Job
+from potluck.flower.outage import OutageWait
+from potluck.flower.polling import Polling
+from potluck.flower.registry import NodeRegistry
+from potluck.wire.jobs import Answer, Failure, Job
 
-ASKS = 3
+SWEEP_SECONDS = 2.0
+"""Seconds between two requests for all outstanding answers of a round."""
+
+LONGEST_POLL = 1.0
+"""Seconds between two requests for answers that have been waited for long."""
+
+MAX_ATTEMPTS = 3
 """How often a job is sent, each time with twice the patience, before it counts as lost."""
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentJob:
     """A message under way: the job in it, when patience ends, and when it is asked again, having been so often."""
 
     job: Job
-    due: float
-    again: float
-    asks: int = 1
+    deadline_at: float
+    resend_at: float
+    attempt: int = 1
 
 
 class FlowerEngine:
@@ -44,22 +52,32 @@ class FlowerEngine:
 
     def __init__(
         self,
-        roll: Roll,
+        registry: NodeRegistry,
         method: Method[Any, Any, Any],
         *,
         realtime: bool = False,
+        outage: OutageWait | None = None,
         deadline: float = math.inf,
         lost_after: float = math.inf,
-        poll: float = 0.2,
+        poll_interval: float = 0.05,
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.roll, self.realtime, self.deadline, self.lost_after = roll, realtime, deadline, lost_after
-        self._grid = roll.grid
+        self.registry, self.realtime, self.deadline, self.lost_after = (
+            registry,
+            realtime,
+            deadline,
+            lost_after,
+        )
+        self._grid = registry.grid
         self._up = payload_types(method)[1]
-        self._poll, self._sleep, self._now = poll, sleep, now
+        self._now = now
+        self._polling = Polling(poll_interval, max(LONGEST_POLL, poll_interval), sleep=sleep, now=now)
+        self._next_sweep = 0.0
+        self._outage = outage or OutageWait()
+        self._lost_jobs: dict[int, tuple[Job, Failure]] = {}
         self._waiting: deque[Job] = deque()
-        self._sent: dict[str, Sent] = {}
+        self._sent: dict[str, SentJob] = {}
         self._arrived: deque[Answer | Failure] = deque()
 
     def submit(self, job: Job) -> None:
@@ -68,15 +86,45 @@ class FlowerEngine:
 
     def results(self) -> Iterator[Answer | Failure]:
         """Answers as they arrive, and a failure for every job that will have none."""
-        while self._arrived or self._waiting or self._sent:
+        while self._arrived or self._waiting or self._sent or self._lost_jobs:
             while self._arrived:
                 yield self._arrived.popleft()
-            self._arrived.extend([*self._send(), *self._receive()])
-            if self._sent and not self._arrived:
-                self._sleep(self._poll)
+            results = [*self._send(), *self._receive()]
+            self._arrived.extend(result for result in results if result.job not in self._lost_jobs)
+            if self._lost_jobs and not (self._arrived or self._sent or self._waiting):
+                self._recover()
+            if self._arrived:
+                self._polling.reset()
+            elif self._sent:
+                self._polling.wait()
+
+    def _recover(self) -> None:
+        """Nothing is outstanding but lost jobs: send them again in an outage, or let them fail.
+
+        A node gives the same answer to the same job, so that a round that was waited for has the same bits.
+        """
+        reachable = self.registry.reachable()
+        if self._outage.waiting:
+            back = [job for job, _ in self._lost_jobs.values() if job.client in reachable]
+            for job in back:
+                del self._lost_jobs[job.id]
+                self._waiting.append(job)
+            if back:
+                return
+        jobs = [job for job, _ in self._lost_jobs.values()]
+        missing = [
+            self.registry.registrations[job.client].name for job in jobs if job.client not in reachable
+        ]
+        if self._outage.goes_on(len(reachable), self._now(), missing, jobs[0].round):
+            self._polling.wait()
+            return
+        self._arrived.extend(failure for _, failure in self._lost_jobs.values())
+        self._lost_jobs.clear()
 
     def close(self) -> None:
         """Forget what is outstanding; nodes notice that the run is over by themselves."""
+        self._outage.end()
+        self._lost_jobs.clear()
         self._waiting.clear()
         self._sent.clear()
 
@@ -93,26 +141,26 @@ class FlowerEngine:
                 self._waiting.remove(job)
         if not ready:
             return []
-        self.roll.call()
+        self.registry.poll()
         failures = [_kept(job) for job in ready if job.kind in ("fetch", "restore")]
         ready = [job for job in ready if job.kind not in ("fetch", "restore")]
         numbers, now = self._push(ready), self._now()
         for number, job in zip(numbers, ready, strict=True):
             if number:
-                self._sent[number] = Sent(job, now + self.deadline, now + self.lost_after)
+                self._sent[number] = SentJob(job, now + self.deadline, now + self.lost_after)
             else:
                 failures.append(self._lost(job, "the node is not connected"))
         return failures
 
     def _push(self, jobs: Sequence[Job]) -> list[str]:
         """Send jobs; gives the numbers of the messages, empty for a client whose node is not there."""
-        nodes = [self.roll.node(job.client) for job in jobs]
+        nodes = [self.registry.node(job.client) for job in jobs]
         there = [self._message(job, node) for job, node in zip(jobs, nodes, strict=True) if node is not None]
         numbers = iter(self._grid.push_messages(there) if there else ())
         return ["" if node is None else next(numbers) or "" for node in nodes]
 
     def _message(self, job: Job, node: int) -> Message:
-        content = record.to_record(self.roll.assignment.on(letter.pack_job(job)))
+        content = record.to_record(self.registry.assignment.attach_to(wire.pack_job(job)))
         kind = "train" if job.kind == "train" else "evaluate"
         ttl = self.deadline if math.isfinite(self.deadline) else None
         return Message(content, node, kind, ttl=ttl, group_id=str(job.round))
@@ -121,15 +169,29 @@ class FlowerEngine:
 
     def _receive(self) -> list[Answer | Failure]:
         results: list[Answer | Failure] = []
-        for number, reply in record.pulled(self._grid, list(self._sent)):
+        for number, reply in record.pull_replies(self._grid, self._expected()):
             sent = self._sent.get(number)
             if sent is not None:  # else it was answered already, having been asked twice
                 self._settle(sent.job)
                 results.append(self._read(reply, sent))
-        for sent in [sent for sent in self._sent.values() if self._now() >= sent.due]:
+        for sent in [sent for sent in self._sent.values() if self._now() >= sent.deadline_at]:
             if self._settle(sent.job):
                 results.append(Failure(sent.job.id, sent.job.client, self._too_late(), "late"))
         return [*results, *self._ask_again()]
+
+    def _expected(self) -> Iterator[str]:
+        """The messages to ask answers for, each a request to the server.
+
+        In whole rounds all answers are needed, so that the first one is asked for until it is there, and the others
+        with it or now and then.
+        """
+        numbers = list(self._sent)
+        if not self.realtime and numbers and self._now() < self._next_sweep:
+            yield numbers.pop(0)
+            if len(self._sent) > len(numbers):
+                return
+        self._next_sweep = self._now() + min(SWEEP_SECONDS, self.lost_after / 4)
+        yield from numbers
 
     def _settle(self, job: Job) -> bool:
         """Forget every message with a job; says whether there was one."""
@@ -145,44 +207,49 @@ class FlowerEngine:
         """
         now, failures = self._now(), list[Failure]()
         for number, sent in list(self._sent.items()):
-            if now < sent.again or number not in self._sent:
+            if now < sent.resend_at or number not in self._sent:
                 continue
-            if sent.asks == ASKS:
+            if sent.attempt == MAX_ATTEMPTS:
                 self._settle(sent.job)
-                waited = self.lost_after * (2**ASKS - 1)
-                failures.append(self._lost(sent.job, f"asked {ASKS} times, no answer in {waited:g} seconds"))
+                waited = self.lost_after * (2**MAX_ATTEMPTS - 1)
+                failures.append(
+                    self._lost(sent.job, f"asked {MAX_ATTEMPTS} times, no answer in {waited:g} seconds")
+                )
                 continue
-            self.roll.call()
+            self.registry.poll()
             (new,) = self._push([sent.job])
-            self._sent[number] = replace(sent, again=math.inf)
+            self._sent[number] = replace(sent, resend_at=math.inf)
             if new:
-                again = now + self.lost_after * 2**sent.asks
-                self._sent[new] = Sent(sent.job, sent.due, again, sent.asks + 1)
+                resend_at = now + self.lost_after * 2**sent.attempt
+                self._sent[new] = SentJob(sent.job, sent.deadline_at, resend_at, sent.attempt + 1)
             else:
                 self._settle(sent.job)
                 failures.append(self._lost(sent.job, "the node is not connected"))
         return failures
 
-    def _read(self, reply: Message | None, sent: Sent) -> Answer | Failure:
+    def _read(self, reply: Message | None, sent: SentJob) -> Answer | Failure:
         """Errors come from the node's app, or from the link on behalf of a node that is gone."""
         job = sent.job
         if reply is None:
             return Failure(job.id, job.client, "the answer could not be read", "invalid")
         if not reply.has_error():
             try:
-                answer = record.read(reply, self.roll.limit)
+                answer = record.read(reply, self.registry.limit)
                 if "refusal" in answer.facts:
-                    return Failure(job.id, job.client, letter.text(answer.facts["refusal"], "a refusal"))
-                return letter.unpack_result(answer, self._up, job)
+                    return Failure(job.id, job.client, wire.string(answer.facts["refusal"], "a refusal"))
+                return wire.unpack_result(answer, self._up, job)
             except PayloadError as error:
                 return Failure(job.id, job.client, str(error), "invalid")
-        if self._now() >= sent.due:
+        if self._now() >= sent.deadline_at:
             return Failure(job.id, job.client, self._too_late(), "late")
-        return self._lost(job, record.reason(reply.error))
+        return self._lost(job, record.error_reason(reply.error))
 
     def _lost(self, job: Job, reason: str) -> Failure:
-        self.roll.miss(job.client)
-        return Failure(job.id, job.client, f"{job.kind} in round {job.round}: {reason}", "lost")
+        self.registry.mark_missing(job.client)
+        failure = Failure(job.id, job.client, f"{job.kind} in round {job.round}: {reason}", "lost")
+        if job.kind == "train":
+            self._lost_jobs[job.id] = (job, failure)
+        return failure
 
     def _too_late(self) -> str:
         return f"no answer within {self.deadline:g} seconds"

@@ -1,44 +1,34 @@
-"""Letters as Flower carries them: the bytes as one array inside a `RecordDict`.
-
-Their size is checked before they are read, and Flower cuts them into chunks like any other array.
-"""
+"""Wire messages in Flower messages: what the server sends, reads and pulls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
 from potluck.core.errors import plain
 from potluck.core.payload import PayloadError
-from potluck.flower.patient import PatientGrid
-from potluck.loop.letter import Letter, from_bytes, to_bytes
-
-RECORD, KIND = "potluck", "letter"
-
-
-def to_record(letter: Letter) -> RecordDict:
-    """The content of a Flower message."""
-    data = to_bytes(letter)
-    array = Array(dtype="uint8", shape=(len(data),), stype=KIND, data=data)
-    return RecordDict({RECORD: ArrayRecord({KIND: array})})
+from potluck.flower.content import content_bytes, to_content
+from potluck.flower.grid import RetryingGrid
+from potluck.flower.node.registration import read_message
+from potluck.wire import Message as WireMessage
+from potluck.wire import to_bytes
 
 
-def from_record(content: RecordDict, limit: int) -> Letter:
-    """What `to_record` made; anything else, or anything larger than `limit` bytes, is refused unread."""
-    record = content.array_records.get(RECORD)
-    if record is None or list(record) != [KIND] or record[KIND].stype != KIND:
-        raise PayloadError("The message is not one of Potluck's.")
-    data = record[KIND].data
-    if len(data) > limit:
-        raise PayloadError(f"The message holds {len(data)} bytes, the limit is {limit}.")
-    return from_bytes(data)
+def to_record(message: WireMessage) -> RecordDict:
+    """Return the content of a Flower message."""
+    return to_content(to_bytes(message))
 
 
-UNREADABLE = (
+def from_record(content: RecordDict, limit: int) -> WireMessage:
+    """Read what `to_record` made; the content of another app, or more than `limit` bytes, is not read."""
+    return read_message(content_bytes(content), limit)
+
+
+PARSE_ERRORS = (
     ValueError,
     TypeError,
     LookupError,
@@ -50,15 +40,15 @@ UNREADABLE = (
 """What Flower's reader raises at content that is not as it should be; trouble of the connection is none of these."""
 
 
-def read(reply: Message, limit: int) -> Letter:
+def read(reply: Message, limit: int) -> WireMessage:
     """The letter in a reply; whatever a record of another form raises where it is taken apart is a refusal."""
     try:
         return from_record(reply.content, limit)
-    except UNREADABLE as error:
+    except PARSE_ERRORS as error:
         raise PayloadError(f"The message could not be read: {type(error).__name__}.") from None
 
 
-def pulled(grid: Grid | PatientGrid, numbers: Iterable[str]) -> Iterator[tuple[str, Message | None]]:
+def pull_replies(grid: Grid | RetryingGrid, numbers: Iterable[str]) -> Iterator[tuple[str, Message | None]]:
     """The replies that are there, by the numbers of the messages they answer; None for one that cannot be read.
 
     Each is pulled for itself: Flower raises at one that it cannot read, and the others of that pull would be lost.
@@ -66,13 +56,13 @@ def pulled(grid: Grid | PatientGrid, numbers: Iterable[str]) -> Iterator[tuple[s
     for number in numbers:
         try:
             replies = list(grid.pull_messages([number]))
-        except UNREADABLE:
+        except PARSE_ERRORS:
             yield number, None
             continue
         yield from ((number, reply) for reply in replies)
 
 
-GONE = frozenset(
+NODE_GONE_CODES = frozenset(
     {
         ErrorCode.MESSAGE_UNAVAILABLE,
         ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
@@ -83,6 +73,6 @@ GONE = frozenset(
 """What Flower answers for a node that is gone, or that lost the process at work: it is not the node's own word."""
 
 
-def reason(error: Error) -> str:
+def error_reason(error: Error) -> str:
     """Why there is no content, in words that are fit to be kept."""
     return plain(str(error.reason or f"Flower error {error.code}"))

@@ -1,89 +1,303 @@
-"""The start of a run on Flower: nodes become its clients, once; when it goes on, the same ones are found again."""
+"""Start of a run on Flower: find the nodes, check their registrations, resume with the same ones."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import Grid
 
+from potluck.core.errors import PotluckError
 from potluck.core.method import Method
+from potluck.core.needs import check_needs
+from potluck.core.samples import Samples
+from potluck.core.task import Task
 from potluck.experiment import Experiment
-from potluck.flower.gather import gather, gather_again
-from potluck.flower.node.assignment import Assignment
-from potluck.flower.node.federation import server_federation
-from potluck.flower.node.node import MEGABYTE
-from potluck.flower.patient import PatientGrid
-from potluck.flower.roll import Roll
-from potluck.flower.roster import FirstWeights, Roster
-from potluck.flower.terms import Dealt, Own
+from potluck.flower.grid import RetryingGrid
+from potluck.flower.node.federation import (
+    agreed_classes,
+    public_data,
+    server_federation,
+    server_task,
+    uses_initial_weights,
+)
+from potluck.flower.node.registration import MEGABYTE, Assignment, Registration
+from potluck.flower.registry import InitialWeights, NodeList, NodeRegistry, natural_key
 from potluck.loop.callbacks import Callback
 from potluck.loop.loop import Loop
-from potluck.runs.resolve import Resolved, resolve, resolve_around
+from potluck.runs.engine import recorded_engine
+from potluck.runs.plan import Parts, RunPlan
+from potluck.runs.resolve import resolve
+
+log = logging.getLogger(__name__)
+
+IncompatibleNodes = Callable[[Sequence[Registration]], Mapping[str, str]]
+"""Which nodes contradict the others: names, each with its sentence."""
+
+
+def wait_for_nodes(
+    registry: NodeRegistry,
+    count: int,
+    wait: float,
+    *,
+    least: int = 0,
+    stop: bool = True,
+    find_incompatible: IncompatibleNodes = lambda registrations: {},
+) -> None:
+    """Wait until `count` nodes have introduced themselves; they become the clients, in the order of names.
+
+    A node that cannot take part is left out. Others may still come in its place; when `wait` is over, the run begins
+    without it, if `least` nodes are there. Where all are needed, one with a wrong name ends the start, and, there or
+    with `stop`, one that does not want to take part.
+    """
+    found: dict[str, Registration] = {}
+    ends, least = time.monotonic() + wait, least or count
+    while True:
+        registry.admit(found)
+        over = time.monotonic() > ends
+        if len(found) >= count or over:
+            for name, why in find_incompatible(list(found.values())).items():
+                registry.exclude(name, why)
+                del found[name]
+        if len(found) >= count:
+            break
+        _give_up(registry, len(found), count, all_needed=least >= count, stop=stop)
+        if over:
+            came = len(found) + len(registry.rejected) + len(registry.asked)
+            if len(found) >= least and came >= count:
+                break
+            raise PotluckError(_too_few(registry, len(found), count, wait))
+        registry.pause()
+    registry.begin([found[name] for name in sorted(found, key=natural_key)][:count])
+
+
+def _give_up(registry: NodeRegistry, found: int, count: int, *, all_needed: bool, stop: bool) -> None:
+    """End the start where just those have spoken that it waits for, and one of them will not do."""
+    ending = {"name", "unwilling"} if all_needed else {"unwilling"} if stop else set()
+    spoiled = [one.why for one in registry.rejected.values() if one.kind in ending]
+    if spoiled and found + len(spoiled) >= count and not registry.asked:
+        raise PotluckError(spoiled[0])
+
+
+def _too_few(registry: NodeRegistry, found: int, count: int, wait: float) -> str:
+    first = next((one.why for one in registry.rejected.values()), "")
+    return (
+        f"{found} of {count} nodes answered within engine.wait = {wait:g} seconds; start the "
+        f"others (potluck node start) or raise engine.wait.{' One was left out: ' if first else ''}{first}"
+    )
+
+
+def wait_for_returning_nodes(
+    registry: NodeRegistry, registrations: Sequence[Registration], wait: float, least: int
+) -> None:
+    """Wait for the nodes that a run began with. When `wait` is over it goes on without those that are not back.
+
+    They stay its clients: their jobs are lost, and a node that comes back under its name takes part again.
+    """
+    registry.begin(registrations, missing=True)
+    ends = time.monotonic() + wait
+    while True:
+        registry.poll()
+        missing = registry.missing()
+        if not missing:
+            return
+        if time.monotonic() > ends:
+            break
+        registry.pause()
+    if len(registrations) - len(missing) < max(1, least):
+        first = next((f" {one.why}" for one in registry.rejected.values()), "")
+        back = len(registrations) - len(missing)
+        raise PotluckError(
+            f"{back} of this run's {len(registrations)} nodes were back within engine.wait = {wait:g} seconds; start "
+            f"{', '.join(map(repr, missing[:5]))} (potluck node start) or raise engine.wait.{first}"
+        )
+    log.warning("The run goes on without %s.", ", ".join(map(repr, missing)))
+
+
+class PartitionNodes:
+    """Nodes with parts of a data set that the experiment names: everything about them is known here."""
+
+    def __init__(self, task: Task) -> None:
+        self.registrations = [
+            Registration.of(info, task.architectures[info.architecture], task.input_shape)
+            for info in task.clients
+        ]
+        self._by_name = {one.name: one for one in self.registrations}
+
+    def check(self, one: Registration) -> None:
+        """Refuse who is none of the experiment's clients, or is not what that client is."""
+        expected = self._by_name.get(one.name)
+        if expected is None:
+            raise PotluckError(f"Node {one.name!r} is none of the experiment's clients.")
+        for field in fields(Registration):
+            if getattr(one, field.name) != getattr(expected, field.name):
+                raise PotluckError(
+                    f"Node {one.name!r} has another {field.name} than the experiment gives it; install the same "
+                    "Potluck and the same data everywhere."
+                )
+
+
+@dataclass(frozen=True)
+class OwnDataNodes:
+    """Nodes with data and models of their own: they must fit the experiment, and each other."""
+
+    experiment: Experiment
+    method: Method[Any, Any, Any]
+
+    def check(self, one: Registration) -> None:
+        """Refuse what contradicts the experiment, or itself."""
+        for problem in self._problems(one):
+            raise PotluckError(f"Node {one.name!r} {problem}.")
+
+    def _problems(self, one: Registration) -> Sequence[str]:
+        classes, precision = agreed_classes(self.experiment), self.experiment.models.precision
+        kinds = {one.tensors[name][0] for name in one.parameters} - {precision}
+        found = []
+        if kinds:
+            found.append(f"has parameters of type {min(kinds)}, and models.precision = {precision!r}")
+        if set(one.head) <= {"weight", "bias"}:  # of several layers nobody can say which gives the scores
+            scores = {shape[0] for shape in one.head.values() if shape}
+            if scores - {classes}:
+                found.append(
+                    f"has a model for {min(scores - {classes})} classes, and engine.classes = {classes}"
+                )
+            weight = one.head.get("weight", [])
+            if len(weight) == 2 and weight[1] != one.feature_dim:
+                found.append(f"has a head for {weight[1]} features, and says that it has {one.feature_dim}")
+        return found
+
+    def find_incompatible(self, registrations: Sequence[Registration]) -> Mapping[str, str]:
+        """Who keeps the others from starting: more than half of the nodes agree, and this one does not.
+
+        Where no such half is, the sentence of what they disagree about is raised.
+        """
+        shapes = Counter(tuple(one.input_shape) for one in registrations)
+        ((usual, count),) = shapes.most_common(1) or [((), 0)]
+        if 2 * count <= len(registrations):
+            return {}  # nobody can say who is right: the sentence comes with the federation
+        odd = {
+            one.name: f"Node {one.name!r} has rows of shape {tuple(one.input_shape)}, the others {usual}."
+            for one in registrations
+            if tuple(one.input_shape) != usual
+        }
+        public = public_data(self.experiment, self.method)
+        return odd | self._of_other_kind([one for one in registrations if one.name not in odd], public)
+
+    def _of_other_kind(self, registrations: Sequence[Registration], public: Samples | None) -> dict[str, str]:
+        """Those whose models the method cannot bring together with most others'."""
+        if self._problem(registrations, public) is None:
+            return {}
+        kinds: list[Registration] = []
+        for one in registrations:
+            if not any(one.model() == other.model() for other in kinds):
+                kinds.append(one)
+        best: list[Registration] = []
+        for kind in kinds:
+            fit = [other for other in kinds if self._problem([kind, other], public) is None]
+            group = [one for one in registrations if any(one.model() == other.model() for other in fit)]
+            if len(group) > len(best) and self._problem(group, public) is None:
+                best = group
+        if 2 * len(best) <= len(registrations):
+            return {}
+        left = [one for one in registrations if one not in best]
+        return {one.name: self._sentence(best[0], one, public) for one in left}
+
+    def _sentence(self, other: Registration, one: Registration, public: Samples | None) -> str:
+        problem = self._problem([other, one], public) or "its model does not fit"
+        return (
+            f"Node {one.name!r} does not fit the others: {re.sub(r'client [0-9]+ ', 'its model ', problem)}"
+        )
+
+    def _problem(self, registrations: Sequence[Registration], public: Samples | None) -> str | None:
+        """Why the method cannot begin with these nodes; whatever shapes somebody claims, that is a sentence."""
+        try:
+            task = server_task(self.experiment, registrations, public)
+            check_needs(self.method, task)
+            uses_initial_weights(self.method, task, self.experiment.schedule.rounds)
+        except PotluckError as error:
+            return str(error)
+        except Exception as error:  # a method works with claimed shapes before anything was sent
+            return f"{type(self.method).__name__} cannot begin with it ({type(error).__name__})."
+        return None
 
 
 @dataclass
-class Start(Callback):
+class StartedRun(Callback):
     """A run whose clients are found. As a callback it writes down who they are, when the run's folder is there."""
 
-    roll: Roll
-    resolved: Resolved
+    registry: NodeRegistry
+    plan: RunPlan
     out: Path
-    weights: FirstWeights | None = None
+    weights: InitialWeights | None = None
 
     def on_start(self, loop: Loop) -> None:
         """Nodes with data of their own are known from here on; those of a dealt data set the experiment knows."""
         if self.weights is not None:
-            Roster(self.roll.registrations, [one.why for one in self.roll.left_out.values()]).write(self.out)
+            NodeList(self.registry.registrations, [one.why for one in self.registry.rejected.values()]).write(
+                self.out
+            )
             self.weights.write()
 
 
 def start(
-    grid: Grid | PatientGrid,
+    grid: Grid | RetryingGrid,
     experiment: Experiment,
     method: Method[Any, Any, Any],
     out: Path,
     *,
     resume: bool,
     **timing: Any,
-) -> Start:
+) -> StartedRun:
     """Find the clients, and bring everything together."""
     text = json.dumps(experiment.model_dump(mode="json", exclude_none=True))
     assignment = Assignment(text, "", str(out / "nodes"))
     limit = int(experiment.schedule.max_payload_mb * MEGABYTE)
     make = _with_own_data if experiment.engine.nodes else _with_dealt_data
-    return make(Roll(grid, assignment, limit, **timing), experiment, method, out, resume)
+    return make(NodeRegistry(grid, assignment, limit, **timing), experiment, method, out, resume)
 
 
 def _with_dealt_data(
-    roll: Roll, experiment: Experiment, method: Method[Any, Any, Any], out: Path, resume: bool
-) -> Start:
+    registry: NodeRegistry, experiment: Experiment, method: Method[Any, Any, Any], out: Path, resume: bool
+) -> StartedRun:
     """All clients have to come once; after that the run goes on without those that are gone."""
-    resolved = resolve(experiment)
-    terms, wait = Dealt(resolved.federation.task), experiment.engine.wait
-    roll.check = terms.check
+    plan = resolve(experiment, recorded=recorded_engine(out))
+    terms, wait = PartitionNodes(plan.federation.task), experiment.engine.wait
+    registry.check = terms.check
     if resume:
-        gather_again(roll, terms.people, wait, experiment.schedule.min_clients)
+        wait_for_returning_nodes(registry, terms.registrations, wait, experiment.schedule.min_clients)
     else:
-        gather(roll, len(terms.people), wait)
-    return Start(roll, resolved, out)
+        wait_for_nodes(registry, len(terms.registrations), wait)
+    return StartedRun(registry, plan, out)
 
 
 def _with_own_data(
-    roll: Roll, experiment: Experiment, method: Method[Any, Any, Any], out: Path, resume: bool
-) -> Start:
+    registry: NodeRegistry, experiment: Experiment, method: Method[Any, Any, Any], out: Path, resume: bool
+) -> StartedRun:
     """More than half of the nodes are enough, where the others came and contradict them."""
-    settings, schedule, terms = experiment.engine, experiment.schedule, Own(experiment, method)
-    roll.check = terms.check
-    known = Roster.read(out, roll.limit) if resume else None
+    settings, schedule, terms = experiment.engine, experiment.schedule, OwnDataNodes(experiment, method)
+    registry.check = terms.check
+    known = NodeList.read(out, registry.limit) if resume else None
     if known is not None:
-        gather_again(roll, known.clients, settings.wait, schedule.min_clients)
+        wait_for_returning_nodes(registry, known.clients, settings.wait, schedule.min_clients)
     else:
         least = min(settings.nodes, max(settings.nodes // 2 + 1, schedule.min_clients))
         stop = schedule.on_failure == "stop"
-        gather(roll, settings.nodes, settings.wait, least=least, stop=stop, misfits=terms.misfits)
-    weights = FirstWeights(out, lambda client: roll.first_weights(client, settings.wait))
-    federation = server_federation(experiment, method, roll.registrations, weights)
-    return Start(roll, resolve_around(experiment, method, federation), out, weights)
+        wait_for_nodes(
+            registry,
+            settings.nodes,
+            settings.wait,
+            least=least,
+            stop=stop,
+            find_incompatible=terms.find_incompatible,
+        )
+    weights = InitialWeights(out, lambda client: registry.initial_weights(client, settings.wait))
+    federation = server_federation(experiment, method, registry.registrations, weights)
+    plan = resolve(experiment, Parts(nodes=federation), recorded=recorded_engine(out))
+    return StartedRun(registry, plan, out, weights)

@@ -1,4 +1,4 @@
-"""Rules that a few poisoned answers cannot carry away: medians, trimmed means, bounded lengths; also per class."""
+"""Robust aggregation: medians, trimmed means, krum, geometric median, norm clipping, screening by class."""
 
 from __future__ import annotations
 
@@ -9,10 +9,82 @@ from torch import Tensor
 
 from potluck.core.payload import Tensors
 from potluck.core.task import Averaging
-from potluck.kit.nearness import answer_weights, expected
+
+ROUNDS = 100
+"""Steps of Weiszfeld's iteration; among a hundred answers it moves no further than rounding long before."""
 
 
-def centre(how: Averaging, stack: Tensor) -> Tensor:
+def expected(how: Averaging, sent: Tensor) -> Tensor:
+    """How many of so many answers may come from attackers: rounded up, but fewer than half."""
+    return torch.minimum((how.attackers * sent.double() - 1e-9).ceil().long(), (sent - 1).clamp(min=0) // 2)
+
+
+def robust_weights(how: Averaging, squares: Tensor, here: Tensor) -> Tensor:
+    """How much each answer counts; the weights of a group sum to one."""
+    if how.rule == "krum":
+        counts = krum(how, squares, here).double()
+    else:
+        counts = geometric_median(squares, here)
+    return counts / counts.sum(dim=1, keepdim=True).clamp(min=1e-300)
+
+
+def krum(how: Averaging, squares: Tensor, here: Tensor) -> Tensor:
+    """Which answers are nearest to their neighbours: all but as many as may come from attackers (multi-krum)."""
+    sent = here.sum(dim=1)
+    liars = expected(how, sent)
+    others = (
+        here[:, None] & here[:, :, None] & ~torch.eye(here.shape[1], dtype=torch.bool, device=here.device)
+    )
+    nearest = squares.masked_fill(~others, float("inf")).sort(dim=2).values
+    neighbours = (sent - liars - 2).clamp(min=1)
+    rank = torch.arange(here.shape[1], device=here.device)
+    counted = nearest.masked_fill((rank >= neighbours[:, None, None]) | nearest.isinf(), 0.0)
+    scores = counted.sum(dim=2).masked_fill(~here, float("inf"))
+    place = scores.argsort(dim=1, stable=True).argsort(dim=1)
+    return here & (place < (sent - liars)[:, None])
+
+
+def geometric_median(squares: Tensor, here: Tensor) -> Tensor:
+    """Weights whose mean is the point with the smallest sum of distances to all answers.
+
+    With weights w that sum to one, |x_i − Σ w_j x_j|² = Σ_j w_j d²_ij − ½ Σ_jk w_j w_k d²_jk.
+    """
+    there = here.double()
+    weights = there / there.sum(dim=1, keepdim=True).clamp(min=1)
+    # A point that lies on an answer would be at distance 0 from it; so near it does not matter any more.
+    least = 1e-9 * squares.amax(dim=(1, 2)).sqrt()[:, None] + 1e-150
+    for _ in range(ROUNDS):
+        mixed = (squares @ weights[:, :, None])[:, :, 0]
+        apart = (mixed - 0.5 * (weights * mixed).sum(dim=1, keepdim=True)).clamp(min=0).sqrt()
+        closeness = there / torch.maximum(apart, least)
+        weights = closeness / closeness.sum(dim=1, keepdim=True).clamp(min=1e-300)
+    return weights
+
+
+def update_weights(how: Averaging, parts: Sequence[Tensors]) -> list[float]:
+    """How much each whole answer counts. Answers are compared by the mean square over the names that both have."""
+    count = len(parts)
+    squares, sizes = (torch.zeros(count, count, dtype=torch.float64) for _ in range(2))
+    for name in sorted({name for part in parts for name in part}):
+        owners = torch.tensor([number for number, part in enumerate(parts) if name in part])
+        rows = torch.stack(
+            [parts[number][name].detach().double().flatten() for number in owners.tolist()]
+        ).cpu()
+        apart = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
+        where = owners[:, None], owners[None]
+        squares[where] += apart
+        sizes[where] += rows.shape[1]
+    # Answers without a common name say nothing of each other: they are as far apart as usual.
+    known = (sizes > 0) & ~torch.eye(count, dtype=torch.bool)
+    apart = squares / sizes.clamp(min=1)
+    usual = apart[known].median() if known.any() else torch.zeros(())
+    apart = torch.where(known | torch.eye(count, dtype=torch.bool), apart, usual)
+    weights = robust_weights(how, apart[None], torch.ones(1, count, dtype=torch.bool))[0]
+    found: list[float] = weights.tolist()
+    return found
+
+
+def coordinatewise_average(how: Averaging, stack: Tensor) -> Tensor:
     """The middle over the first dimension, where not-a-number means that nothing was sent; 0 if by nobody."""
     ordered = stack.sort(dim=0).values  # not-a-number comes last
     sent = (~torch.isnan(stack)).sum(dim=0)
@@ -43,7 +115,7 @@ def _norm(tensors: Tensors) -> Tensor:
 
 
 def _median(values: Tensor) -> Tensor:
-    return centre(Averaging("median"), values)
+    return coordinatewise_average(Averaging("median"), values)
 
 
 def _shortened(step: Tensor, norm: Tensor, limit: Tensor) -> Tensor:
@@ -60,7 +132,7 @@ def places(labels: Tensor, classes: int) -> Tensor:
     return place
 
 
-def by_class(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
+def group_by_class(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Rows laid out `[most per class, classes, width]`, with not-a-number where a class has fewer."""
     place = places(labels, classes)
     most = int(place.max()) + 1 if len(place) else 1
@@ -69,25 +141,96 @@ def by_class(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
     return table
 
 
-def middle_rows(how: Averaging, rows: Tensor, labels: Tensor, classes: int) -> Tensor:
+def robust_class_means(how: Averaging, rows: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Per class the robust average of the rows that came for it, `[classes, width]`; zeros for no row."""
-    table = by_class(rows, labels, classes)
-    if how.clips:
+    table = group_by_class(rows, labels, classes)
+    if how.clips_updates:
         norms = table.norm(dim=2, keepdim=True)
         limit = _median(norms)
         table = torch.where(norms > limit, table * (limit / norms), table)
         return torch.nan_to_num(torch.nanmean(table, dim=0))
-    if how.weighs:
-        weights = row_weights(how, rows, labels, classes)
+    if how.is_distance_based:
+        weights = class_row_weights(how, rows, labels, classes)
         total = rows.new_zeros(classes, rows.shape[1])
         return total.index_add_(0, labels, weights[:, None].to(rows.dtype) * rows)
-    return centre(how, table)
+    return coordinatewise_average(how, table)
 
 
-def row_weights(how: Averaging, rows: Tensor, labels: Tensor, classes: int) -> Tensor:
+def class_row_weights(how: Averaging, rows: Tensor, labels: Tensor, classes: int) -> Tensor:
     """How much each row counts among those of its class, by krum or the geometric median."""
-    table = by_class(rows.double(), labels, classes).transpose(0, 1)  # [classes, most per class, width]
+    table = group_by_class(rows.double(), labels, classes).transpose(0, 1)  # [classes, most per class, width]
     here = ~torch.isnan(table).any(dim=2) if rows.shape[1] else table.new_ones(table.shape[:2]).bool()
     table = torch.nan_to_num(table)
     squares = torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist").square()
-    return answer_weights(how, squares, here)[labels, places(labels, classes)]
+    return robust_weights(how, squares, here)[labels, places(labels, classes)]
+
+
+FAR = 3.0
+Sent = Sequence[tuple[Tensor, Tensor]]
+"""Rows and their labels, one pair for each answer."""
+
+
+def screen_rows(how: Averaging, sent: Sent, classes: int) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
+    """What can be believed of rows and labels, and a mask for each answer of the rows that are left.
+
+    Under `mean` that is everything, as it is; `norm-clip` leaves nothing out and shortens rows to the class's median.
+    """
+    everything = [torch.ones(len(labels), dtype=torch.bool, device=labels.device) for _, labels in sent]
+    if how.rule == "mean" or not sum(len(labels) for _, labels in sent):
+        return list(sent), everything
+    rows, labels = (torch.cat(column) for column in zip(*sent, strict=True))
+    if how.clips_updates:
+        limit = _median_length(rows, labels, classes)[labels]
+        return _split(_shorten_rows(rows, limit), labels, everything), everything
+    keep = _believed(how, rows, labels, classes, [len(one) for _, one in sent])
+    usual = rows[keep].norm(dim=1).median() if bool(keep.any()) else rows.new_zeros(())
+    masks = list(torch.split(keep, [len(one) for _, one in sent]))
+    return _split(_shorten_rows(rows, FAR * usual), labels, masks), masks
+
+
+def _split(rows: Tensor, labels: Tensor, masks: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    sizes = [len(mask) for mask in masks]
+    parts = zip(torch.split(rows, sizes), torch.split(labels, sizes), masks, strict=True)
+    return [(part[mask], ids[mask]) for part, ids, mask in parts]
+
+
+def _shorten_rows(rows: Tensor, limit: Tensor) -> Tensor:
+    length = rows.norm(dim=1)
+    return torch.where((length > limit)[:, None], rows * (limit / length.clamp(min=1e-30))[:, None], rows)
+
+
+def _median_length(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """The median length of each class's rows; of all rows where a class has fewer than three."""
+    lengths = group_by_class(rows.norm(dim=1, keepdim=True), labels, classes)
+    mine = coordinatewise_average(Averaging("median"), lengths)[:, 0]
+    enough = torch.bincount(labels, minlength=classes) >= 3
+    return torch.where(enough, mine, rows.norm(dim=1).median())
+
+
+def _believed(how: Averaging, rows: Tensor, labels: Tensor, classes: int, sizes: Sequence[int]) -> Tensor:
+    """A mask of the rows that are neither far from their class nor from a client that mostly is."""
+    judged = (torch.bincount(labels, minlength=classes) >= 3)[labels]
+    apart = (rows - robust_class_means(how, rows, labels, classes)[labels]).norm(dim=1)
+    usual = coordinatewise_average(Averaging("median"), group_by_class(apart[:, None], labels, classes))[
+        :, 0
+    ][labels]
+    far = judged & (apart > FAR * usual + 1e-6 * rows.norm(dim=1))  # beyond rounding, where all sent the same
+    keep: Tensor = ~far
+    for mine, his, seen in zip(*(torch.split(one, list(sizes)) for one in (keep, far, judged)), strict=True):
+        if bool(2 * his.sum() > seen.sum()):
+            mine.fill_(False)
+    return keep
+
+
+def screen_models(
+    how: Averaging, old: Mapping[str, Tensor], parts: Sequence[Tensors]
+) -> list[Tensors | None]:
+    """Whole answers of one form: None for those that lie far from the others; under `norm-clip` changes shortened."""
+    if how.rule == "mean":
+        return list(parts)
+    if how.clips_updates:
+        return list(clip_changes(parts, old))
+    flat = [torch.cat([(part[name] - old[name]).flatten() for name in old])[None] for part in parts]
+    label = torch.zeros(1, dtype=torch.int64, device=flat[0].device)
+    _, masks = screen_rows(how, [(row, label) for row in flat], 1)
+    return [part if bool(mask.all()) else None for part, mask in zip(parts, masks, strict=True)]

@@ -1,1 +1,1 @@
-"""The round: loop, schedule, jobs and the letter they travel in, worker, evaluation, records, callbacks, privacy."""
+"""The training loop: server, dispatch, schedule, evaluation, records, callbacks."""

@@ -1,4 +1,4 @@
-"""Watching a run: every message, every server step, any client's state on request."""
+"""Callbacks: messages, updates, server steps, and any client's state on request."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from potluck.core.method import PaperAccounting, Update
 from potluck.core.payload import Payload
 from potluck.core.task import ClientInfo
-from potluck.loop.jobs import Failure, Kind
 from potluck.loop.records import ClientScore, StepRecord
+from potluck.wire.jobs import Failure, Kind
 
 if TYPE_CHECKING:
     from potluck.loop.loop import Loop
@@ -26,7 +26,7 @@ class Step:
     failures: Sequence[Failure]
     scores: Sequence[ClientScore]
     fetch: Callable[[int], dict[str, Any]]
-    counted: Sequence[PaperAccounting] = ()
+    paper_accounting: Sequence[PaperAccounting] = ()
     """What the step's exchanges come to where the method's paper counts in its own way."""
     validation: Sequence[ClientScore] = ()
     """Scores on validation samples, where clients have some; `scores` are those on test samples."""
@@ -47,7 +47,7 @@ class End:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A job that came to an end, told as soon as it did: in the order of arrival, on which no result depends."""
+    """A job that ended, reported in order of arrival, on which no result depends."""
 
     kind: Kind
     client: int

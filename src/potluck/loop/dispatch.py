@@ -1,4 +1,4 @@
-"""Gives jobs their numbers, hands them to the engine and finds the answer to each."""
+"""Numbers jobs, submits them to the engine and matches results to jobs."""
 
 from __future__ import annotations
 
@@ -14,44 +14,43 @@ from potluck.core.errors import PotluckError
 from potluck.core.payload import Payload, PayloadError
 from potluck.core.random import generator
 from potluck.core.task import ClientInfo, Context, Task
-from potluck.loop.abreast import Abreast, leave_out, place_of
-from potluck.loop.jobs import Answer, Engine, Failure, Feeding, Job, Kind, Test
-from potluck.loop.letter import check_scores
-from potluck.loop.progress import Flight, Progress
-from potluck.loop.schedule import Clock, Schedule
+from potluck.loop.records import PendingJob, Progress
+from potluck.loop.schedule import Clock, LeadLimiter, Schedule, exclude, index_of
+from potluck.wire import check_scores
+from potluck.wire.jobs import Answer, Engine, Failure, Job, Kind, RefillsWorkers, Test
 
-IN_TRANSIT = 1 << 26
-"""How many numbers of messages may wait at once when all clients are asked: ten thousand models would not fit."""
+MAX_VALUES_IN_FLIGHT = 1 << 26
+"""How many values of messages may be in memory at once when all clients get a job."""
 
 
 class ClientFailed(PotluckError):
-    """A client raised, and the run was told to stop at that."""
+    """A client raised an exception, and `schedule.on_failure` is `stop`."""
 
 
 @dataclass
-class _Transit:
-    """Jobs under way, submitted as they are taken from `coming`: `numbers` has what the messages of each hold."""
+class _InFlight:
+    """Submitted jobs, taken from `coming` as there is room; `values` has the message size of each in numbers."""
 
     coming: Iterator[Job]
     waiting: deque[Job] = field(default_factory=deque)
-    numbers: dict[int, int] = field(default_factory=dict)
+    values: dict[int, int] = field(default_factory=dict)
     total: int = 0
 
     def fill(self) -> None:
-        """Submit as long as there is room."""
-        while self.total <= IN_TRANSIT and (job := next(self.coming, None)) is not None:
+        """Submit jobs while there is room."""
+        while self.total <= MAX_VALUES_IN_FLIGHT and (job := next(self.coming, None)) is not None:
             self.waiting.append(job)
-            self.numbers[job.id] = 0 if job.message is None else job.message.numbers()
-            self.total += self.numbers[job.id]
+            self.values[job.id] = 0 if job.message is None else job.message.numel()
+            self.total += self.values[job.id]
 
     def end(self, jobs: Iterable[int]) -> None:
-        """These have their answers."""
+        """Free the room of jobs that have ended."""
         for job in jobs:
-            self.total -= self.numbers.pop(job)
+            self.total -= self.values.pop(job)
 
 
 class Dispatcher:
-    """The way to the clients and back; the order in which an engine delivers does not matter here."""
+    """Sends jobs to clients and collects their results; the order of delivery has no effect on results."""
 
     def __init__(
         self,
@@ -66,119 +65,124 @@ class Dispatcher:
         self.method_name, self.schedule, self.clock = method_name, schedule, clock
         self._inbox: dict[int, Answer | Failure] = {}
         self._under_way: dict[int, Job] = {}
-        self._everybody: Abreast | None = None
+        self._lead_limiter: LeadLimiter | None = None
         self.listeners: list[Callable[[Job, Answer | Failure], None]] = []
-        """Who is told of every result as it comes in; nothing may depend on the order."""
+        """Called with every result as it arrives; no result may depend on the order."""
 
     # -- training jobs on the virtual clock -----------------------------------------------------------------
 
-    def choose(self, able: Sequence[int], left: int) -> list[int]:
-        """The clients to send work to now: as many as have a place, among those that are free and there."""
+    def choose(self, eligible: Sequence[int], left: int) -> list[int]:
+        """Choose the clients that get a job now: as many as may work at once, of those idle and available."""
         now = self.progress
-        busy = {flight.job.client for flight in now.flights}
-        room = min(self.schedule.at_work(len(able)), left) - len(busy)
+        busy = {pending.job.client for pending in now.pending}
+        room = min(self.schedule.max_concurrent(len(eligible)), left) - len(busy)
         if room <= 0:
             return []
         now.draws += 1
-        rng, lead = generator(self.task.seed, "sampling", now.draws), self.schedule.may_lead(len(able))
+        rng, lead = generator(self.task.seed, "sampling", now.draws), self.schedule.max_lead(len(eligible))
         if self.schedule.order:
-            free = (index for index in self.schedule.listed(now.draws) if index not in busy)
-            return sorted(index for index in free if place_of(index, able) is not None)[:room]
-        there = None if self.clock.available is None else self._there(able, busy, self.clock.available)
+            free = (index for index in self.schedule.ordered_clients(now.draws) if index not in busy)
+            return sorted(index for index in free if index_of(index, eligible) is not None)[:room]
+        available = self.clock.available
+        idle = None if available is None else self._available(eligible, busy, available)
         if not lead:
-            idle = leave_out(busy, able) if busy else able
-            return self.schedule.draw(idle if there is None else there, room, rng)
-        if there is not None:  # who is away keeps nobody waiting
-            return self._abreast(Abreast(sorted((*there, *busy)), now.numbers, lead), busy, room, rng)
-        self._everybody = self._everybody or Abreast(able, now.numbers, lead)
-        return self._abreast(self._everybody, busy, room, rng)
+            if idle is None:
+                return self.schedule.draw(exclude(busy, eligible) if busy else eligible, room, rng)
+            return self.schedule.draw(idle, room, rng)
+        if idle is not None:  # clients that are away do not hold the others back
+            return self._draw(LeadLimiter(sorted((*idle, *busy)), now.job_counts, lead), busy, room, rng)
+        self._lead_limiter = self._lead_limiter or LeadLimiter(eligible, now.job_counts, lead)
+        return self._draw(self._lead_limiter, busy, room, rng)
 
-    def _there(
-        self, able: Sequence[int], busy: Collection[int], available: Callable[[ClientInfo, int], bool]
+    def _available(
+        self, eligible: Sequence[int], busy: Collection[int], available: Callable[[ClientInfo, int], bool]
     ) -> list[int]:
-        """Who is free and there: the only thing that is asked of everybody at a draw, and only where some may be away.
+        """Return the idle clients that are available, or all idle ones where none is.
 
-        Where nobody is there, whoever is free comes back for the job.
+        Only this looks at every client at a draw, and only where clients may be unavailable.
         """
         clients, draw = self.task.clients, self.progress.draws
-        free = [index for index in able if index not in busy]
-        return [index for index in free if available(clients[index], draw)] or free
+        idle = [index for index in eligible if index not in busy]
+        return [index for index in idle if available(clients[index], draw)] or idle
 
-    def _abreast(self, abreast: Abreast, busy: Collection[int], room: int, rng: torch.Generator) -> list[int]:
-        """By lot; whoever is too far ahead of the one with the fewest jobs waits until that one is asked again."""
+    def _draw(
+        self, limiter: LeadLimiter, busy: Collection[int], room: int, rng: torch.Generator
+    ) -> list[int]:
+        """Draw clients; one that is too far ahead of the client with the fewest jobs waits."""
         chosen: list[int] = []
-        while len(chosen) < room and len(close := abreast.close((*busy, *chosen))):
-            drawn = self.schedule.draw(close, room - len(chosen), rng)
+        while len(chosen) < room and len(eligible := limiter.eligible((*busy, *chosen))):
+            drawn = self.schedule.draw(eligible, room - len(chosen), rng)
             for index in drawn:
-                abreast.ask(index)
+                limiter.record(index)
             chosen += drawn
         return sorted(chosen)
 
     def train(self, client: int, message: Payload, context: Context, tests: tuple[Test, ...]) -> None:
-        """Send a client to work."""
+        """Submit a training job."""
         now, info = self.progress, self.task.clients[client]
-        seconds = self.clock.duration(info, now.numbers.get(client, 0), message)
+        seconds = self.clock.duration(info, now.job_counts.get(client, 0), message)
         job = self.submit("train", client, context, message, tests=tests)
-        now.numbers[client] = job.number + 1
-        now.flights.append(Flight(job, now.step, now.clock + seconds))
+        now.job_counts[client] = job.number + 1
+        now.pending.append(PendingJob(job, now.step, now.clock + seconds))
 
-    def collect(self, wanted: int) -> list[Flight]:
-        """The next flights to end, until enough of them brought an answer or nobody is at work."""
+    def collect(self, wanted: int) -> list[PendingJob]:
+        """Collect the next jobs that end, until `wanted` of them have an answer or no job is pending."""
         now, synchronous, usable = self.progress, self.schedule.synchronous, 0
         began = now.clock
-        closes = began + self.schedule.patience
-        arrived: list[Flight] = []
-        while now.flights and (usable < wanted or synchronous):
-            flight = self._next_flight()
+        closes = began + self.schedule.round_timeout
+        arrived: list[PendingJob] = []
+        while now.pending and (usable < wanted or synchronous):
+            pending = self._next_ended()
             # A synchronous round ends at its deadline or with enough answers; the rest come too late for it.
-            if synchronous and (usable >= wanted or flight.finish > closes):
-                if isinstance(flight.result, Answer):  # who failed did not come late
-                    late = f"answered after {flight.finish - began:.1f} virtual seconds of waiting"
-                    flight.result = Failure(flight.job.id, flight.job.client, late, "late")
+            if synchronous and (usable >= wanted or pending.finish > closes):
+                if isinstance(pending.result, Answer):  # a failure stays a failure
+                    late = f"answered after {pending.finish - began:.1f} virtual seconds of waiting"
+                    pending.result = Failure(pending.job.id, pending.job.client, late, "late")
             else:
-                now.clock = max(now.clock, flight.finish)
-            usable += isinstance(flight.result, Answer)
-            arrived.append(flight)
+                now.clock = max(now.clock, pending.finish)
+            usable += isinstance(pending.result, Answer)
+            arrived.append(pending)
         if usable < wanted and synchronous and math.isfinite(closes):
             now.clock = closes
         return arrived
 
-    def _next_flight(self) -> Flight:
-        """The flight that ends next: first on the virtual clock, or first to answer on a real-time engine."""
-        flights = self.progress.flights
+    def _next_ended(self) -> PendingJob:
+        """Return the job that ends next: on the virtual clock, or by arrival on a real-time engine."""
+        queue = self.progress.pending
         if self.engine.realtime:
-            self._wait_for({flight.job.id for flight in flights}, wanted=1)
-            first = next(flight for flight in flights if flight.job.id in self._inbox)
+            self._wait_for({pending.job.id for pending in queue}, wanted=1)
+            first = next(pending for pending in queue if pending.job.id in self._inbox)
         else:
             first = self._first_to_end()
-        self.land(first)
-        flights.remove(first)
+        self.wait_for(first)
+        queue.remove(first)
         return first
 
-    def _first_to_end(self) -> Flight:
-        """How long an upload takes is known only once the answer is there, so whoever seems first is made to land.
+    def _first_to_end(self) -> PendingJob:
+        """Return the job that ends first on the virtual clock.
 
-        Then it either still is the first, or another one, which could not be known to be earlier before.
+        An upload's time depends on the answer's size, so the first job is waited for; with its upload added, another
+        job may be the first.
         """
         while True:
-            first = min(self.progress.flights, key=lambda flight: (flight.finish, flight.job.id))
+            first = min(self.progress.pending, key=lambda pending: (pending.finish, pending.job.id))
             if first.result is not None:
                 return first
-            self.land(first)
+            self.wait_for(first)
 
-    def land(self, flight: Flight) -> None:
-        """Wait until this flight's result is there, and add the time of its upload."""
-        if flight.result is None:
-            self._wait_for({flight.job.id})
-            flight.result = self._believed(flight.job)
-            if isinstance(flight.result, Answer):
-                info = self.task.clients[flight.job.client]
-                flight.finish += self.clock.upload(info, flight.result.bytes_up)
+    def wait_for(self, pending: PendingJob) -> None:
+        """Wait for the result of a pending job, and add the time of its upload."""
+        if pending.result is None:
+            self._wait_for({pending.job.id})
+            pending.result = self._validated(pending.job)
+            if isinstance(pending.result, Answer):
+                info = self.task.clients[pending.job.client]
+                pending.finish += self.clock.upload(info, pending.result.bytes_up)
 
-    def land_all(self) -> None:
-        """Wait for every client at work."""
-        for flight in self.progress.flights:
-            self.land(flight)
+    def wait_for_pending(self) -> None:
+        """Wait for the results of all pending jobs."""
+        for pending in self.progress.pending:
+            self.wait_for(pending)
 
     # -- any job ----------------------------------------------------------------------------------------------
 
@@ -194,59 +198,71 @@ class Dispatcher:
         details: bool = False,
         epochs: int = 0,
     ) -> Job:
-        """Number a job and hand it to the engine."""
+        """Number a job and submit it to the engine."""
         now = self.progress
         now.jobs += 1
-        number = now.numbers.get(client, 0)
-        about = (context.round, context.rounds, message, tests, state, details, epochs, now.step)
-        job = Job(now.jobs, kind, client, number, *about)
+        number = now.job_counts.get(client, 0)
+        job = Job(
+            id=now.jobs,
+            kind=kind,
+            client=client,
+            number=number,
+            round=context.round,
+            rounds=context.rounds,
+            message=message,
+            tests=tests,
+            state=state,
+            details=details,
+            epochs=epochs,
+            step=now.step,
+        )
         if self.listeners:
             self._under_way[job.id] = replace(job, message=None, state=None)
         self.engine.submit(job)
         return job
 
     def answers(self, jobs: Sequence[Job]) -> list[Answer | None]:
-        """Wait for all of these jobs; a failed one gives None, or stops the run if that is asked for."""
+        """Wait for these jobs; a failed one gives None, or stops the run where the schedule says so."""
         self._wait_for({job.id for job in jobs})
         answers: list[Answer | None] = []
         for job in jobs:
-            result = self._believed(job)
+            result = self._validated(job)
             if isinstance(result, Failure):
-                self.stop_at(result)
+                self.stop_on_error(result)
             answers.append(result if isinstance(result, Answer) else None)
         return answers
 
     def exchange(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer | None]]:
-        """The answers to jobs, in their order. The first are submitted now, others as those before them end.
+        """Yield each job with its answer, in order. The first jobs are submitted now, others as earlier ones end.
 
-        As many are under way at once as their messages leave room for.
+        `MAX_VALUES_IN_FLIGHT` limits the messages that are in memory at once.
         """
-        transit = _Transit(iter(jobs))
-        transit.fill()
-        return self._through(transit)
+        in_flight = _InFlight(iter(jobs))
+        in_flight.fill()
+        return self._stream(in_flight)
 
-    def _through(self, transit: _Transit) -> Iterator[tuple[Job, Answer | None]]:
-        waiting, under_way = transit.waiting, transit.numbers
+    def _stream(self, in_flight: _InFlight) -> Iterator[tuple[Job, Answer | None]]:
+        waiting, under_way = in_flight.waiting, in_flight.values
         while waiting:
-            # Half of them: who waited for all would leave workers without a job, who waited for each would often look.
+            # Half of them: waiting for all would leave workers idle, waiting for each would check too often.
             self._wait_for(set(under_way), wanted=len(under_way) // 2 or 1)
-            transit.end(under_way.keys() & self._inbox.keys())
-            transit.fill()
+            in_flight.end(under_way.keys() & self._inbox.keys())
+            in_flight.fill()
             while waiting and waiting[0].id not in under_way:
                 job = waiting.popleft()
                 yield job, self.answers([job])[0]
 
-    def feed(self) -> None:
-        """Keep an engine's workers at work in the middle of something else; takes no time."""
-        if isinstance(self.engine, Feeding):
-            self.engine.feed()
+    def refill(self) -> None:
+        """Give idle workers their next jobs, without waiting; for use during long work in this process."""
+        if isinstance(self.engine, RefillsWorkers):
+            self.engine.refill()
 
     def fetch(self, client: int, context: Context) -> tree.Flat:
-        """A client's whole state, as it is saved."""
+        """Fetch a client's whole state."""
         return self.fetch_all([client], context)[0]
 
     def fetch_all(self, clients: Sequence[int], context: Context) -> list[tree.Flat]:
-        """The whole states of several clients, which an engine may bring at the same time."""
+        """Fetch the whole states of several clients."""
         jobs = [self.submit("fetch", client, context) for client in clients]
         states = []
         for client, answer in zip(clients, self.answers(jobs), strict=True):
@@ -257,8 +273,8 @@ class Dispatcher:
             states.append(answer.state)
         return states
 
-    def stop_at(self, failure: Failure) -> None:
-        """Stop the run at a client's exception, if so asked, with everything needed to find it."""
+    def stop_on_error(self, failure: Failure) -> None:
+        """Raise for a client's exception where `schedule.on_failure` is `stop`; notes carry its traceback."""
         if failure.kind == "error" and self.schedule.on_failure == "stop":
             info = self.task.clients[failure.client]
             failed = ClientFailed(f"{self.method_name}, client {info.index} {info.name!r}, {failure.reason}")
@@ -267,27 +283,27 @@ class Dispatcher:
             raise failed
 
     def _wait_for(self, ids: set[int], *, wanted: int | None = None) -> None:
-        """Take answers in until those to all of these jobs are there, or as many of them as are wanted."""
+        """Receive results until those of all these jobs have arrived, or `wanted` of them."""
         missing = ids - self._inbox.keys()
         enough = 0 if wanted is None else len(ids) - wanted
         if len(missing) <= enough:
             return
         for result in self.engine.results():
             self._inbox[result.job] = result
-            self._tell(result)
+            self._notify(result)
             missing.discard(result.job)
             if len(missing) <= enough:
                 return
         raise RuntimeError("the engine lost a job: nothing is outstanding and an answer is missing")
 
-    def _tell(self, result: Answer | Failure) -> None:
+    def _notify(self, result: Answer | Failure) -> None:
         job = self._under_way.pop(result.job, None)
         if job is not None:
             for listener in self.listeners:
                 listener(job, result)
 
-    def _believed(self, job: Job) -> Answer | Failure:
-        """The result that came for a job; scores that cannot be make its answer an invalid one."""
+    def _validated(self, job: Job) -> Answer | Failure:
+        """Return the result of a job; scores that contradict the job make its answer invalid."""
         result = self._inbox.pop(job.id)
         if isinstance(result, Answer):
             try:

@@ -1,4 +1,4 @@
-"""Faults on purpose: clients that stay away, die, answer late or send nonsense, by seeded chance."""
+"""Simulated faults: clients that drop out, crash, answer late or send invalid values, at random from the seed."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from potluck.core.payload import Payload
 from potluck.core.random import generator
 from potluck.core.settings import Settings, setting
 from potluck.core.task import ClientInfo
-from potluck.loop.jobs import Answer, Engine, Failure, Job, Keeping
+from potluck.wire.jobs import Answer, Engine, Failure, Job, LinksStates
 
 
 @dataclass(frozen=True)
 class Faults(Settings):
-    """Faults on purpose, as rates per training job."""
+    """Simulated faults, as rates per training job."""
 
     dropout: float = setting(0.0, "the client does not take part", ge=0, le=1)
     crash: float = setting(0.0, "the client trains, and dies before it answers", ge=0, le=1)
-    corrupt: float = setting(0.0, "the answer is nonsense", ge=0, le=1)
+    corrupt: float = setting(0.0, "the answer holds not-a-number", ge=0, le=1)
     slow: float = setting(0.0, "the job takes slow_factor times as long", ge=0, le=1)
     slow_factor: float = setting(10.0, "how much longer a slow job takes", ge=1)
 
     def __post_init__(self) -> None:
-        total = self.dropout + self.crash + self.corrupt  # a job has one fate: these exclude each other
+        total = self.dropout + self.crash + self.corrupt  # these exclude each other
         if total > 1 + 1e-9:
             raise ValueError(f"dropout + crash + corrupt is {total:g}; together they may not be more than 1")
 
     def __bool__(self) -> bool:
         return any((self.dropout, self.crash, self.corrupt, self.slow))
 
-    def strikes(self, seed: int, client: int, number: int) -> str | None:
-        """What befalls job `number` of a client; the same whatever the engine."""
+    def draw_fault(self, seed: int, client: int, number: int) -> str | None:
+        """Draw the fault of job `number` of a client; the same on every engine."""
         chance = float(torch.rand(1, generator=generator(seed, "fault", client, number)))
         for kind in ("dropout", "crash", "corrupt"):
             rate = float(getattr(self, kind))
@@ -51,49 +51,49 @@ class Faults(Settings):
 
 
 class FaultyEngine:
-    """An engine in whose world things go wrong."""
+    """An engine with simulated faults."""
 
     def __init__(self, engine: Engine, faults: Faults, seed: int) -> None:
         self.engine, self.faults, self.seed = engine, faults, seed
         self.name, self.realtime, self.remote = engine.name, engine.realtime, engine.remote
-        self._fates: dict[int, str] = {}
+        self._faults: dict[int, str] = {}
         self._absent: deque[Failure] = deque()
 
     def submit(self, job: Job) -> None:
         """Pass the job on, unless its client stays away."""
-        fate = self.faults.strikes(self.seed, job.client, job.number) if job.kind == "train" else None
-        if fate == "dropout":
+        fault = self.faults.draw_fault(self.seed, job.client, job.number) if job.kind == "train" else None
+        if fault == "dropout":
             self._absent.append(Failure(job.id, job.client, "the client did not take part", "dropped"))
             return
-        if fate is not None:
-            self._fates[job.id] = fate
+        if fault is not None:
+            self._faults[job.id] = fault
         self.engine.submit(job)
 
     def results(self) -> Iterator[Answer | Failure]:
-        """Answers as they would come from such clients."""
+        """Yield results with faults applied."""
         while self._absent:
             yield self._absent.popleft()
         for result in self.engine.results():
             yield self._spoil(result)
 
     def _spoil(self, result: Answer | Failure) -> Answer | Failure:
-        fate = self._fates.pop(result.job, None)
-        if fate is None or isinstance(result, Failure):
+        fault = self._faults.pop(result.job, None)
+        if fault is None or isinstance(result, Failure):
             return result
-        if fate == "crash":
+        if fault == "crash":
             return Failure(result.job, result.client, "the client died before it answered", "lost")
-        return replace(result, payload=None if result.payload is None else nonsense(result.payload))
+        return replace(result, payload=None if result.payload is None else with_nan(result.payload))
 
-    def keep(self, client: int, path: Path) -> bool:
+    def link_state(self, client: int, path: Path) -> bool:
         """As the engine behind does."""
-        return isinstance(self.engine, Keeping) and self.engine.keep(client, path)
+        return isinstance(self.engine, LinksStates) and self.engine.link_state(client, path)
 
     def close(self) -> None:
         """Close the engine behind."""
         self.engine.close()
 
 
-def nonsense(payload: Payload) -> Payload:
+def with_nan(payload: Payload) -> Payload:
     """The payload with every real number replaced by not-a-number."""
 
     def spoil(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What one server step leaves behind in numbers."""
+"""Progress of a run, and the record of each server step."""
 
 from __future__ import annotations
 
@@ -9,10 +9,42 @@ from typing import Any
 
 from potluck.core.method import Method, PaperAccounting, Update
 from potluck.core.task import ClientInfo
-from potluck.loop.jobs import Answer, Failure
-from potluck.loop.progress import Flight
 from potluck.loop.schedule import Protocol
-from potluck.loop.score import Score, summarise
+from potluck.wire.jobs import Answer, Failure, Job, Test
+from potluck.wire.score import Score, summarise
+
+
+@dataclass
+class PendingJob:
+    """A training job under way: the step it was sent in, when it ends on the virtual clock, and what came back."""
+
+    job: Job
+    step: int
+    finish: float
+    result: Answer | Failure | None = None
+
+
+@dataclass
+class Progress:
+    """The server's state, counters, and the jobs under way.
+
+    `ended` counts training jobs that came to an end, `jobs` all jobs ever numbered, `draws` how often clients were
+    drawn, `numbers` the training jobs that each client was sent; `recent` are the jobs whose answers the server
+    keeps, by client, the oldest first; `answered` is of the present round, and so are `scores` where the schedule is
+    synchronous; else they are the latest of every client.
+    """
+
+    state: Any
+    step: int = 0
+    ended: int = 0
+    clock: float = 0.0
+    jobs: int = 0
+    draws: int = 0
+    job_counts: dict[int, int] = field(default_factory=dict)
+    pending: list[PendingJob] = field(default_factory=list)
+    recent: dict[int, PendingJob] = field(default_factory=dict)
+    answered: int = 0
+    scores: dict[int, dict[Test, Score]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,7 +109,7 @@ def record_step(
     step: int,
     round_number: int,
     protocol: Protocol,
-    arrived: Sequence[Flight],
+    arrived: Sequence[PendingJob],
     updates: Sequence[Update[Any]],
     failures: Sequence[Failure],
     scores: Scores,
@@ -89,8 +121,8 @@ def record_step(
     means = {name: summarise(s.score for s in scores.test if s.protocol == name) for name in _PROTOCOLS}
     chosen, validation = means[protocol], summarise(s.score for s in scores.validation)
     accepted = {update.client.index for update in updates}
-    flights = [flight for flight in arrived if flight.job.client in accepted]
-    answers = [flight.result for flight in flights if isinstance(flight.result, Answer)]
+    used = [pending for pending in arrived if pending.job.client in accepted]
+    answers = [pending.result for pending in used if isinstance(pending.result, Answer)]
     losses = [answer.train_loss for answer in answers if answer.train_loss is not None]
     return StepRecord(
         step=step,
@@ -108,8 +140,8 @@ def record_step(
         loss=chosen.loss,
         loss_validation=validation.loss,
         train_loss=sum(losses) / len(losses) if losses else None,
-        floats_up=sum(update.payload.numbers() for update in updates),
-        floats_down=sum(flight.job.message.numbers() for flight in flights if flight.job.message is not None),
+        floats_up=sum(update.payload.numel() for update in updates),
+        floats_down=sum(pending.job.message.numel() for pending in used if pending.job.message is not None),
         bytes_up=sum(answer.bytes_up for answer in answers),
         bytes_down=sum(answer.bytes_down for answer in answers),
         seconds=seconds,
@@ -148,9 +180,9 @@ _PROTOCOLS: tuple[Protocol, ...] = ("local", "received", "shared", "global")
 
 
 def count_exchanges(
-    method: Method[Any, Any, Any], arrived: Sequence[Flight], updates: Sequence[Update[Any]]
+    method: Method[Any, Any, Any], arrived: Sequence[PendingJob], updates: Sequence[Update[Any]]
 ) -> list[PaperAccounting]:
     """The accepted exchanges of a step as the method's paper counts them; nothing where it counts as we do."""
-    sent = {flight.job.client: flight.job.message for flight in arrived}
+    sent = {pending.job.client: pending.job.message for pending in arrived}
     found = [method.paper_accounting(sent[update.client.index], update.payload) for update in updates]
     return [one for one in found if one is not None]

@@ -1,9 +1,11 @@
-"""When clients work and when they are tested: draws, answers per server step, protocols, the virtual clock."""
+"""Settings of schedule and evaluation: draws, answers per server step, protocols, the virtual clock."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+import typing
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,8 +14,7 @@ import torch
 from potluck.core.payload import Payload
 from potluck.core.settings import Settings, setting
 from potluck.core.task import Averaging, ClientInfo, Rule, Task
-from potluck.loop.abreast import Numbers
-from potluck.loop.jobs import Test
+from potluck.wire.jobs import Test
 
 Mode = Literal["auto", "sync", "async"]
 LEAD = 4
@@ -22,13 +23,13 @@ LEAD = 4
 
 @dataclass(frozen=True)
 class Schedule(Settings):
-    """Who works when. A round is a cohort's worth of ended jobs in either mode, so that curves and budgets compare."""
+    """When clients train. A round is a cohort's worth of ended jobs in either mode, so that curves compare."""
 
     rounds: int = setting(20, "how many rounds", ge=1)
     participation: float = setting(1.0, "share of the clients asked per round", gt=0, le=1)
     order: tuple[tuple[int, ...], ...] = setting(
         (),
-        "who is asked at each draw, one list of client numbers after another and again from the start; none: by lot",
+        "clients of each draw, one list of client numbers after another, repeated; empty: drawn at random",
     )
     mode: Mode = setting(
         "auto", "server steps per round (sync) or per answer (async); auto: the method's own"
@@ -42,7 +43,14 @@ class Schedule(Settings):
         ge=0,
     )
     min_clients: int = setting(1, "usable answers without which a round ends the run", ge=0)
-    deadline: float = setting(0.0, "virtual seconds a synchronous round waits; 0: for everybody", ge=0)
+    patience: float = setting(
+        43200.0,
+        "seconds that a round waits for nodes where fewer than min_clients (at least one) can be reached",
+        results=False,
+        later=True,
+        ge=0,
+    )
+    deadline: float = setting(0.0, "virtual seconds a synchronous round waits; 0: for all clients", ge=0)
     over_select: float = setting(1.0, "ask this many times the cohort, drop the late", ge=1, le=1e6)
     staleness_power: float = setting(
         0.0, "a stale answer weighs (1 + staleness)^-power, its staleness counted in rounds", ge=0
@@ -62,7 +70,7 @@ class Schedule(Settings):
         gt=0,
         le=1,
     )
-    max_payload_mb: float = setting(1024.0, "megabytes; a larger answer is refused", gt=0, le=1e9)
+    max_payload_mb: float = setting(1024.0, "megabytes; a larger answer is rejected", gt=0, le=1e9)
     on_failure: Literal["stop", "continue"] = setting(
         "stop", "at a client's exception: end the run, or go on"
     )
@@ -73,7 +81,7 @@ class Schedule(Settings):
         return self.mode != "async" and self.buffer == 0 and self.concurrency == 0
 
     @property
-    def patience(self) -> float:
+    def round_timeout(self) -> float:
         """Virtual seconds that a synchronous round waits."""
         return self.deadline or math.inf
 
@@ -86,47 +94,47 @@ class Schedule(Settings):
         """m = max(1, int(C·N)), with a guard against 0.29·100 = 28.99…"""
         return max(1, int(self.participation * clients + 1e-9))
 
-    def asked(self, clients: int) -> int:
+    def jobs_per_round(self, clients: int) -> int:
         """How many jobs a round has: the cohort, and the spare ones of over-selection."""
         return min(clients, math.ceil(self.cohort(clients) * self.over_select - 1e-9))
 
     def answers_per_step(self, clients: int) -> int:
         """How many answers the server waits for."""
-        usual = 1 if self.mode == "async" else self.cohort(clients)
-        return min(self.buffer or usual, self.at_work(clients))
+        default = 1 if self.mode == "async" else self.cohort(clients)
+        return min(self.buffer or default, self.max_concurrent(clients))
 
-    def at_work(self, clients: int) -> int:
+    def max_concurrent(self, clients: int) -> int:
         """How many clients are busy at once."""
-        usual = 1 if self.mode == "async" else self.asked(clients)
-        return min(self.concurrency or usual, clients)
+        default = 1 if self.mode == "async" else self.jobs_per_round(clients)
+        return min(self.concurrency or default, clients)
 
-    def may_lead(self, clients: int) -> int:
+    def max_lead(self, clients: int) -> int:
         """By how many jobs a client may be ahead; 0: any number.
 
-        Drawn one at a time, all have the same luck. With several at work whoever is fast is free again first, and
-        would do most of the jobs, so that what only slow clients know is hardly learned.
+        With several clients at work fast ones are idle again first and would do most jobs, so that the data of slow
+        clients would hardly be learned.
         """
-        usual = LEAD if not self.synchronous and self.at_work(clients) > 1 else 0
-        return usual if self.lead is None else self.lead
+        default = LEAD if not self.synchronous and self.max_concurrent(clients) > 1 else 0
+        return default if self.lead is None else self.lead
 
-    def weight(self, staleness: int, clients: int) -> float:
+    def staleness_weight(self, staleness: int, clients: int) -> float:
         """How much an update counts that is so many server steps old, each of which is a part of a round."""
-        rounds = staleness * self.answers_per_step(clients) / self.asked(clients)
+        rounds = staleness * self.answers_per_step(clients) / self.jobs_per_round(clients)
         return float((1 + rounds) ** -self.staleness_power)
 
-    def listed(self, draw: int) -> tuple[int, ...]:
-        """Who is to be asked at the n-th draw (counted from 1), where that is a list."""
+    def ordered_clients(self, draw: int) -> tuple[int, ...]:
+        """Return the clients of the n-th draw (counted from 1), where `order` is set."""
         return self.order[(draw - 1) % len(self.order)]
 
-    def draw(self, idle: Numbers, count: int, rng: torch.Generator) -> list[int]:
+    def draw(self, idle: IntSequence, count: int, rng: torch.Generator) -> list[int]:
         """Choose clients uniformly without replacement, in ascending order."""
-        return sorted(idle[place] for place in first_places(len(idle), count, rng))
+        return sorted(idle[place] for place in sample_without_replacement(len(idle), count, rng))
 
 
-def first_places(length: int, count: int, rng: torch.Generator) -> list[int]:
-    """The beginning of `torch.randperm(length)`, number by number, at the price of the beginning alone.
+def sample_without_replacement(length: int, count: int, rng: torch.Generator) -> list[int]:
+    """Return the first `count` numbers of `torch.randperm(length)`, without drawing the others.
 
-    Torch exchanges each place with one that is drawn from those not yet passed; here only exchanged places are noted.
+    Torch swaps each position with one drawn from those after it; here only swapped positions are stored.
     """
     if count >= length:
         return torch.randperm(length, generator=rng).tolist()
@@ -141,11 +149,11 @@ def first_places(length: int, count: int, rng: torch.Generator) -> list[int]:
 
 @dataclass(frozen=True)
 class Clock:
-    """Virtual time. Without devices every job takes one second, answers take none, and everybody is always there.
+    """Virtual time. Without devices every job takes one second, uploads take none, and all clients are available.
 
     `duration(client, number, message)`: seconds from sending a client its job of that number until the answer is
     ready. `upload(client, size)`: seconds that an answer of so many bytes takes. `available(client, draw)`: whether a
-    client can take a job at the n-th draw; None: everybody, and nobody has to be asked.
+    client can take a job at the n-th draw; None: all can.
     """
 
     duration: Callable[[ClientInfo, int, Payload], float] = lambda client, number, message: 1.0
@@ -211,7 +219,7 @@ class Evaluation(Settings):
         return (test, *self._validation(task))
 
     def _validation(self, task: Task) -> tuple[Test, ...]:
-        return ("validation",) if task.validates else ()
+        return ("validation",) if task.has_validation else ()
 
     def population(self, task: Task, absent: Collection[int] = ()) -> list[int]:
         """Which clients the `received` and `shared` protocols ask; never absent ones."""
@@ -220,3 +228,73 @@ class Evaluation(Settings):
             return [info.index for info in present]
         first = {info.architecture: info.index for info in reversed(present)}
         return sorted(first.values())
+
+
+class IntSequence(typing.Protocol):
+    """A sequence of integers by position: a list, a range, or a view without some of them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: int, /) -> int: ...
+
+
+class ExcludingView:
+    """A view of a sequence without some positions (ascending)."""
+
+    def __init__(self, whole: IntSequence, places: list[int]) -> None:
+        self._whole, self._places = whole, places
+
+    def __len__(self) -> int:
+        return len(self._whole) - len(self._places)
+
+    def __getitem__(self, place: int, /) -> int:
+        # `places[n] - n` of the others stand before the n-th place that is skipped.
+        gaps = range(len(self._places))
+        return self._whole[place + bisect_right(gaps, place, key=lambda gap: self._places[gap] - gap)]
+
+
+def index_of(number: int, numbers: IntSequence) -> int | None:
+    """Return the position of a number among ascending ones, or None."""
+    place = bisect_left(numbers, number)
+    return place if place < len(numbers) and numbers[place] == number else None
+
+
+def exclude(excluded: Iterable[int], numbers: IntSequence) -> IntSequence:
+    """Return ascending numbers without some of them."""
+    places = sorted(place for number in excluded if (place := index_of(number, numbers)) is not None)
+    return ExcludingView(numbers, places) if places else numbers
+
+
+class LeadLimiter:
+    """Limits how many jobs a client may be ahead of the client with the fewest: fewer than `lead`.
+
+    It is updated job by job. All clients are scanned only when the last client with the fewest jobs gets another one,
+    which happens at most once in as many jobs as there are clients.
+    """
+
+    def __init__(self, clients: IntSequence, numbers: Mapping[int, int], lead: int) -> None:
+        self._clients, self._jobs, self._lead = clients, dict(numbers), lead
+        self._scan()
+
+    def _scan(self) -> None:
+        jobs = [self._jobs.get(self._clients[place], 0) for place in range(len(self._clients))]
+        self._fewest = min(jobs, default=0)
+        self._last = jobs.count(self._fewest)
+        self._ahead = [place for place, count in enumerate(jobs) if self._is_ahead(count)]
+
+    def _is_ahead(self, jobs: int) -> bool:
+        return jobs - self._fewest >= self._lead
+
+    def eligible(self, busy: Iterable[int]) -> IntSequence:
+        """Return the clients that may get a job, without the busy ones; valid until the next `record`."""
+        return exclude(busy, ExcludingView(self._clients, self._ahead) if self._ahead else self._clients)
+
+    def record(self, client: int) -> None:
+        """Count one more job of a client."""
+        before = self._jobs.get(client, 0)
+        self._jobs[client] = before + 1
+        self._last -= before == self._fewest
+        if not self._last:
+            self._scan()
+        elif self._is_ahead(before + 1) and not self._is_ahead(before):
+            insort(self._ahead, bisect_left(self._clients, client))

@@ -1,9 +1,10 @@
-"""The server's side of a step: what it sends, which answers it accepts, and how it learns from them."""
+"""The server's side of a step: messages, checks of answers, aggregation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 from potluck.core import tree
@@ -13,49 +14,59 @@ from potluck.core.payload import Payload, PayloadError
 from potluck.core.random import seeded
 from potluck.core.schema import check_payload
 from potluck.core.task import CPU, ClientInfo, Context, Task
-from potluck.loop.jobs import Answer, Failure
-from potluck.loop.progress import Flight, Progress
+from potluck.loop.records import PendingJob, Progress
 from potluck.loop.schedule import Schedule
+from potluck.wire.jobs import Answer, Failure, Test
+from potluck.wire.score import Score
 
-Accepted = tuple[list[Update[Any]], list[Failure]]
+Aggregated = tuple[list[Update[Any]], list[Failure]]
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The usable updates by client id, the jobs without one, and the scores that came with updates, by client."""
+
+    updates: list[Update[Any]]
+    failures: list[Failure]
+    scores: dict[int, dict[Test, Score]]
 
 
 class Server:
-    """Calls the method's server functions, each from a random stream of its own."""
+    """Calls the method's server functions, each with its own random stream."""
 
     def __init__(
         self, method: Method[Any, Any, Any], task: Task, schedule: Schedule, progress: Progress | None = None
     ) -> None:
         self.method, self.task, self.schedule = method, task, schedule
-        self.able, self.cohort = task.able, schedule.asked(len(task.able))
+        self.eligible, self.cohort = task.eligible, schedule.jobs_per_round(len(task.eligible))
         self._answer_type = payload_types(method)[1]
-        self._keeps_latest = method.sees_latest and not schedule.synchronous
+        self._keeps_latest = not schedule.synchronous
         self.progress = progress or Progress(self.initial_state())
 
     def initial_state(self) -> Any:
-        """The server's state before the first step."""
+        """Make the server's state before the first step."""
         with seeded(self.task.seed, "torch", "init_server"):
             return self.method.init_server(self._context(1, 0))
 
-    def begin_with(self, state: Any) -> None:
-        """Start from a given state, if it has the form of the method's own first one."""
+    def set_initial_state(self, state: Any) -> None:
+        """Start from a given state of the same form as the method's first one."""
         try:
-            mine, usual = tree.flatten(state), tree.flatten(self.progress.state)
+            given, initial = tree.flatten(state), tree.flatten(self.progress.state)
         except TypeError as error:
             raise PotluckError(f"The state to begin with cannot be used: {error}.") from None
-        for name in sorted(mine.tensors.keys() | usual.tensors.keys()):
-            found, wanted = (
-                tuple(one.tensors[name].shape) if name in one.tensors else None for one in (mine, usual)
+        for name in sorted(given.tensors.keys() | initial.tensors.keys()):
+            shape, expected = (
+                tuple(flat.tensors[name].shape) if name in flat.tensors else None for flat in (given, initial)
             )
-            if found != wanted:
+            if shape != expected:
                 raise PotluckError(
-                    f"The state to begin with has {found} at {name!r} where {type(self.method).__name__}.init_server "
-                    f"makes {wanted}; change what init_server gives, or bring a state of a run like this one."
+                    f"The state to begin with has {shape} at {name!r} where {type(self.method).__name__}.init_server "
+                    f"makes {expected}; change what init_server gives, or pass a state of a run like this one."
                 )
-        self.progress.state = tree.unflatten(mine, self.progress.state)
+        self.progress.state = tree.unflatten(given, self.progress.state)
 
     def context(self) -> Context:
-        """What server functions may know now; the round is the one that the next ended job belongs to."""
+        """Return the context of the next step; its round is the one that the next ended job belongs to."""
         number = min(self.progress.ended // self.cohort + 1, self.schedule.rounds)
         return self._context(number, self.progress.step + 1)
 
@@ -66,70 +77,71 @@ class Server:
         )
 
     def message(self, client: ClientInfo, context: Context) -> Payload:
-        """What a client gets, as a copy that no later step changes."""
+        """Return the message for a client, as a copy that no later step changes."""
         with self._seeded("broadcast"):
             message: Payload = self.method.broadcast(self.progress.state, client, context)
         return message.copy().to(CPU)
 
-    def accept(self, arrived: Sequence[Flight], context: Context) -> Accepted:
-        """Checked answers in the order of client ids, and everything that was no use, with the reason."""
+    def accept(self, arrived: Sequence[PendingJob], context: Context) -> Accepted:
+        """Check the answers of ended jobs."""
         updates: list[Update[Any]] = []
         failures: list[Failure] = []
-        for flight in arrived:
-            result, info = flight.result, self.task.clients[flight.job.client]
+        scores: dict[int, dict[Test, Score]] = {}
+        for pending in arrived:
+            result, info = pending.result, self.task.clients[pending.job.client]
             if isinstance(result, Answer):
                 try:
                     payload = self._checked(result.payload, info, context)
                 except PayloadError as error:
-                    result = Failure(flight.job.id, info.index, str(error), "invalid")
+                    result = Failure(pending.job.id, info.index, str(error), "invalid")
                 else:
-                    updates.append(self._update(flight, payload))
+                    updates.append(self._update(pending, payload))
                     if result.scores:
-                        self.progress.scores[info.index] = result.scores
+                        scores[info.index] = result.scores
             if isinstance(result, Failure):
                 failures.append(result)
-        return sorted(updates, key=lambda update: update.client.index), failures
+        return Accepted(sorted(updates, key=lambda update: update.client.index), failures, scores)
 
-    def _update(self, flight: Flight, payload: Payload, *, fresh: bool = True) -> Update[Any]:
-        job, stale = flight.job, self.progress.step - flight.step
+    def _update(self, pending: PendingJob, payload: Payload, *, fresh: bool = True) -> Update[Any]:
+        job, stale = pending.job, self.progress.step - pending.step
         sent = None if job.message is None else job.message.to(self.task.device)
-        weight = self.schedule.weight(stale, len(self.able))
+        weight = self.schedule.staleness_weight(stale, len(self.eligible))
         return Update(self.task.clients[job.client], payload, stale, weight, sent, job.number, fresh)
 
     def _with_latest(self, updates: list[Update[Any]]) -> list[Update[Any]]:
-        """The answers that just came, and the latest of other clients up to a cohort, by client ids."""
+        """Add the latest updates of other clients, up to a cohort; ordered by client id."""
         here, others = {update.client.index for update in updates}, list[Update[Any]]()
-        for flight in reversed(self.progress.recent.values()):
-            if flight.job.client not in here and len(here) + len(others) < self.cohort:
-                assert isinstance(flight.result, Answer)
-                assert flight.result.payload is not None
-                payload = flight.result.payload.to(self.task.device)
-                others.append(self._update(flight, payload, fresh=False))
+        for pending in reversed(self.progress.recent.values()):
+            if pending.job.client not in here and len(here) + len(others) < self.cohort:
+                assert isinstance(pending.result, Answer)
+                assert pending.result.payload is not None
+                payload = pending.result.payload.to(self.task.device)
+                others.append(self._update(pending, payload, fresh=False))
         return sorted([*updates, *others], key=lambda update: update.client.index)
 
-    def remember(self, arrived: Sequence[Flight], updates: Sequence[Update[Any]]) -> None:
-        """Keep the answers that were folded in, one per client and no more than a cohort, if the method wants them."""
+    def keep_latest(self, arrived: Sequence[PendingJob], updates: Sequence[Update[Any]]) -> None:
+        """Keep the aggregated answers, one per client and at most a cohort, if the method uses them."""
         if not self._keeps_latest:
             return
         recent, accepted = self.progress.recent, {update.client.index for update in updates}
-        for flight in arrived:
-            if flight.job.client in accepted:
-                recent.pop(flight.job.client, None)
-                recent[flight.job.client] = flight
+        for pending in arrived:
+            if pending.job.client in accepted:
+                recent.pop(pending.job.client, None)
+                recent[pending.job.client] = pending
         for client in list(recent)[: -self.cohort]:
             del recent[client]
 
     def _checked(self, payload: Payload | None, info: ClientInfo, context: Context) -> Payload:
-        """An answer on the server's device, if it is what the method declares."""
+        """Check that an answer is what the method declares, and return it on the server's device."""
         if payload is None:
             raise PayloadError(f"The answer holds no {self._answer_type.__name__}.")
         limit = int(self.schedule.max_payload_mb * 2**20)
         check_payload(payload, self._answer_type, self.task, info, max_bytes=limit)
-        self.method.check_answer(payload, info, context)
+        self.method.check_update(payload, info, context)
         return payload.to(self.task.device)
 
-    def learn(self, updates: list[Update[Any]], failures: list[Failure], context: Context) -> Accepted:
-        """Let the server fold the answers in; if that would leave it without finite numbers, none counts."""
+    def aggregate(self, updates: list[Update[Any]], failures: list[Failure], context: Context) -> Aggregated:
+        """Run the method's server function; if its state would not be finite, reject all updates instead."""
         now = self.progress
         if not updates:
             return updates, failures
@@ -146,17 +158,17 @@ class Server:
             )
         now.state = tree.unflatten(before, now.state)
         reason = "with this round's answers the server's state would no longer be finite"
-        return [], failures + [Failure(-1, one.client.index, reason, "invalid") for one in updates]
+        return [], failures + [Failure(-1, update.client.index, reason, "invalid") for update in updates]
 
     def _copy_state(self) -> tree.Flat | None:
-        """The state before the server learns, which many do in place; None if it holds what cannot be copied."""
+        """Copy the state, which many methods change in place; None if it cannot be copied."""
         try:
             return tree.flatten(self.progress.state)
         except TypeError:
             return None
 
     def predictor(self, context: Context) -> Predictor | None:
-        """The global model, where the method has one."""
+        """Return the global model, where the method has one."""
         with self._seeded("predict_server"):
             return self.method.predict_server(self.progress.state, context)
 

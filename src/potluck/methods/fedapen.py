@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from potluck.core import (
+from potluck.method import (
     Client,
     ClientInfo,
     ClientModel,
@@ -20,25 +19,16 @@ from potluck.core import (
     Need,
     Predictor,
     Samples,
+    Supports,
     Tensors,
     Update,
-    generator,
+    kit,
     setting,
-    tensors_of,
-)
-from potluck.kit import (
-    Composed,
-    SharedWeights,
-    Weighting,
-    as_received,
-    average,
-    distillation,
-    own_copy,
 )
 
 
 @dataclass
-class FedAPEN(Method[Tensors, SharedWeights, SharedWeights]):
+class FedAPEN(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
     """Each client weighs the scores of its private and of the shared model by a λ of its own.
 
     λ is learned on a part of the training data that the models do not see.
@@ -46,14 +36,14 @@ class FedAPEN(Method[Tensors, SharedWeights, SharedWeights]):
 
     name: ClassVar[str] = "fedapen"
     summary: ClassVar[str] = "mutual learning with a shared model, and a learned ensemble of both"
-    averages: ClassVar[str] = "the shared model's weights"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.SHARED_MODEL})
-
-    sees_latest: ClassVar[bool] = True
+    supports: ClassVar[Supports] = Supports(
+        robust="the shared model's weights", max_share={"weight": "samples"}
+    )
 
     adaptability: float = setting(0.05, "share of the training data that λ learns from", ge=0, lt=1)
     solve: Literal["exact", "sgd"] = setting(
-        "exact", "how λ is found: the best one (a convex problem), or SGD (the paper)"
+        "exact", "how λ is learned: the best value (a convex problem), or SGD (the paper)"
     )
     steadiness: float = setting(
         0.0, "with exact: how strongly λ is held to one half, beside one held-out sample; 0: not at all", ge=0
@@ -63,22 +53,25 @@ class FedAPEN(Method[Tensors, SharedWeights, SharedWeights]):
     train_with: Literal["learned", "equal", "plain"] = setting(
         "learned", "λ in the ensemble term of the losses: learned, 0.5, or no such term"
     )
-    weight: Weighting = setting("uniform", "how clients count in the mean: all alike, or by training samples")
+    weight: kit.Weighting = setting(
+        "uniform", "how clients count in the mean: all alike, or by training samples"
+    )
     buffers: bool = setting(True, "average BatchNorm statistics as well")
     predict_with: Literal["ensemble", "private", "shared"] = setting("ensemble", "what is tested")
 
     def init_server(self, ctx: Context) -> Tensors:
-        """One random shared model for all."""
-        return tensors_of(ctx.task.shared_model(), buffers=self.buffers)
+        """Draw one random shared model for all."""
+        return kit.tensors_of(ctx.task.shared_model(), buffers=self.buffers)
 
-    def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> SharedWeights:
+    def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> kit.SharedWeights:
         """The shared model."""
-        return SharedWeights(state)
+        return kit.SharedWeights(state)
 
-    def client(self, me: Client, message: SharedWeights) -> SharedWeights:
+    def client(self, me: Client, message: kit.SharedWeights) -> kit.SharedWeights:
         """Learn λ with the aggregate just received (the end of the paper's last round), then train both models."""
-        shared = own_copy(me, message.tensors)
+        shared = kit.load_shared_model(me, message.tensors)
         me.private["lambda"] = share = self._learned_share(me, shared)
+        me.note("lambda", share)
         share = 0.5 if self.train_with == "equal" else share
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -86,26 +79,26 @@ class FedAPEN(Method[Tensors, SharedWeights, SharedWeights]):
             return private_loss + shared_loss
 
         me.fit_models({"model": me.model, "shared": shared}, loss, samples=self.split(me)[0])
-        return SharedWeights(tensors_of(shared, buffers=self.buffers))
+        return kit.SharedWeights(kit.tensors_of(shared, buffers=self.buffers))
 
     def losses(self, private: Tensor, shared: Tensor, y: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """CE + KL + CE of the λ-ensemble for each model, the other one held fixed."""
-        private_loss = cross_entropy(private, y) + distillation(shared, private)
-        shared_loss = cross_entropy(shared, y) + distillation(private, shared)
+        """Return CE + KL + CE of the λ-ensemble for each model, the other one held fixed."""
+        private_loss = cross_entropy(private, y) + kit.distillation(shared, private)
+        shared_loss = cross_entropy(shared, y) + kit.distillation(private, shared)
         if self.train_with != "plain":
             private_loss = private_loss + cross_entropy(ensemble(share, private, shared.detach()), y)
             shared_loss = shared_loss + cross_entropy(ensemble(share, private.detach(), shared), y)
         return private_loss, shared_loss
 
     def split(self, me: Client) -> tuple[Samples, Samples]:
-        """The training data in two: what the models learn from, and what λ learns from. The same in every job."""
+        """Split the training data into what the models learn from and what λ learns from, alike in every job."""
         total = len(me.train)
-        order = torch.randperm(total, generator=generator(me.task.seed, "adaptability", me.info.name))
+        order = torch.randperm(total, generator=kit.generator(me.task.seed, "adaptability", me.info.name))
         count = min(int(self.adaptability * total + 1e-9), total - 1)
         return me.train.select(order[count:]), me.train.select(order[:count])
 
     def _learned_share(self, me: Client, shared: ClientModel) -> float:
-        """λ after learning with this shared model; 0.5 before a client's first training or without data for it."""
+        """Return λ learned with this shared model; 0.5 before a client's first training or without data for it."""
         share: float = me.private.get("lambda", 0.5)
         samples = self.split(me)[1]
         if "lambda" not in me.private or not len(samples):
@@ -121,15 +114,15 @@ class FedAPEN(Method[Tensors, SharedWeights, SharedWeights]):
         batches = zip(*(torch.split(part, size) for part in (private_scores, shared_scores, y)), strict=True)
         return learn_share(share, list(batches), self.lambda_lr, self.lambda_passes)
 
-    def server(self, state: Tensors, updates: Sequence[Update[SharedWeights]], ctx: Context) -> Tensors:
-        """The mean of the participants' shared models."""
-        return average(ctx, state, updates, attrgetter("tensors"), self.weight)
+    def server(self, state: Tensors, updates: Sequence[Update[kit.SharedWeights]], ctx: Context) -> Tensors:
+        """Take the mean of the participants' shared models."""
+        return kit.average(ctx, state, updates, "tensors", by=self.weight)
 
-    def predict(self, me: Client, message: SharedWeights | None) -> Predictor:
-        """The ensemble as training left it, or with the shared model just received and a λ learned for it."""
+    def predict(self, me: Client, message: kit.SharedWeights | None) -> Predictor:
+        """Return the ensemble as training left it, or with the shared model just received and a λ learned for it."""
         if self.predict_with == "private":
             return me.model
-        shared = as_received(me, None if message is None else message.tensors)
+        shared = kit.copy_shared_model(me, None if message is None else message.tensors)
         if self.predict_with == "shared":
             return shared
         share = me.private.get("lambda", 0.5) if message is None else self._learned_share(me, shared)
@@ -137,33 +130,33 @@ class FedAPEN(Method[Tensors, SharedWeights, SharedWeights]):
         return Ensemble({"private": me.model, "shared": shared}, {"share": weight})
 
 
-class Ensemble(Composed):
+class Ensemble(kit.CombinedModel):
     """A weighted sum of two models' scores."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
+        """Return class scores."""
         return ensemble(self.tensor("share"), self.models["private"](x), self.models["shared"](x))
 
 
 def ensemble(share: float | Tensor, private: Tensor, shared: Tensor) -> Tensor:
-    """λ·o_private + (1-λ)·o_shared."""
+    """Return λ·o_private + (1-λ)·o_shared."""
     return share * private + (1 - share) * shared
 
 
 def best_share(private: Tensor, shared: Tensor, y: Tensor, steadiness: float = 0.0) -> float:
-    """The λ in [0, 1] with the smallest cross-entropy of the ensemble, by halving on the sign of its slope.
+    """Return the λ in [0, 1] with the smallest cross-entropy of the ensemble, by halving on the sign of its slope.
 
     Scores are linear in λ and cross-entropy is convex in them, so the slope rises with λ. Of n samples the loss is
     their mean plus κ/n·(λ−½)²: one or two alone would put λ at 0 or 1, many overrule it.
     """
     apart = (private - shared).double()
-    wanted = apart.gather(1, y[:, None]).mean()
+    target = apart.gather(1, y[:, None]).mean()
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
         shares = (shared.double() + middle * apart).softmax(dim=1)
         held = 2 * steadiness / len(y) * (middle - 0.5)
-        if (shares * apart).sum(dim=1).mean() + held > wanted:
+        if (shares * apart).sum(dim=1).mean() + held > target:
             high = middle
         else:
             low = middle
@@ -174,7 +167,7 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 
 def learn_share(share: float, batches: Sequence[Batch], lr: float, passes: int) -> float:
-    """SGD on the ensemble's cross-entropy over (private scores, shared scores, labels), λ kept in [0, 1].
+    """Take SGD steps on the ensemble's cross-entropy over (private scores, shared scores, labels), λ kept in [0, 1].
 
     The models are fixed while λ is learned, so their scores are computed once for all passes.
     """

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import ClassVar
 
-from torch.func import functional_call
-
-from potluck.core import (
+from potluck.method import (
     Client,
     ClientInfo,
     Context,
@@ -17,85 +14,64 @@ from potluck.core import (
     Need,
     PaperAccounting,
     Predictor,
+    Supports,
     Update,
-    load_tensors,
+    kit,
     setting,
-    tensors_of,
-)
-from potluck.kit import (
-    ALL,
-    SHARING_NEEDS,
-    Groups,
-    Sharing,
-    Weighting,
-    Weights,
-    average_groups,
-    initial_groups,
-    learned_numbers,
-    slice_for,
 )
 
 
 @dataclass
-class FedAvg(Method[Groups, Weights, Weights]):
+class FedAvg(Method[kit.Groups, kit.Weights, kit.Weights]):
     """Clients train copies of the server's weights; the server takes their mean."""
 
     name: ClassVar[str] = "fedavg"
     summary: ClassVar[str] = "average of the weights: full, inside architecture groups, or layer by layer"
-    guards_rows: ClassVar[bool] = True
-    averages: ClassVar[str] = "the weights"
-    sees_latest: ClassVar[bool] = True
+    supports: ClassVar[Supports] = Supports(
+        robust="the weights", max_share={"weight": "samples"}, row_privacy=True
+    )
 
-    aggregate: Sharing = setting(
+    aggregate: kit.Sharing = setting(
         "same_arch",
         "whose weights are averaged: all (full, one architecture), each architecture's own (same_arch), or tensor by "
         "tensor over whoever has one of that name (layerwise)",
     )
-    weight: Weighting = setting("samples", "how clients count in the mean: by training samples, or all alike")
+    weight: kit.Weighting = setting(
+        "samples", "how clients count in the mean: by training samples, or all alike"
+    )
     buffers: bool = setting(True, "average BatchNorm statistics as well")
 
-    def requires(self) -> frozenset[Need]:
-        """What has to be alike depends on the way of sharing."""
-        return SHARING_NEEDS[self.aggregate]
+    def init_server(self, ctx: Context) -> kit.Groups:
+        """w⁰: one common initialisation per group."""
+        return kit.initial_groups(ctx.task, self.aggregate, buffers=self.buffers)
 
-    def init_server(self, ctx: Context) -> Groups:
-        """One common initialisation per group."""
-        return initial_groups(ctx.task, self.aggregate, buffers=self.buffers)
+    def broadcast(self, state: kit.Groups, client: ClientInfo, ctx: Context) -> kit.Weights:
+        """w^t, as far as the client's architecture has it."""
+        return kit.Weights(kit.tensors_for_client(state, client, ctx.task))
 
-    def broadcast(self, state: Groups, client: ClientInfo, ctx: Context) -> Weights:
-        """The client's slice of the weights."""
-        return Weights(slice_for(state, client, ctx.task))
-
-    def client(self, me: Client, message: Weights) -> Weights:
-        """Start from the received weights, train, send the result."""
-        load_tensors(me.model, message.tensors)
+    def client(self, me: Client, message: kit.Weights) -> kit.Weights:
+        """Start from the received weights, train, send the result (Alg. 1, ClientUpdate)."""
+        kit.load_tensors(me.model, message.tensors)
         me.fit()
-        return Weights(tensors_of(me.model, buffers=self.buffers))
+        return kit.Weights(kit.tensors_of(me.model, buffers=self.buffers))
 
-    def server(self, state: Groups, updates: Sequence[Update[Weights]], ctx: Context) -> Groups:
-        """w ← Σ n_k/n · w_k over the participants that own each tensor."""
-        return average_groups(ctx, state, updates, attrgetter("tensors"), self.weight)
+    def server(self, state: kit.Groups, updates: Sequence[Update[kit.Weights]], ctx: Context) -> kit.Groups:
+        """w^{t+1} ← Σ n_k/n · w_k over the participants that have each tensor."""
+        return kit.average_groups(ctx, state, updates, "tensors", by=self.weight)
 
-    def predict(self, me: Client, message: Weights | None) -> Predictor:
-        """The trained copy, or the model as just received."""
+    def predict(self, me: Client, message: kit.Weights | None) -> Predictor:
+        """Return the trained copy, or the model as just received."""
         return me.model if message is None else me.predictor(message.tensors)
 
-    def predict_server(self, state: Groups, ctx: Context) -> Predictor | None:
-        """The largest architecture with the shared weights, where one set serves everybody."""
-        return global_predictor(state, ctx)
+    def predict_server(self, state: kit.Groups, ctx: Context) -> Predictor | None:
+        """Return the largest architecture with the shared weights, where all clients share one set."""
+        return kit.global_predictor(state, ctx)
 
-    def paper_accounting(self, down: Weights, up: Weights) -> PaperAccounting:
-        """FedIN's Table 6 counts learned parameters, in one direction."""
+    def requires(self) -> frozenset[Need]:
+        """Return what has to be alike, which depends on the way of sharing."""
+        return kit.SHARING_NEEDS[self.aggregate]
+
+    def paper_accounting(self, down: kit.Weights, up: kit.Weights) -> PaperAccounting:
+        """Count learned parameters, in one direction (FedIN's Table 6)."""
         note = "BatchNorm statistics not counted (FedIN, Table 6)"
-        return PaperAccounting(learned_numbers(up.tensors), learned_numbers(down.tensors), note)
-
-
-def global_predictor(state: Groups, ctx: Context) -> Predictor | None:
-    """The server's weights as a model, if they form a single one that the server can build."""
-    groups = list(state)
-    largest = max(ctx.task.architectures.values(), key=lambda a: len(a.initial))
-    if len(groups) > 1 or (groups != [ALL] and len(ctx.task.architectures) > 1) or largest.build is None:
-        return None
-    model = largest.build().to(device=ctx.task.device, dtype=ctx.task.dtype).eval()
-    weights = {name: tensor for name, tensor in state[groups[0]].items() if name in largest.initial}
-    return lambda x: functional_call(model, weights, (x,))
+        return PaperAccounting(kit.count_parameters(up.tensors), kit.count_parameters(down.tensors), note)

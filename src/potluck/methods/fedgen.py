@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -13,12 +11,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from potluck.core import (
+from potluck.method import (
     Client,
     ClientInfo,
     ClientModel,
     Context,
     Counts,
+    Integers,
     Like,
     Method,
     Need,
@@ -26,15 +25,12 @@ from potluck.core import (
     Predictor,
     Range,
     Shape,
+    Supports,
     Tensors,
     Update,
-    Whole,
-    load_tensors,
+    kit,
     setting,
-    tensors_of,
 )
-from potluck.core.optimizers import FusedAdam
-from potluck.kit import Weighting, average, distillation, initial_head, portion, trusted, with_head
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class HeadAndGenerator(Payload):
 
     head: Annotated[Tensors, Like("head")]
     generator: Tensors | None = None
-    draw: Annotated[Tensor, Shape("classes"), Whole(), Range(0)] | None = None
+    draw: Annotated[Tensor, Shape("classes"), Integers(), Range(0)] | None = None
     counts_wanted: int | None = None
 
 
@@ -56,7 +52,7 @@ class HeadAndCounts(Payload):
 
 
 class Generator(nn.Module):
-    """Features for given labels out of uniform noise."""
+    """Makes features for given labels out of uniform noise."""
 
     def __init__(self, classes: int, noise: int, hidden: int, features: int) -> None:
         super().__init__()
@@ -66,14 +62,14 @@ class Generator(nn.Module):
         )
 
     def forward(self, labels: Tensor, noise: Tensor) -> Tensor:
-        """`[batch, features]` for a batch of labels and as many rows of noise."""
+        """Return `[batch, features]` for a batch of labels and as many rows of noise."""
         made: Tensor = self.net(torch.cat([noise, F.one_hot(labels, self.classes).to(noise.dtype)], dim=1))
         return made
 
 
 @dataclass
 class Server:
-    """Server: the averaged head, the generator and whether it ever learned, label counts per client."""
+    """Server: the averaged head, the generator and whether it was trained, label counts per client."""
 
     head: Tensors
     generator: Generator
@@ -87,12 +83,12 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
 
     name: ClassVar[str] = "fedgen"
     summary: ClassVar[str] = "an averaged head, and a generator of features trained on the server"
-    averages: ClassVar[str] = "the heads, and which of them the generator is trained under"
     needs: ClassVar[frozenset[Need]] = frozenset(
         {Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS, Need.LINEAR_HEADS}
     )
-
-    sees_latest: ClassVar[bool] = True
+    supports: ClassVar[Supports] = Supports(
+        robust="the heads, and which of them the generator is trained under", max_share={"weight": "samples"}
+    )
 
     variant: Literal["htfllib", "original"] = setting(
         "htfllib",
@@ -115,26 +111,26 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
     server_batch: int = setting(32, "generated features per step", ge=1)
     diversity: float = setting(1.0, "weight of the authors' diversity term", ge=0)
     wait: bool = setting(True, "hold a generator back that has not learned yet")
-    weight: Weighting = setting(
+    weight: kit.Weighting = setting(
         "samples", "how clients count in the mean of heads: by training samples, or all alike"
     )
 
     @property
     def original(self) -> bool:
-        """Whether the authors' losses are used."""
+        """Return whether the authors' losses are used."""
         return self.variant == "original"
 
     @property
     def strength(self) -> float:
-        """The weight of the generated features in local training."""
+        """Return the weight of the generated features in local training."""
         return (10.0 if self.original else 1.0) if self.generator_weight is None else self.generator_weight
 
     def init_server(self, ctx: Context) -> Server:
-        """One head for all and a random generator."""
+        """Draw one head for all and a random generator."""
         generator = ctx.module(
             "generator", lambda: self._generator(ctx.task.num_classes, ctx.task.feature_dim)
         )
-        return Server(initial_head(ctx.task), generator.eval(), False, {})
+        return Server(kit.initial_head(ctx.task), generator.eval(), False, {})
 
     def _generator(self, classes: int, features: int | None) -> Generator:
         return Generator(classes, self.noise_dim, self.hidden_dim, features or 0)
@@ -146,10 +142,10 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
         wanted = None if client.name in state.counts else 1
         if self.wait and not state.trained:
             return HeadAndGenerator(state.head, counts_wanted=wanted)
-        return HeadAndGenerator(state.head, tensors_of(state.generator), self.draw(state, ctx), wanted)
+        return HeadAndGenerator(state.head, kit.tensors_of(state.generator), self.draw(state, ctx), wanted)
 
     def draw(self, state: Server, ctx: Context) -> Tensor:
-        """How often each label is generated: as often as clients hold it, or all that somebody has twice."""
+        """Return how often each label is generated: as often as clients have it, or once if a client has it twice."""
         if not state.counts:
             return torch.ones(ctx.task.num_classes, dtype=torch.int64, device=ctx.task.device)
         counts = torch.stack(list(state.counts.values()))
@@ -157,7 +153,7 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
 
     def client(self, me: Client, message: HeadAndGenerator) -> HeadAndCounts:
         """Replace the head, train on own data and on generated features, send the head."""
-        load_tensors(me.model.head, message.head)
+        kit.load_tensors(me.model.head, message.head)
         if message.generator is None or message.draw is None or not bool(message.draw.any()):
             me.fit()
         else:
@@ -165,7 +161,7 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
         counts = None
         if message.counts_wanted is not None:
             counts = torch.bincount(me.train.labels, minlength=me.task.num_classes).to(me.task.device)
-        return HeadAndCounts(tensors_of(me.model.head), counts)
+        return HeadAndCounts(kit.tensors_of(me.model.head), counts)
 
     def _fit(self, me: Client, generator: Tensors, draw: Tensor) -> None:
         with torch.device("meta"):  # only its form is needed: the weights were received
@@ -183,7 +179,7 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
             scores, drawn = model(x), _labels(draw, me.batch_size(), labels_rng)
             extra = F.cross_entropy(model.head(make(drawn)), drawn)
             if self.original:
-                extra = extra + distillation(model.head(make(y)), scores)
+                extra = extra + kit.distillation(model.head(make(y)), scores)
             return F.cross_entropy(scores, y) + self.strength * decay * extra
 
         me.fit(loss)
@@ -191,8 +187,8 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
     def server(self, state: Server, updates: Sequence[Update[HeadAndCounts]], ctx: Context) -> Server:
         """Train the generator under the received heads, then average them."""
         new = {u.client.name: u.payload.counts for u in updates if u.payload.counts is not None}
-        heads = trusted(ctx.averaging, state.head, [update.payload.head for update in updates])
-        head = average(ctx, state.head, updates, attrgetter("head"), self.weight)
+        heads = kit.screened_tensors(ctx, state.head, updates, "head")
+        head = kit.average(ctx, state.head, updates, "head", by=self.weight)
         state = Server(head, state.generator, state.trained, {**state.counts, **new})
         if self.strength and state.counts and bool(self.draw(state, ctx).any()):
             self._train(state, updates, heads, ctx)
@@ -208,11 +204,11 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
     ) -> None:
         steps = (50 if self.original else 100) if self.server_steps is None else self.server_steps
         rate = (3e-4 if self.original else 1e-3) if self.server_lr is None else self.server_lr
-        optimizer = FusedAdam(state.generator.parameters(), rate, fused=True)
+        optimizer = kit.adam(state.generator.parameters(), rate)
         draw, labels_rng, noise_rng = self.draw(state, ctx), ctx.rng("labels"), ctx.rng("noise")
         shares = label_shares(state, updates)
         state.generator.train(self.server_batch > 1)
-        for _ in range(math.ceil(steps * portion(ctx, updates).share)):
+        for _ in range(kit.server_steps(ctx, updates, steps)):
             labels = _labels(draw, self.server_batch, labels_rng)
             noise = _noise(labels, self.noise_dim, ctx.task.dtype, noise_rng)
             made = state.generator(labels, noise)
@@ -230,12 +226,12 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
         state.generator.eval()
 
     def predict(self, me: Client, message: HeadAndGenerator | None) -> Predictor:
-        """The own extractor with the trained head, or with the averaged one just received."""
-        return me.model if message is None else with_head(me, message.head)
+        """Return the own extractor with the trained head, or with the averaged one just received."""
+        return me.model if message is None else kit.predictor_with_head(me, message.head)
 
 
 def label_shares(state: Server, updates: Sequence[Update[HeadAndCounts]]) -> Tensor:
-    """w_{k,c}: which part of the participants' samples of class c client k holds, `[m, C]`."""
+    """Return w_{k,c}: which part of the participants' samples of class c client k holds, `[m, C]`."""
     none = torch.zeros_like(next(iter(state.counts.values())))
     counts = torch.stack([state.counts.get(update.client.name, none) for update in updates])
     dtype = next(iter(state.head.values())).dtype
@@ -243,13 +239,13 @@ def label_shares(state: Server, updates: Sequence[Update[HeadAndCounts]]) -> Ten
 
 
 def diversity(made: Tensor, noise: Tensor) -> Tensor:
-    """exp(−mean over pairs of mean|Δfeatures| · mean(Δnoise²)): small where other noise makes other features."""
+    """Return exp(−mean over pairs of mean|Δfeatures| · mean(Δnoise²)): small where other noise makes other features."""
     apart = (made[:, None] - made[None]).abs().mean(dim=2)
     return torch.exp(-(apart * (noise[:, None] - noise[None]).square().mean(dim=2)).mean())
 
 
 def apply(head: Tensors, features: Tensor) -> Tensor:
-    """Class scores of features under a linear head."""
+    """Return class scores of features under a linear head."""
     return F.linear(features, head["weight"], head.get("bias"))
 
 

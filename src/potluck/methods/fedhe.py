@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from potluck.core import (
-    ClassMean,
+from potluck.method import (
     Client,
     ClientInfo,
     Context,
-    Labels,
     Method,
     PaperAccounting,
-    Payload,
-    Shape,
+    Supports,
     Tensors,
     Training,
     Update,
+    kit,
     setting,
 )
-from potluck.kit import ClassRows, ClassTable, collecting, mean_rows, row_loss, scatter_rows, screened
-
-
-@dataclass(frozen=True)
-class MeanLogits(Payload):
-    """Client to server: (p_{k,c}, c), the averaged logits of each class in its batches (eq. 8)."""
-
-    rows: Annotated[Tensor, Shape("rows", "classes")]
-    labels: Annotated[Tensor, Labels()]
 
 
 @dataclass
-class Averages:
-    """Server: what was received per class, as a sum and a count, and how many answers came in all."""
+class Store:
+    """Server: D_c as a sum and a count, and how many updates came in all; or the latest rows of each client."""
 
     total: Tensor
     count: Tensor
@@ -48,18 +37,16 @@ class Averages:
 
 
 @dataclass
-class FedHe(Method[Averages, ClassRows, MeanLogits]):
+class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
     """A client trains towards labels and the store's mean logits, and adds its own to the store."""
 
     name: ClassVar[str] = "fedhe"
     summary: ClassVar[str] = "asynchronous distillation from class-mean logits"
-    averages: ClassVar[str] = (
-        "the logits that enter the store: who lies far off the others' latest is left out"
+    supports: ClassVar[Supports] = Supports(
+        robust="the logits that enter the store: outliers among the clients' latest are left out",
+        row_privacy={"collect": "after", "inner_batches": 0},
+        schedule="async",
     )
-    guards_rows: ClassVar[bool] = True
-    guarded_with: ClassVar[str] = "method.collect = 'after' and leave method.inner_batches out"
-    asynchronous: ClassVar[bool] = True
-    sees_latest: ClassVar[bool] = True
 
     distillation_weight: float = setting(1.0, "weight α of the distance to the store's mean logits", ge=0)
     inner_batches: int = setting(
@@ -77,119 +64,121 @@ class FedHe(Method[Averages, ClassRows, MeanLogits]):
         "all",
         "what the mean is over: all ever received (eq. 9), history as one vote, or each client's latest",
     )
-    collapse_every: int = setting(0, "answers after which history becomes one vote; 0: ten per client", ge=0)
+    collapse_every: int = setting(0, "updates after which history becomes one vote; 0: ten per client", ge=0)
     absent: Literal["omit", "zeros"] = setting(
         "omit", "a class that a client did not see: left out, or sent as zeros"
     )
     cold_start_events: int = setting(
-        0, "answers before distillation begins; an unknown class never distils", ge=0
+        0, "updates before distillation begins; an unknown class never distils", ge=0
     )
 
+    def init_server(self, ctx: Context) -> Store:
+        """Start with an empty store."""
+        classes, device = ctx.task.num_classes, ctx.task.device
+        total = torch.zeros(classes, classes, dtype=ctx.task.dtype, device=device)
+        return Store(total, torch.zeros(classes, dtype=ctx.task.dtype, device=device), 0, {})
+
+    def broadcast(self, state: Store, client: ClientInfo, ctx: Context) -> kit.ClassVectors:
+        """(p_{s,c}, c) of every class in the store (eq. 10)."""
+        known = (state.count > 0) & (state.events >= self.cold_start_events)
+        return kit.ClassTable(_mean(state.total, state.count), known).message(ids=True)
+
+    def client(self, me: Client, message: kit.ClassVectors) -> kit.ClassLogits:
+        """Train on eq. 13 and share the mean logits of the same passes per class (eq. 8)."""
+        received = message.table(me.task.num_classes)
+
+        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return _distilled(me.model, x, y, received, self.distillation_weight)
+
+        if self.collect == "after":
+            means, labels, counts = self._fit_then_collect(me, received)
+        else:
+            means, labels, counts = kit.fit_with_class_means(me, loss, batches=self._batches(me))
+        return self.shared(means, labels, counts, me.task.num_classes)
+
+    def shared(self, means: Tensor, labels: Tensor, counts: Tensor, classes: int) -> kit.ClassLogits:
+        """Return what is sent of the mean logits of each class (eq. 8)."""
+        if self.denominator == "v_plus_1":  # s_c / (V_c + 1)
+            seen = counts.to(means.dtype)
+            means = means * (seen / (seen + 1))[:, None]
+        if self.absent == "zeros":
+            means, _ = kit.scatter_by_class(means, labels, classes)
+            labels = torch.arange(classes, device=labels.device)
+        return kit.ClassLogits(means, labels)
+
+    def server(self, state: Store, updates: Sequence[Update[kit.ClassLogits]], ctx: Context) -> Store:
+        """D_c ← D_c ∪ {p_{k,c}} (eq. 9), in the order of client ids."""
+        if self.store == "latest_per_client":
+            return _with_latest(state, updates, ctx)
+        total, count, events = state.total.clone(), state.count.clone(), state.events
+        for client in kit.client_vectors(ctx, updates, "rows", fresh=True, stored=True):
+            total.index_add_(0, client.labels, client.weight * client.vectors)
+            count[client.labels] += client.weight
+            events += 1
+            if self.store == "collapse" and events % (self.collapse_every or 10 * len(ctx.task.clients)) == 0:
+                total, count = _mean(total, count), count.clamp(max=1)
+        return Store(total, count, events, {})
+
     def workload(self, samples: int, training: Training) -> int:
-        """A few batches, not epochs."""
+        """Count a few batches, not epochs, where a job has few."""
         if not self.inner_batches:
             return super().workload(samples, training)
         return self.inner_batches * min(training.batch_size or samples, samples)
 
-    def guarded(self) -> bool:
-        """Logits that are collected in passing have no noise, and single batches no place in the accounts."""
-        return self.collect == "after" and not self.inner_batches
+    def paper_accounting(self, down: kit.ClassVectors, up: kit.ClassLogits) -> PaperAccounting:
+        """Count one direction, as Tables III and IV."""
+        return PaperAccounting(up.numel(), 0, "one direction only (Tables III and IV)")
 
-    def init_server(self, ctx: Context) -> Averages:
-        """An empty store."""
-        classes, device = ctx.task.num_classes, ctx.task.device
-        total = torch.zeros(classes, classes, dtype=ctx.task.dtype, device=device)
-        return Averages(total, torch.zeros(classes, dtype=ctx.task.dtype, device=device), 0, {})
+    def _batches(self, me: Client) -> Iterator[tuple[Tensor, Tensor]] | None:
+        """Return the batches of a job that has a number of them; a small client repeats its data."""
+        if not self.inner_batches:
+            return None
+        return itertools.islice(me.batches(epochs=self.inner_batches), self.inner_batches)
 
-    def broadcast(self, state: Averages, client: ClientInfo, ctx: Context) -> ClassRows:
-        """(p_{s,c}, c) of every class in the store (eq. 10)."""
-        known = (state.count > 0) & (state.events >= self.cold_start_events)
-        return ClassTable(_mean(state.total, state.count), known).message(ids=True)
-
-    def client(self, me: Client, message: ClassRows) -> MeanLogits:
-        """Train on eq. 13; the logits of the same passes, added up, are what it shares."""
-        received, classes = message.table(me.task.num_classes), me.task.num_classes
-        if self.collect == "after" and not self.inner_batches:
-            me.fit(_after_loss, received, self.distillation_weight)
-            return self._share(*me.class_means(me.model), classes=classes)
-        means = ClassMean(classes)
-
-        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            return _loss(me.model, x, y, received, self.distillation_weight)
-
-        batches = None
-        if self.inner_batches:  # a small client goes through its data again
-            batches = itertools.islice(me.batches(epochs=self.inner_batches), self.inner_batches)
-        me.fit_models({"model": me.model}, collecting(loss, means), batches=batches)
-        found = means.result() if self.collect == "training" else me.class_means(me.model)
-        return self._share(*found, classes=classes)
-
-    def _share(self, means: Tensor, labels: Tensor, counts: Tensor, *, classes: int) -> MeanLogits:
-        if self.denominator == "v_plus_1":  # eq. 8: s_c / (V_c + 1)
-            seen = counts.to(means.dtype)
-            means = means * (seen / (seen + 1))[:, None]
-        if self.absent == "zeros":
-            means, _ = scatter_rows(means, labels, classes)
-            labels = torch.arange(classes, device=labels.device)
-        return MeanLogits(means, labels)
-
-    def server(self, state: Averages, updates: Sequence[Update[MeanLogits]], ctx: Context) -> Averages:
-        """D_c ← D_c ∪ {p_{k,c}} (eq. 9), in the order of client ids where several came; a stale one counts less."""
-        events, fresh = state.events, [update for update in updates if update.fresh]
-        if self.store == "latest_per_client":
-            return self._replace(state, fresh, ctx)
-        total, count = state.total.clone(), state.count.clone()
-        for update, (rows, labels) in zip(updates, self._believed(updates, ctx), strict=True):
-            if not update.fresh:
-                continue
-            total.index_add_(0, labels, update.weight * rows)
-            count[labels] += update.weight
-            events += 1
-            if self.store == "collapse" and events % (self.collapse_every or 10 * len(ctx.task.clients)) == 0:
-                total, count = _mean(total, count), count.clamp(max=1)
-        return Averages(total, count, events, {})
-
-    def _believed(self, updates: Sequence[Update[MeanLogits]], ctx: Context) -> list[tuple[Tensor, Tensor]]:
-        """Rows and labels; a robust rule compares them with the others' latest, and believes nobody before a third."""
-        sent = [(update.payload.rows, update.payload.labels) for update in updates]
-        if ctx.averaging.rule != "mean" and len(sent) < min(3, len(ctx.task.clients)):
-            return [(rows[:0], labels[:0]) for rows, labels in sent]
-        return screened(ctx.averaging, sent, ctx.task.num_classes)[0]
-
-    def _replace(self, state: Averages, updates: Sequence[Update[MeanLogits]], ctx: Context) -> Averages:
-        """A client's newer row of a class takes the place of its older one."""
-        latest, classes = dict(state.latest), ctx.task.num_classes
-        for update in updates:
-            rows, present = scatter_rows(update.payload.rows, update.payload.labels, classes)
-            old = latest.get(update.client.name, {"rows": rows, "held": present})
-            known = old["held"] & present  # a stale row takes the place of an earlier one by its weight
-            rows = torch.where(known[:, None], torch.lerp(old["rows"], rows, update.weight), rows)
-            rows = torch.where(present[:, None], rows, old["rows"])
-            latest[update.client.name] = {"rows": rows, "held": present | old["held"]}
-        entries = [(entry["rows"][entry["held"]], entry["held"].nonzero()[:, 0]) for entry in latest.values()]
-        entries, _ = screened(ctx.averaging, entries, classes)
-        rows, senders = mean_rows(ctx.averaging, entries, classes)
-        count = senders.to(rows.dtype)
-        return Averages(rows * count[:, None], count, state.events + len(updates), latest)
-
-    def paper_accounting(self, down: ClassRows, up: MeanLogits) -> PaperAccounting:
-        """Tables III and IV count one direction."""
-        return PaperAccounting(up.numbers(), 0, "one direction only (Tables III and IV)")
+    def _fit_then_collect(self, me: Client, received: kit.ClassTable) -> tuple[Tensor, Tensor, Tensor]:
+        """Train, then average the logits of every sample once."""
+        weight = self.distillation_weight
+        if self.inner_batches:
+            me.fit_models(
+                {"model": me.model},
+                lambda x, y: distilled_loss(me.model, x, y, received, weight),
+                batches=self._batches(me),
+            )
+        else:
+            me.fit(distilled_loss, received, weight)
+        return me.class_means(me.model)
 
 
-def _loss(
-    model: nn.Module, x: Tensor, y: Tensor, received: ClassTable, weight: float
+def distilled_loss(model: nn.Module, x: Tensor, y: Tensor, received: kit.ClassTable, weight: float) -> Tensor:
+    """Return CE + α · ‖o − p_{s,y}‖² (eq. 13)."""
+    return _distilled(model, x, y, received, weight)[0]
+
+
+def _distilled(
+    model: nn.Module, x: Tensor, y: Tensor, received: kit.ClassTable, weight: float
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 13, and the logits that it saw."""
+    """Return eq. 13 and the logits it is computed from."""
     logits = model(x)
-    pull = row_loss(logits, y, received.rows, received.known)
+    pull = kit.class_mse(logits, y, received.rows, received.known)
     return cross_entropy(logits, y) + weight * pull, logits
 
 
-def _after_loss(model: nn.Module, x: Tensor, y: Tensor, received: ClassTable, weight: float) -> Tensor:
-    return _loss(model, x, y, received, weight)[0]
+def _with_latest(state: Store, updates: Sequence[Update[kit.ClassLogits]], ctx: Context) -> Store:
+    """Replace a client's older row of a class by its newer one, and average the rows of all clients."""
+    latest, classes, fresh = dict(state.latest), ctx.task.num_classes, kit.new_updates(updates)
+    for update in fresh:
+        rows, present = kit.scatter_by_class(update.payload.rows, update.payload.labels, classes)
+        old = latest.get(update.client.name, {"rows": rows, "held": present})
+        both = old["held"] & present  # a stale row replaces an earlier one by its weight
+        rows = torch.where(both[:, None], torch.lerp(old["rows"], rows, update.weight), rows)
+        rows = torch.where(present[:, None], rows, old["rows"])
+        latest[update.client.name] = {"rows": rows, "held": present | old["held"]}
+    sent = [(entry["rows"][entry["held"]], entry["held"].nonzero()[:, 0]) for entry in latest.values()]
+    rows, senders = kit.screened_mean_by_class(ctx, sent)
+    count = senders.to(rows.dtype)
+    return Store(rows * count[:, None], count, state.events + len(fresh), latest)
 
 
 def _mean(total: Tensor, count: Tensor) -> Tensor:
-    """Sum over count, where there is any."""
+    """Divide sums by counts, where there are any."""
     return total / torch.where(count > 0, count, 1)[:, None]

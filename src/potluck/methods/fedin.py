@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from potluck.core import (
+from potluck.method import (
     Client,
     ClientInfo,
     ClientModel,
@@ -25,27 +24,12 @@ from potluck.core import (
     PotluckError,
     Predictor,
     Shape,
+    Supports,
     Tensors,
     Update,
-    load_tensors,
-    norms_at_rest,
+    kit,
     setting,
-    tensors_of,
 )
-from potluck.kit import (
-    SHARING_NEEDS,
-    Groups,
-    Sharing,
-    Weighting,
-    average_groups,
-    by_group,
-    group_of,
-    initial_groups,
-    learned_numbers,
-    proximal_term,
-    slice_for,
-)
-from potluck.methods.fedavg import global_predictor
 
 Alleviation = Literal["eq14", "eq13", "sum", "none"]
 Granularity = Literal["tensor", "middle"]
@@ -53,7 +37,7 @@ Granularity = Literal["tensor", "middle"]
 
 @dataclass(frozen=True)
 class Knowledge(Payload):
-    """Either way: weights, and pairs of what enters and what leaves the intermediate layers (s_in, s_out)."""
+    """Both directions: weights, and pairs of inputs and outputs of the intermediate layers (s_in, s_out)."""
 
     weights: Annotated[Tensors, Like("model", subset=True)]
     entering: Annotated[Tensor, Shape("rows", ...)] | None = None
@@ -62,9 +46,9 @@ class Knowledge(Payload):
 
 @dataclass
 class Exchange:
-    """Server state: the weights and which of them clients have sent, all pairs so far and whose each was."""
+    """Server: the weights and which of them clients have sent, all pairs so far and the client of each."""
 
-    weights: Groups
+    weights: kit.Groups
     known: dict[str, list[str]]
     entering: Tensor
     leaving: Tensor
@@ -77,9 +61,7 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
 
     name: ClassVar[str] = "fedin"
     summary: ClassVar[str] = "FedProx whose intermediate layers also learn from other clients' features"
-    averages: ClassVar[str] = "the weights"
-
-    sees_latest: ClassVar[bool] = True
+    supports: ClassVar[Supports] = Supports(robust="the weights", max_share={"weight": "samples"})
 
     mu: float = setting(0.1, "strength μ of the pull towards the received weights; 0 is 'without Prox'", ge=0)
     alleviation: Alleviation = setting(
@@ -104,23 +86,21 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
     exclude_own: bool = setting(False, "send no client its own pairs")
     max_pairs: int | None = setting(None, "pairs that the server keeps, oldest out first; unset: all", ge=1)
     common_start: bool = setting(False, "clients begin with common weights instead of their own")
-    aggregate: Sharing = setting("layerwise", "whose weights are averaged, as for fedavg")
-    weight: Weighting = setting("uniform", "how clients count in the mean: all alike, or by training samples")
+    aggregate: kit.Sharing = setting("layerwise", "whose weights are averaged, as for fedavg")
+    weight: kit.Weighting = setting(
+        "uniform", "how clients count in the mean: all alike, or by training samples"
+    )
     buffers: bool = setting(True, "average BatchNorm statistics as well")
 
     @property
     def cut(self) -> int:
-        """How many stages belong to the extractor."""
+        """Return the number of stages that belong to the extractor."""
         return 1 if self.extractor_end == "stem" else 2
 
-    def requires(self) -> frozenset[Need]:
-        """Stages to cut at, and whatever the way of sharing asks."""
-        return SHARING_NEEDS[self.aggregate] | {Need.STAGES}
-
     def init_server(self, ctx: Context) -> Exchange:
-        """Weights that nobody is sent before clients have sent theirs, unless all begin in common; no features."""
+        """Start without pairs; without `common_start` weights are sent once clients have sent theirs."""
         entering, leaving = self._shapes(ctx)
-        weights = initial_groups(ctx.task, self.aggregate, buffers=self.buffers)
+        weights = kit.initial_groups(ctx.task, self.aggregate, buffers=self.buffers)
         return Exchange(
             weights,
             {key: list(group) if self.common_start else [] for key, group in weights.items()},
@@ -129,22 +109,11 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
             torch.empty(0, dtype=torch.int64),
         )
 
-    def _shapes(self, ctx: Context) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        shapes = {name: a.stage_shapes for name, a in ctx.task.architectures.items()}
-        usual = next(iter(shapes.values()))
-        for name, stages in shapes.items():
-            if len(stages) <= self.cut or stages[self.cut - 1] != usual[self.cut - 1]:
-                raise PotluckError(
-                    f"method.extractor_end {self.extractor_end!r} does not fit {name!r}, whose stages give "
-                    f"{', '.join(map(str, stages))}; choose 'stem', or models of one family with more stages."
-                )
-        return usual[self.cut - 1], usual[-1]
-
     def broadcast(self, state: Exchange, client: ClientInfo, ctx: Context) -> Knowledge:
-        """w̄ and one batch of pairs; the same batch for everybody in a round (Alg. 1, line 5)."""
-        known = state.known[group_of(state.weights, client)]
-        everything = slice_for(state.weights, client, ctx.task)
-        weights = {name: tensor for name, tensor in everything.items() if name in known}
+        """w̄ and one batch of pairs, the same for all clients of a round (Alg. 1, line 5)."""
+        known = state.known[kit.group_of(state.weights, client)]
+        tensors = kit.tensors_for_client(state.weights, client, ctx.task)
+        weights = {name: tensor for name, tensor in tensors.items() if name in known}
         rows = torch.arange(len(state.owners))
         if self.exclude_own:
             rows = rows[state.owners != client.index]
@@ -155,7 +124,7 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
 
     def client(self, me: Client, message: Knowledge) -> Knowledge:
         """Train on both objectives, then send the weights and the pairs of the last minibatch seen."""
-        load_tensors(me.model, message.weights)
+        kit.load_tensors(me.model, message.weights)
         extractor, middle = (
             nn.Sequential(*me.model.stages[part]) for part in (slice(self.cut), slice(self.cut, None))
         )
@@ -172,29 +141,80 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
             if len(x) >= full or not seen:  # what is sent comes from the last full batch
                 seen[:] = entering.detach(), leaving.detach()
             scores = model.head(model.pool(leaving))
-            return F.cross_entropy(scores, y) + proximal_term(model, reference, self.mu)
+            return F.cross_entropy(scores, y) + kit.proximal_term(model, reference, self.mu)
 
-        me.fit(local_loss, tensors_of(me.model, buffers=False), adjust=adjust)
+        me.fit(local_loss, kit.tensors_of(me.model, buffers=False), adjust=adjust)
         if alignment and not adjust:
             optimizer = me.optimizer(middle, name="intermediate")
             with me.training_mode(me.model):
                 for _ in range(me.training.epochs if self.in_steps is None else self.in_steps):
                     me.step(optimizer, alignment())
-        weights = tensors_of(me.model, buffers=self.buffers)
-        sent = [one.to(me.task.dtype) for one in seen] if self.intermediate else []
-        return Knowledge(weights, *sent)
+        weights = kit.tensors_of(me.model, buffers=self.buffers)
+        pairs = [tensor.to(me.task.dtype) for tensor in seen] if self.intermediate else []
+        return Knowledge(weights, *pairs)
+
+    def server(self, state: Exchange, updates: Sequence[Update[Knowledge]], ctx: Context) -> Exchange:
+        """Q ← Q ∪ pairs; w̄ ← the mean of the weights over the clients that have them (sec. 4.3)."""
+        pairs = [(state.entering, state.leaving, state.owners)]
+        for update in kit.new_updates(updates):
+            entering, leaving = update.payload.entering, update.payload.leaving
+            if entering is not None and leaving is not None and _has_shapes_of(state, entering, leaving):
+                pairs.append((entering, leaving, torch.full((len(entering),), update.client.index)))
+        entering, leaving, owners = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        oldest = 0 if self.max_pairs is None else max(0, len(owners) - self.max_pairs)
+        weights = kit.average_groups(ctx, state.weights, updates, "weights", by=self.weight)
+        known = {
+            key: sorted({*state.known[key], *(name for update in members for name in update.payload.weights)})
+            for key, (members, _) in kit.split_by_group(ctx, state.weights, updates).items()
+        }
+        ctx.note("pairs", len(owners) - oldest)
+        return Exchange(weights, known, entering[oldest:], leaving[oldest:], owners[oldest:])
+
+    def predict(self, me: Client, message: Knowledge | None) -> Predictor:
+        """Return the trained copy, or the model as just received."""
+        return me.model if message is None else me.predictor(message.weights)
+
+    def predict_server(self, state: Exchange, ctx: Context) -> Predictor | None:
+        """Return the largest architecture with the shared weights, where all clients share one set."""
+        return kit.global_predictor(state.weights, ctx)
+
+    def requires(self) -> frozenset[Need]:
+        """Return stages to cut at, and what the way of sharing needs."""
+        return kit.SHARING_NEEDS[self.aggregate] | {Need.STAGES}
+
+    def paper_accounting(self, down: Knowledge, up: Knowledge) -> PaperAccounting:
+        """Count learned parameters and one batch of pairs, in one direction (Table 6)."""
+        sent, received = (
+            payload.numel() - Knowledge(payload.weights).numel() + kit.count_parameters(payload.weights)
+            for payload in (up, down)
+        )
+        return PaperAccounting(sent, received, "BatchNorm statistics not counted (Table 6)")
+
+    def _shapes(self, ctx: Context) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the shapes of one sample where it enters and leaves the intermediate layers."""
+        shapes = {name: a.stage_shapes for name, a in ctx.task.architectures.items()}
+        first = next(iter(shapes.values()))
+        for name, stages in shapes.items():
+            if len(stages) <= self.cut or stages[self.cut - 1] != first[self.cut - 1]:
+                raise PotluckError(
+                    f"method.extractor_end {self.extractor_end!r} does not fit {name!r}, whose stages give "
+                    f"{', '.join(map(str, stages))}; choose 'stem', or models of one family with more stages."
+                )
+        return first[self.cut - 1], first[-1]
 
     def _joint_gradient(
         self, model: ClientModel, middle: nn.Module, alignment: Callable[[], Tensor]
     ) -> Callable[[], None]:
-        """What replaces the local gradient at each step: Z of eq. 13 or 14."""
+        """Return what replaces the local gradient at each step: Z of eq. 13 or 14."""
         inner = list(middle.parameters())
-        outer = [tensor for tensor in model.parameters() if all(tensor is not one for one in inner)]
+        outer = [tensor for tensor in model.parameters() if all(tensor is not each for each in inner)]
         scale = (0.5 if self.alleviation == "eq14" else 1.0) if self.outer_scale is None else self.outer_scale
 
         def adjust() -> None:
-            found = torch.autograd.grad(alignment(), inner, allow_unused=True)
-            features = [torch.zeros_like(p) if g is None else g for p, g in zip(inner, found, strict=True)]
+            gradients = torch.autograd.grad(alignment(), inner, allow_unused=True)
+            features = [
+                torch.zeros_like(p) if g is None else g for p, g in zip(inner, gradients, strict=True)
+            ]
             local = [torch.zeros_like(p) if p.grad is None else p.grad for p in inner]
             joint = alleviate(features, local, self.alleviation, self.granularity)
             for parameter, gradient in zip(inner, joint, strict=True):
@@ -205,54 +225,22 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
 
         return adjust
 
-    def server(self, state: Exchange, updates: Sequence[Update[Knowledge]], ctx: Context) -> Exchange:
-        """Q ← Q ∪ pairs, and the mean of the weights over their owners (sec. 4.3)."""
-        pairs = [(state.entering, state.leaving, state.owners)]
-        for update in (one for one in updates if one.fresh):
-            entering, leaving = update.payload.entering, update.payload.leaving
-            if entering is not None and leaving is not None and _fits(state, entering, leaving):
-                pairs.append((entering, leaving, torch.full((len(entering),), update.client.index)))
-        entering, leaving, owners = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-        oldest = 0 if self.max_pairs is None else max(0, len(owners) - self.max_pairs)
-        averaged = average_groups(ctx, state.weights, updates, attrgetter("weights"), self.weight)
-        known = {
-            key: sorted({*state.known[key], *(name for one in mine for name in one.payload.weights)})
-            for key, (mine, _) in by_group(ctx, state.weights, updates).items()
-        }
-        return Exchange(averaged, known, entering[oldest:], leaving[oldest:], owners[oldest:])
 
-    def predict(self, me: Client, message: Knowledge | None) -> Predictor:
-        """The trained copy, or the model as just received."""
-        return me.model if message is None else me.predictor(message.weights)
-
-    def predict_server(self, state: Exchange, ctx: Context) -> Predictor | None:
-        """The largest architecture with the shared weights, where one set serves everybody."""
-        return global_predictor(state.weights, ctx)
-
-    def paper_accounting(self, down: Knowledge, up: Knowledge) -> PaperAccounting:
-        """Table 6 counts learned parameters and one batch of pairs, in one direction."""
-        sent, got = (
-            one.numbers() - Knowledge(one.weights).numbers() + learned_numbers(one.weights)
-            for one in (up, down)
-        )
-        return PaperAccounting(sent, got, "BatchNorm statistics not counted (Table 6)")
-
-
-def _fits(state: Exchange, entering: Tensor, leaving: Tensor) -> bool:
-    """Whether pairs can be stacked; the weights of a sender of others were checked by themselves and count."""
+def _has_shapes_of(state: Exchange, entering: Tensor, leaving: Tensor) -> bool:
+    """Return whether pairs can be stacked; where they cannot, the sender's weights still count."""
     return entering.shape[1:] == state.entering.shape[1:] and leaving.shape[1:] == state.leaving.shape[1:]
 
 
 def _alignment(middle: nn.Module, message: Knowledge) -> Callable[[], Tensor] | None:
-    """The loss of IN training (eq. 8), mean over all elements; it leaves BatchNorm's statistics alone."""
+    """Return the loss of IN training (eq. 8), mean over all elements; BatchNorm's statistics do not change."""
     entering, leaving = message.entering, message.leaving
     if entering is None or leaving is None:
         return None
 
     def loss() -> Tensor:
-        spare = {name: tensor.clone() for name, tensor in middle.named_buffers()}
-        with norms_at_rest(*([middle] if len(entering) == 1 else [])):
-            return F.mse_loss(functional_call(middle, spare, (entering,)), leaving)
+        buffers = {name: tensor.clone() for name, tensor in middle.named_buffers()}
+        with kit.batch_norm_in_eval_mode(*([middle] if len(entering) == 1 else [])):
+            return F.mse_loss(functional_call(middle, buffers, (entering,)), leaving)
 
     return loss
 
@@ -260,7 +248,7 @@ def _alignment(middle: nn.Module, message: Knowledge) -> Callable[[], Tensor] | 
 def alleviate(
     features: Sequence[Tensor], local: Sequence[Tensor], rule: Alleviation, granularity: Granularity
 ) -> list[Tensor]:
-    """Z from G_IN and G_local: eq. 14 with λ = 1, eq. 13, or the plain sum."""
+    """Return Z from G_IN and G_local: eq. 14 with λ = 1, eq. 13, or the plain sum."""
     if rule != "eq13":
         share = 0.5 if rule == "eq14" else 1.0
         return [inner + share * outer for inner, outer in zip(features, local, strict=True)]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from potluck.core import (
+from potluck.method import (
     Client,
     ClientInfo,
     Context,
@@ -22,13 +21,13 @@ from potluck.core import (
     Payload,
     PayloadError,
     Predictor,
+    Supports,
     Task,
     Tensors,
     Update,
+    kit,
     setting,
-    tensors_of,
 )
-from potluck.kit import SharedWeights, Weighting, as_received, average, distillation, own_copy
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Compressed(Payload):
     right: Tensors
 
     def check(self, task: Task, client: ClientInfo) -> None:
-        """Factors must multiply to the student's own shapes."""
+        """Require factors that multiply to the student's own shapes."""
         shapes = task.shared_shapes()
         if not self.left.keys() == self.values.keys() == self.right.keys() <= shapes.keys() - self.raw.keys():
             raise PayloadError(
@@ -49,10 +48,10 @@ class Compressed(Payload):
             )
         for name, values in self.values.items():
             rows, columns = shapes[name][0], math.prod(shapes[name][1:])
-            found = tuple(self.left[name].shape), tuple(values.shape), tuple(self.right[name].shape)
-            if found != ((rows, values.numel()), (values.numel(),), (values.numel(), columns)):
+            factors = tuple(self.left[name].shape), tuple(values.shape), tuple(self.right[name].shape)
+            if factors != ((rows, values.numel()), (values.numel(),), (values.numel(), columns)):
                 raise PayloadError(
-                    f"Compressed.{name} has factors of {found}, which do not make {shapes[name]}."
+                    f"Compressed.{name} has factors of {factors}, which do not make {shapes[name]}."
                 )
 
 
@@ -73,10 +72,8 @@ class FedKD(Method[Server, Compressed, Compressed]):
 
     name: ClassVar[str] = "fedkd"
     summary: ClassVar[str] = "mutual distillation with a shared student that travels at low rank"
-    averages: ClassVar[str] = "the student's weights"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.SHARED_MODEL})
-
-    sees_latest: ClassVar[bool] = True
+    supports: ClassVar[Supports] = Supports(robust="the student's weights", max_share={"weight": "samples"})
 
     energy_start: float = setting(
         0.95, "share of a matrix's energy that is sent in the first round", gt=0, le=1
@@ -89,7 +86,9 @@ class FedKD(Method[Server, Compressed, Compressed]):
     hidden: bool = setting(True, "the loss between features")
     adaptive: bool = setting(True, "divide distillation by the sum of both cross-entropies")
     floor: float = setting(0.1, "that sum is at least this, or clients of one class diverge", ge=0)
-    weight: Weighting = setting("samples", "how clients count in the mean: by training samples, or all alike")
+    weight: kit.Weighting = setting(
+        "samples", "how clients count in the mean: by training samples, or all alike"
+    )
     buffers: bool = setting(True, "average BatchNorm statistics as well")
     predict_with: Literal["teacher", "student"] = setting("teacher", "the model that is tested")
     htfllib_compat: bool = setting(
@@ -97,8 +96,8 @@ class FedKD(Method[Server, Compressed, Compressed]):
     )
 
     def init_server(self, ctx: Context) -> Server:
-        """One random student for all."""
-        student = tensors_of(ctx.task.shared_model(), buffers=self.buffers)
+        """Draw one random student for all."""
+        student = kit.tensors_of(ctx.task.shared_model(), buffers=self.buffers)
         return Server(student, self._pack(student, done=0.0))
 
     def broadcast(self, state: Server, client: ClientInfo, ctx: Context) -> Compressed:
@@ -106,9 +105,9 @@ class FedKD(Method[Server, Compressed, Compressed]):
         return state.sent
 
     def client(self, me: Client, message: Compressed) -> Compressed:
-        """Train teacher, student and the map between their features; send what became of the student."""
-        student = own_copy(me, expand(message, me.task))
-        before = tensors_of(student, buffers=self.buffers)
+        """Train teacher, student and the map between their features; send the change of the student."""
+        student = kit.load_shared_model(me, expand(message, me.task))
+        before = kit.tensors_of(student, buffers=self.buffers)
         hidden_map = me.module(
             "hidden map", lambda: nn.Linear(student.feature_dim, me.model.feature_dim, bias=False)
         )
@@ -119,7 +118,7 @@ class FedKD(Method[Server, Compressed, Compressed]):
             return self.loss(teacher_features, student_features, *scores, hidden_map, y)
 
         me.fit_models({"model": me.model, "shared": student, "hidden map": hidden_map}, loss)
-        after = tensors_of(student, buffers=self.buffers)
+        after = kit.tensors_of(student, buffers=self.buffers)
         if self.uplink == "delta":
             after.update({name: after[name] - before[name] for name, _ in student.named_parameters()})
         return self._pack(after, done=(me.round - 1) / me.rounds)
@@ -133,11 +132,11 @@ class FedKD(Method[Server, Compressed, Compressed]):
         hidden_map: nn.Module,
         y: Tensor,
     ) -> Tensor:
-        """L_t + L_s. Each model is trained by its own: D and what it imitates are fixed; W_h follows both."""
+        """Return L_t + L_s. Each model is trained by its own: D and what it imitates are fixed; W_h follows both."""
         stop = (lambda tensor: tensor) if self.htfllib_compat else Tensor.detach
         teacher_ce, student_ce = cross_entropy(teacher, y), cross_entropy(student, y)
-        imitation = distillation(student, teacher, htfllib_compat=self.htfllib_compat)
-        imitation = imitation + distillation(teacher, student, htfllib_compat=self.htfllib_compat)
+        imitation = kit.distillation(student, teacher, htfllib_compat=self.htfllib_compat)
+        imitation = imitation + kit.distillation(teacher, student, htfllib_compat=self.htfllib_compat)
         if self.hidden:
             imitation = imitation + mse_loss(teacher_features, hidden_map(stop(student_features)))
             imitation = imitation + mse_loss(stop(teacher_features), hidden_map(student_features))
@@ -147,14 +146,14 @@ class FedKD(Method[Server, Compressed, Compressed]):
 
     def server(self, state: Server, updates: Sequence[Update[Compressed]], ctx: Context) -> Server:
         """Rebuild, average, apply to the full student, compress again for the next round."""
-        opened = [self._opened(update, state, ctx) for update in updates]
-        student = average(ctx, state.student, opened, attrgetter("tensors"), self.weight)
+        expanded = [self._expanded(update, state, ctx) for update in updates]
+        student = kit.average(ctx, state.student, expanded, "tensors", by=self.weight)
         return Server(student, self._pack(student, done=ctx.round / ctx.rounds))
 
-    def _opened(self, update: Update[Compressed], state: Server, ctx: Context) -> Update[SharedWeights]:
-        """The answer as the student that the client ended with, and the message as the one it began with.
+    def _expanded(self, update: Update[Compressed], state: Server, ctx: Context) -> Update[kit.SharedWeights]:
+        """Return the update as the student that the client ended with, and its message as the one it began with.
 
-        A change is added to what the server has. Where answers come a few at a time, it is added to what was sent.
+        A change is added to what the server has. In a part of a round it is added to what was sent.
         """
         tensors = expand(update.payload, ctx.task)
         sent = state.student if update.sent is None else expand(update.sent, ctx.task)
@@ -162,7 +161,9 @@ class FedKD(Method[Server, Compressed, Compressed]):
             base = sent if ctx.cohort else state.student
             learned = {name for name, _ in ctx.task.shared_model().named_parameters()}
             tensors.update({name: base[name] + tensors[name] for name in tensors if name in learned})
-        return replace(cast(Update[Any], update), payload=SharedWeights(tensors), sent=SharedWeights(sent))
+        return replace(
+            cast(Update[Any], update), payload=kit.SharedWeights(tensors), sent=kit.SharedWeights(sent)
+        )
 
     def _pack(self, tensors: Tensors, *, done: float) -> Compressed:
         """Compress at the energy for this share of the training done."""
@@ -170,23 +171,23 @@ class FedKD(Method[Server, Compressed, Compressed]):
         return pack(tensors, energy if self.compress else None)
 
     def predict(self, me: Client, message: Compressed | None) -> Predictor:
-        """The teacher, or the student: as trained, or as just received."""
+        """Return the teacher, or the student: as trained, or as just received."""
         if self.predict_with == "teacher":
             return me.model
-        return as_received(me, None if message is None else expand(message, me.task))
+        return kit.copy_shared_model(me, None if message is None else expand(message, me.task))
 
 
 def rank(values: Tensor, energy: float) -> int:
-    """The fewest leading singular values, at least one, whose squares hold this share of the sum of all."""
+    """Return the number of leading singular values, at least one, whose squares have this share of the sum of all."""
     kept = torch.cumsum(values.double() ** 2, dim=0)
     return min(int((kept < energy * kept[-1]).sum()) + 1, len(values))
 
 
 def pack(tensors: Tensors, energy: float | None) -> Compressed:
-    """Each matrix (a convolution is one of out × rest) by n(P+Q+1) numbers where those are fewer than P·Q."""
+    """Send each matrix (a convolution is one of out × rest) by n(P+Q+1) numbers where those are fewer than P·Q."""
     packed = Compressed({}, {}, {}, {})
     for name, tensor in tensors.items():
-        # A zero matrix has no direction to keep, and one that is not finite is for the receiver to refuse.
+        # A zero matrix has no direction to keep, and one that is not finite is rejected by the receiver.
         if energy is None or tensor.dim() < 2 or not tensor.any() or not tensor.isfinite().all():
             packed.raw[name] = tensor
             continue
@@ -202,7 +203,7 @@ def pack(tensors: Tensors, energy: float | None) -> Compressed:
 
 
 def expand(packed: Compressed, task: Task) -> Tensors:
-    """The tensors that `pack` took apart, up to the energy it left out."""
+    """Rebuild the tensors that `pack` compressed, up to the energy left out."""
     tensors = dict(packed.raw)
     for name, values in packed.values.items():
         matrix = (packed.left[name] * values) @ packed.right[name]

@@ -16,7 +16,7 @@ from torch.func import grad, jvp, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
-from potluck.core import (
+from potluck.method import (
     Client,
     ClientInfo,
     ClientModel,
@@ -27,13 +27,12 @@ from potluck.core import (
     Payload,
     Samples,
     Shape,
+    Supports,
     Tensors,
     Update,
-    generator,
-    norms_at_rest,
+    kit,
     setting,
 )
-from potluck.kit import call_with, mean_rows, portion, screened
 
 Batch = tuple[Tensor, Tensor]
 Outputs = Callable[[ClientModel, Tensor], tuple[Tensor, Tensor]]
@@ -92,59 +91,46 @@ class Guiding:
     )
 
     def first_guides(self, ctx: Context, width: int) -> Tensor:
-        """v^c ~ N(0, 1)."""
+        """Draw v^c ~ N(0, 1)."""
         vectors = torch.randn(ctx.task.num_classes, width, generator=ctx.rng("guides"), dtype=ctx.task.dtype)
         return vectors.to(ctx.task.device)
 
     def learn(self, me: Client, guides: Tensor, outputs: Outputs) -> tuple[Tensor, Tensor]:
-        """Steps 2 to 5 of a round: train on the study set, then find out how the vectors should change."""
+        """Train on the study set, then compute how the vectors should change (steps 2 to 5 of a round)."""
         quiz, study = self.split(me)
-        nothing = guides[:0], torch.zeros(0, dtype=torch.int64, device=guides.device)
+        empty = guides[:0], torch.zeros(0, dtype=torch.int64, device=guides.device)
         if self.small_clients == "skip" and len(study) < (me.training.batch_size or len(me.train)):
-            return nothing
+            return empty
         if me.round > self.warm_up:
             me.fit(guided_loss, guides, outputs, self.guide_weight, samples=study)  # eq. 4
         if not len(quiz):
-            return nothing
-        batch, asked = next(me.batches(1, study)), me.prepare(*quiz.take(slice(None)))
-        pi = guide_gradient(me.model, outputs, guides, batch, asked, me.lr, self.guide_weight)
+            return empty
+        batch, questions = next(me.batches(1, study)), me.prepare(*quiz.take(slice(None)))
+        pi = guide_gradient(me.model, outputs, guides, batch, questions, me.lr, self.guide_weight)
         labels = pi.any(dim=1).nonzero()[:, 0]
         return pi[labels], labels
 
     def split(self, me: Client) -> tuple[Samples, Samples]:
-        """Some samples are the quiz set; the rest is the study set.
+        """Split the samples into the quiz set and the study set.
 
-        They are drawn at random: rows often lie by class, and the first ones would be of the lowest classes alone.
-        A quiz that is kept costs a client these samples for good, which the smallest clients cannot spare.
+        They are drawn at random: rows are often ordered by class, and the first would be of the lowest classes alone.
+        With a kept quiz a client never trains on these samples, which costs the smallest clients most.
         """
         count = len(me.train)
-        stream = generator(me.task.seed, "quiz", me.info.name) if self.quiz == "kept" else me.rng("quiz")
+        stream = kit.generator(me.task.seed, "quiz", me.info.name) if self.quiz == "kept" else me.rng("quiz")
         rows = torch.randperm(count, generator=stream)
-        size = self.asked(count, me.batch_size())
+        size = self.quiz_count(count, me.batch_size())
         return me.train.select(rows[:size].sort().values), me.train.select(rows[size:].sort().values)
 
-    def asked(self, count: int, batch: int) -> int:
-        """How many of a client's samples are its quiz."""
+    def quiz_count(self, count: int, batch: int) -> int:
+        """Return how many of a client's samples are its quiz."""
         if not self.quiz_size:
             return min(batch, max(count // 5, 1), count // 2)
         return self.quiz_size if self.small_clients == "skip" else min(self.quiz_size, count // 2)
 
     def move(self, guides: Tensor, updates: Sequence[Update[Any]], ctx: Context) -> Tensor:
-        """v^c ← v^c − η_s · mean of the gradients sent for c; a class that nobody sent stays put.
-
-        Where answers come a few at a time, each is a term of the mean over a cohort's senders of its class.
-        """
-        found = [(one.weight * one.payload.rows, one.payload.labels) for one in updates]
-        kept, _ = screened(ctx.averaging, found, len(guides))
-        sent = [rows for one, rows in zip(updates, kept, strict=True) if one.fresh]
-        mean, terms = mean_rows(ctx.averaging, sent, len(guides))
-        present = torch.zeros_like(terms)
-        for update in updates:
-            present += torch.bincount(update.payload.labels, minlength=len(guides))
-        part = terms.to(mean.dtype) / (present.to(mean.dtype) + portion(ctx, updates).missing).clamp(min=1)
-        if self.divide_by == "participants":
-            part = terms.to(mean.dtype) / max(len(updates), ctx.cohort)
-        mean = mean * part[:, None]
+        """v^c ← v^c − η_s · mean of the gradients sent for c (eq. 6); a class that no client sent stays."""
+        mean = kit.mean_class_change(ctx, guides, updates, "rows", over=self.divide_by)
         if self.server_clip is not None:
             mean = mean * (self.server_clip / mean.norm().clamp(min=self.server_clip))
         moved = guides - self.server_lr * mean
@@ -158,11 +144,10 @@ class FedL2GLogits(Guiding, Method[Tensor, Guides, LogitGradients]):
 
     name: ClassVar[str] = "fedl2g-l"
     summary: ClassVar[str] = "learned guiding vectors for the logits"
-    averages: ClassVar[str] = "the gradients of each guiding vector"
-    sees_latest: ClassVar[bool] = True
+    supports: ClassVar[Supports] = Supports(robust="the gradients of each guiding vector")
 
     def init_server(self, ctx: Context) -> Tensor:
-        """Random vectors of one entry per class."""
+        """Draw random vectors of one entry per class."""
         return self.first_guides(ctx, ctx.task.num_classes)
 
     def broadcast(self, state: Tensor, client: ClientInfo, ctx: Context) -> Guides:
@@ -184,16 +169,15 @@ class FedL2GFeatures(Guiding, Method[Tensor, Guides, FeatureGradients]):
 
     name: ClassVar[str] = "fedl2g-f"
     summary: ClassVar[str] = "learned guiding vectors for the features"
-    averages: ClassVar[str] = "the gradients of each guiding vector"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
-    sees_latest: ClassVar[bool] = True
+    supports: ClassVar[Supports] = Supports(robust="the gradients of each guiding vector")
 
     server_lr: float = setting(
         100.0, "step η_s of the guiding vectors (the paper, with 512 features and guide_weight 1: 100)", gt=0
     )
 
     def init_server(self, ctx: Context) -> Tensor:
-        """Random vectors of the common feature size."""
+        """Draw random vectors of the common feature size."""
         return self.first_guides(ctx, ctx.task.feature_dim or 0)
 
     def broadcast(self, state: Tensor, client: ClientInfo, ctx: Context) -> Guides:
@@ -210,13 +194,13 @@ class FedL2GFeatures(Guiding, Method[Tensor, Guides, FeatureGradients]):
 
 
 def guide_logits(model: ClientModel, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits are guided."""
+    """Return the logits as what is guided, and as scores."""
     scores = model(x)
     return scores, scores
 
 
 def guide_features(model: ClientModel, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Features are guided."""
+    """Return the features as what is guided, and the scores."""
     features = model.features(x)
     return features, model.head(features)
 
@@ -224,7 +208,7 @@ def guide_features(model: ClientModel, x: Tensor) -> tuple[Tensor, Tensor]:
 def guided_loss(
     model: ClientModel, x: Tensor, y: Tensor, guides: Tensor, outputs: Outputs, weight: float
 ) -> Tensor:
-    """Mean cross-entropy plus the weighted mean squared distance to the class's guiding vector (eq. 4)."""
+    """Return the mean cross-entropy plus the weighted mean squared distance to the class's guiding vector (eq. 4)."""
     guided, scores = outputs(model, x)
     return cross_entropy(scores, y) + weight * (guided - guides[y]).square().mean()
 
@@ -238,7 +222,7 @@ def guide_gradient(
     lr: float,
     weight: float = 1.0,
 ) -> Tensor:
-    """π = dCE(θ'; quiz)/dG with θ' = θ − η_c ∇L(θ; G, study), exactly and without second derivatives.
+    """Return π = dCE(θ'; quiz)/dG with θ' = θ − η_c ∇L(θ; G, study), exactly and without second derivatives.
 
     The guide term's gradient is linear in G, so π^c = 2λη_c/(M·B) Σ_{study, y=c} J(x)·∇CE(θ'; quiz), where J
     is the derivative of what is guided and λ its weight: one product in forward mode (eq. 7; eq. 9 drops factors).
@@ -246,10 +230,10 @@ def guide_gradient(
     parameters: Tensors = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
     def quiz_loss(tensors: Tensors) -> Tensor:
-        return cross_entropy(call_with(model, tensors, outputs, quiz[0])[1], quiz[1])
+        return cross_entropy(kit.call_with_tensors(model, tensors, outputs, quiz[0])[1], quiz[1])
 
     def guided(tensors: Tensors) -> Tensor:
-        vectors: Tensor = call_with(model, tensors, outputs, study[0])[0]
+        vectors: Tensor = kit.call_with_tensors(model, tensors, outputs, study[0])[0]
         return vectors
 
     with pure_training_mode(model, single=min(len(study[1]), len(quiz[1])) == 1):
@@ -260,7 +244,7 @@ def guide_gradient(
 
 
 def along(function: Callable[[Tensors], Tensor], point: Tensors, direction: Tensors) -> Tensor:
-    """J·direction, the derivative of `function` at a point along a direction.
+    """Return J·direction, the derivative of `function` at a point along a direction.
 
     Some layers have no derivative in forward mode: torch's fused LSTM for CPUs, its fused attention. Then it is the
     derivative of v ↦ Jᵀv, which is linear in v, applied to the direction: two products in reverse mode give the same.
@@ -285,10 +269,10 @@ def pseudo_step(
     lr: float,
     weight: float = 1.0,
 ) -> Tensors:
-    """θ' = θ − η_c ∇L(θ; G, study) (eq. 5), while the model keeps θ."""
+    """Return θ' = θ − η_c ∇L(θ; G, study) (eq. 5), while the model keeps θ."""
 
     def study_loss(tensors: Tensors) -> Tensor:
-        loss: Tensor = call_with(model, tensors, guided_loss, *study, guides, outputs, weight)
+        loss: Tensor = kit.call_with_tensors(model, tensors, guided_loss, *study, guides, outputs, weight)
         return loss
 
     gradient = grad(study_loss)(parameters)
@@ -297,7 +281,7 @@ def pseudo_step(
 
 @contextmanager
 def pure_training_mode(model: nn.Module, *, single: bool) -> Iterator[None]:
-    """Train mode in which nothing is remembered: normalisation uses the batch and keeps no statistics.
+    """Set train mode for a block without side effects: normalisation uses the batch and keeps no statistics.
 
     Where a batch has one sample there is nothing to normalise over, and the kept statistics are used.
     """
@@ -307,7 +291,7 @@ def pure_training_mode(model: nn.Module, *, single: bool) -> Iterator[None]:
     for layer in layers:
         layer.track_running_stats = single and layer.track_running_stats
     try:
-        with norms_at_rest(*[model] * single):
+        with kit.batch_norm_in_eval_mode(*[model] * single):
             yield
     finally:
         for layer, before in zip(layers, tracking, strict=True):

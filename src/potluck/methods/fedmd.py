@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from potluck.core import (
+from potluck.method import (
     Client,
     ClientInfo,
     Context,
+    Integers,
     Method,
     Need,
     PaperAccounting,
@@ -21,21 +22,21 @@ from potluck.core import (
     PayloadError,
     Samples,
     Shape,
+    Supports,
     Task,
     Tensors,
     Update,
-    Whole,
+    kit,
     setting,
 )
-from potluck.kit import ClassTable, fold_rows, scatter_rows
 
 
 @dataclass(frozen=True)
 class Consensus(Payload):
-    """Server to client: the public samples to answer for next, and what all made of the last ones."""
+    """Server to client: the public samples to score next, and the consensus on the last ones."""
 
-    asked: Annotated[Tensor, Shape("asked"), Whole()]
-    rows: Annotated[Tensor, Shape("rows"), Whole()] | None
+    asked: Annotated[Tensor, Shape("asked"), Integers()]
+    rows: Annotated[Tensor, Shape("rows"), Integers()] | None
     logits: Annotated[Tensor, Shape("rows", "classes")] | None
     images: Tensor | None
 
@@ -49,14 +50,12 @@ class Logits(Payload):
 
 @dataclass
 class FedMD(Method[Tensors, Consensus, Logits]):
-    """A round of a client: digest the last consensus, revisit its own data, answer for the next public samples."""
+    """A client's round: digest the last consensus, revisit its own data, score the next public samples."""
 
     name: ClassVar[str] = "fedmd"
     summary: ClassVar[str] = "a consensus of logits on public data"
-    averages: ClassVar[str] = "the logits of each public sample"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.PUBLIC_DATA})
-
-    sees_latest: ClassVar[bool] = True
+    supports: ClassVar[Supports] = Supports(robust="the logits of each public sample")
 
     public_samples: int = setting(
         5000, "public samples drawn for each round; all, where there are fewer", ge=1
@@ -74,22 +73,17 @@ class FedMD(Method[Tensors, Consensus, Logits]):
     )
 
     def init_server(self, ctx: Context) -> Tensors:
-        """No consensus yet."""
+        """Start without a consensus."""
         return {}
 
     def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> Consensus:
-        """The rows of the next public sample, and the consensus with the rows that it is about."""
+        """The next public samples, and the last consensus with its samples."""
         asked = self._draw(ctx)
         images = _public(ctx.task).take(asked)[0] if self.send_images else None
         return Consensus(asked, state.get("rows"), state.get("logits"), images)
 
-    def _draw(self, ctx: Context) -> Tensor:
-        """The public sample of this server step; a function of the step, so that late answers find theirs."""
-        size = len(_public(ctx.task))
-        return torch.randperm(size, generator=ctx.rng("public sample"))[: self.public_samples]
-
     def client(self, me: Client, message: Consensus) -> Logits:
-        """Digest, revisit, answer."""
+        """Digest, revisit, score."""
         public = _public(me.task)
         if self.pretrain_epochs and "pretrained" not in me.private:
             me.fit(samples=public, epochs=self.pretrain_epochs, name="pretrain")
@@ -102,40 +96,46 @@ class FedMD(Method[Tensors, Consensus, Logits]):
             me.fit(loss, samples=digest, epochs=self.digest_epochs, batch_size=size, name="digest")
             me.note("digest_after", _distance(me, digest, loss))
         me.fit()
-        return Logits(_answers(me, message))
-
-    def check_answer(self, payload: Logits, client: ClientInfo, ctx: Context) -> None:
-        """One row per public sample asked for, which are the same number in every step."""
-        asked, answered = len(self._draw(ctx)), len(payload.logits)
-        if asked != answered:
-            raise PayloadError(
-                f"Logits for {answered} public samples came and {asked} were asked for; all parties must set "
-                "public_samples alike."
-            )
+        return Logits(_public_logits(me, message))
 
     def server(self, state: Tensors, updates: Sequence[Update[Logits]], ctx: Context) -> Tensors:
-        """The plain mean of the answers for each public sample."""
-        answers = []
+        """Take the plain mean of the logits of each public sample."""
+        sent = []
         for update in updates:
             asked = self._draw(replace(ctx, step=ctx.step - update.staleness)).to(ctx.task.device)
-            answers.append((update.payload.logits, asked))
-        last = ClassTable(*scatter_rows(*self._last(state, ctx), len(_public(ctx.task))))
-        table, senders = fold_rows(ctx, last, updates, answers)
+            sent.append((update.payload.logits, asked))
+        last = kit.ClassTable(*kit.scatter_by_class(*self._last(state, ctx), len(_public(ctx.task))))
+        table, senders = kit.update_class_table(ctx, last, updates, sent)
         rows = torch.nonzero(senders).flatten()
         return {"rows": rows, "logits": table.rows[rows]}
 
+    def check_update(self, payload: Logits, client: ClientInfo, ctx: Context) -> None:
+        """Require one row per public sample asked for, the same number in every step."""
+        asked, received = len(self._draw(ctx)), len(payload.logits)
+        if asked != received:
+            raise PayloadError(
+                f"Logits for {received} public samples were received and {asked} asked for; all parties must set "
+                "public_samples alike."
+            )
+
+    def paper_accounting(self, down: Consensus, up: Logits) -> PaperAccounting:
+        """Count each sample as FedHe's tables do, with its image and one set of logits: n·(C + |x|)."""
+        if down.images is not None:
+            note = "images and one set of logits counted, in one direction (Tables III and IV)"
+            return PaperAccounting(up.numel() + down.images.numel(), 0, note)
+        logits = 0 if down.logits is None else down.logits.numel()
+        return PaperAccounting(up.numel(), logits, "row numbers of public samples not counted")
+
+    def _draw(self, ctx: Context) -> Tensor:
+        """Draw the public samples of this server step, from the step alone: a late update finds its own."""
+        size = len(_public(ctx.task))
+        return torch.randperm(size, generator=ctx.rng("public sample"))[: self.public_samples]
+
     def _last(self, state: Tensors, ctx: Context) -> tuple[Tensor, Tensor]:
-        """The last consensus, and the public samples that it is about."""
+        """Return the last consensus and its public samples."""
         nothing = torch.zeros(0, ctx.task.num_classes, dtype=ctx.task.dtype, device=ctx.task.device)
         rows = torch.zeros(0, dtype=torch.int64, device=ctx.task.device)
         return state.get("logits", nothing), state.get("rows", rows)
-
-    def paper_accounting(self, down: Consensus, up: Logits) -> PaperAccounting:
-        """FedHe's tables count each sample with its image and one set of logits: n·(C + |x|)."""
-        if down.images is not None:
-            return PaperAccounting(up.numbers(), down.images.numel(), "images and one set of logits counted")
-        logits = 0 if down.logits is None else down.logits.numel()
-        return PaperAccounting(up.numbers(), logits, "row numbers of public samples not counted")
 
 
 def _public(task: Task) -> Samples:
@@ -144,24 +144,24 @@ def _public(task: Task) -> Samples:
 
 
 def mae(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
-    """Mean absolute difference of the logits, the paper's digest."""
+    """Return the mean absolute difference of the logits, the paper's digest."""
     return F.l1_loss(model(x), target)
 
 
 def mse(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
-    """Mean squared difference of the logits."""
+    """Return the mean squared difference of the logits."""
     return F.mse_loss(model(x), target)
 
 
 def _distance(me: Client, digest: Samples, loss: Callable[..., Tensor]) -> float:
-    """The digest's loss of the model as it stands."""
+    """Return the digest's loss of the present model."""
     me.model.eval()
     pieces = [(float(loss(nn.Identity(), logits, y)), len(y)) for logits, y in me.outputs(me.model, digest)]
     return sum(value * size for value, size in pieces) / max(1, sum(size for _, size in pieces))
 
 
-def _answers(me: Client, message: Consensus) -> Tensor:
-    """Logits in eval mode for the samples asked for: as shipped, or from the public set."""
+def _public_logits(me: Client, message: Consensus) -> Tensor:
+    """Return logits in eval mode for the samples asked for: as shipped, or from the public set."""
     me.model.eval()
     samples = _public(me.task).select(message.asked.cpu())
     if message.images is not None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from potluck.core import (
+from potluck.method import (
     Client,
     ClientInfo,
     ClientModel,
@@ -19,26 +18,28 @@ from potluck.core import (
     Method,
     Need,
     Predictor,
+    Supports,
     Tensors,
     Update,
+    kit,
     setting,
-    tensors_of,
 )
-from potluck.kit import Composed, SharedWeights, Weighting, as_received, average, own_copy
 
 
 @dataclass
-class FedMRL(Method[Tensors, SharedWeights, SharedWeights]):
+class FedMRL(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
     """A private projector fuses both models' features; the small head reads the first of the fused features."""
 
     name: ClassVar[str] = "fedmrl"
     summary: ClassVar[str] = "nested features of a private large and a shared small model"
-    averages: ClassVar[str] = "the small model's weights"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.SHARED_MODEL, Need.SMALLER_FEATURES})
+    supports: ClassVar[Supports] = Supports(
+        robust="the small model's weights", max_share={"weight": "samples"}
+    )
 
-    sees_latest: ClassVar[bool] = True
-
-    weight: Weighting = setting("samples", "how clients count in the mean: by training samples, or all alike")
+    weight: kit.Weighting = setting(
+        "samples", "how clients count in the mean: by training samples, or all alike"
+    )
     buffers: bool = setting(True, "average BatchNorm statistics as well")
     predict_with: Literal["fused-large", "fused-small", "large", "small"] = setting(
         "fused-large",
@@ -46,16 +47,16 @@ class FedMRL(Method[Tensors, SharedWeights, SharedWeights]):
     )
 
     def init_server(self, ctx: Context) -> Tensors:
-        """One random small model for all."""
-        return tensors_of(ctx.task.shared_model(), buffers=self.buffers)
+        """Draw one random small model for all."""
+        return kit.tensors_of(ctx.task.shared_model(), buffers=self.buffers)
 
-    def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> SharedWeights:
+    def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> kit.SharedWeights:
         """The small model, features and head."""
-        return SharedWeights(state)
+        return kit.SharedWeights(state)
 
-    def client(self, me: Client, message: SharedWeights) -> SharedWeights:
+    def client(self, me: Client, message: kit.SharedWeights) -> kit.SharedWeights:
         """Train the large model, the small model and the projector on the sum of both heads' losses."""
-        small = own_copy(me, message.tensors)
+        small = kit.load_shared_model(me, message.tensors)
         projector = me.module("projector", _projector(me, small))
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -64,34 +65,33 @@ class FedMRL(Method[Tensors, SharedWeights, SharedWeights]):
             return cross_entropy(large_scores, y) + cross_entropy(small_scores, y)
 
         me.fit_models({"model": me.model, "shared": small, "projector": projector}, loss)
-        return SharedWeights(tensors_of(small, buffers=self.buffers))
+        return kit.SharedWeights(kit.tensors_of(small, buffers=self.buffers))
 
-    def server(self, state: Tensors, updates: Sequence[Update[SharedWeights]], ctx: Context) -> Tensors:
+    def server(self, state: Tensors, updates: Sequence[Update[kit.SharedWeights]], ctx: Context) -> Tensors:
         """θ ← Σ n_k/n · θ_k over the participants."""
-        return average(ctx, state, updates, attrgetter("tensors"), self.weight)
+        return kit.average(ctx, state, updates, "tensors", by=self.weight)
 
-    def predict(self, me: Client, message: SharedWeights | None) -> Predictor:
-        """The large head on the fused features, with the small model as trained or as just received."""
+    def predict(self, me: Client, message: kit.SharedWeights | None) -> Predictor:
+        """Return the large head on the fused features, with the small model as trained or as just received."""
         if self.predict_with == "large":
             return me.model
-        small = as_received(me, None if message is None else message.tensors)
+        small = kit.copy_shared_model(me, None if message is None else message.tensors)
         if self.predict_with == "small":
             return small
         projector = me.module("projector", _projector(me, small), keep=False)
-
         parts = {"large": me.model, "small": small, "projector": projector}
         return FusedLarge(parts) if self.predict_with == "fused-large" else FusedSmall(parts)
 
 
-class FusedLarge(Composed):
+class FusedLarge(kit.CombinedModel):
     """The large head on both extractors' features, projected."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
+        """Return class scores."""
         return both_heads(self.network("large").head, self.network("small"), self.fused(x))[0]
 
     def fused(self, x: Tensor) -> Tensor:
-        """The projected features."""
+        """Return the projected features."""
         features = self.network("small").features(x), self.network("large").features(x)
         return fuse(self.models["projector"], *features)
 
@@ -100,7 +100,7 @@ class FusedSmall(FusedLarge):
     """The small head on the first of the fused features."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
+        """Return class scores."""
         return both_heads(self.network("large").head, self.network("small"), self.fused(x))[1]
 
 
@@ -110,11 +110,11 @@ def _projector(me: Client, small: ClientModel) -> Callable[[], nn.Module]:
 
 
 def fuse(projector: nn.Module, small_features: Tensor, large_features: Tensor) -> Tensor:
-    """P([z_small; z_large]), as wide as the large model's features."""
+    """Return P([z_small; z_large]), as wide as the large model's features."""
     fused: Tensor = projector(torch.cat([small_features, large_features], dim=1))
     return fused
 
 
 def both_heads(large_head: nn.Module, small: ClientModel, fused: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores of the large head on all fused features and of the small head on the first d₁ of them."""
+    """Return scores of the large head on all fused features and of the small head on the first d₁ of them."""
     return large_head(fused), small.head(fused[:, : small.feature_dim])

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from potluck.core import (
-    ClassMean,
+from potluck.method import (
     Client,
     ClientInfo,
     Context,
@@ -24,15 +23,16 @@ from potluck.core import (
     PayloadError,
     Predictor,
     Shape,
+    Supports,
     Update,
+    kit,
     setting,
 )
-from potluck.kit import ClassRows, ClassTable, collecting, fold_rows, nearest, prototype_loss, row_loss
 
 
 @dataclass(frozen=True)
 class Prototypes(Payload):
-    """Client to server: the mean feature of each class it holds; counts only where the mean is weighted."""
+    """Client to server: C_{k,c}, the mean feature of each class it holds; counts only where the mean is weighted."""
 
     means: Annotated[Tensor, Shape("rows", "features")]
     labels: Annotated[Tensor, Labels()]
@@ -40,16 +40,17 @@ class Prototypes(Payload):
 
 
 @dataclass
-class FedProto(Method[ClassTable, ClassRows, Prototypes]):
+class FedProto(Method[kit.ClassTable, kit.ClassVectors, Prototypes]):
     """Local training on cross-entropy plus the squared distance of features to the prototypes of their class."""
 
     name: ClassVar[str] = "fedproto"
     summary: ClassVar[str] = "features drawn to the class means of all clients"
-    guards_rows: ClassVar[bool] = True
-    averages: ClassVar[str] = "the class means"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
-
-    sees_latest: ClassVar[bool] = True
+    supports: ClassVar[Supports] = Supports(
+        robust="the class means",
+        max_share={"aggregate": ("weighted", "literal")},
+        row_privacy={"collect": "after", "aggregate": "mean"},
+    )
 
     prototype_weight: float = setting(
         1.0, "weight λ of the distance, which is a mean over the features", ge=0
@@ -64,39 +65,68 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
     collect: Literal["after", "training", "last_epoch"] = setting(
         "after", "features of the class means: after training, or as they passed in all epochs or in the last"
     )
-    keep_old: bool = setting(True, "keep the prototype of a class that nobody sent this time")
+    keep_old: bool = setting(True, "keep the prototype of a class that no client sent this time")
 
-    def guarded(self) -> bool:
-        """Features that are collected in passing, and counts, have no noise."""
-        return self.collect == "after" and self.aggregate == "mean"
+    def init_server(self, ctx: Context) -> kit.ClassTable:
+        """Start without prototypes."""
+        return kit.ClassTable.empty(ctx.task, ctx.task.feature_dim or 0)
 
-    def init_server(self, ctx: Context) -> ClassTable:
-        """No class has a prototype yet."""
-        return ClassTable.empty(ctx.task, ctx.task.feature_dim or 0)
-
-    def broadcast(self, state: ClassTable, client: ClientInfo, ctx: Context) -> ClassRows:
-        """The prototypes of all known classes."""
+    def broadcast(self, state: kit.ClassTable, client: ClientInfo, ctx: Context) -> kit.ClassVectors:
+        """C̄_c of all known classes."""
         return state.message()
 
-    def client(self, me: Client, message: ClassRows) -> Prototypes:
+    def client(self, me: Client, message: kit.ClassVectors) -> Prototypes:
         """Train towards labels and prototypes, send the class means of the features."""
         table = message.table(me.task.num_classes)
         if self.prediction != "head":
             me.private["prototypes"] = {"rows": table.rows.clone(), "known": table.known.clone()}
         if self.collect == "after":
-            me.fit(prototype_loss, table.rows, table.known, self.prototype_weight)
+            me.fit(kit.prototype_loss, table.rows, table.known, self.prototype_weight)
             means, labels, counts = me.class_means(me.model.features)
         else:
-            means, labels, counts = self._collecting(me, table).result()
+            means, labels, counts = self._fit_and_collect(me, table)
         return Prototypes(means, labels, None if self.aggregate == "mean" else counts)
 
-    def _collecting(self, me: Client, table: ClassTable) -> ClassMean:
-        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            features = me.model.features(x)
-            pull = row_loss(features, y, table.rows, table.known)
-            return cross_entropy(me.model.head(features), y) + self.prototype_weight * pull, features
+    def server(
+        self, state: kit.ClassTable, updates: Sequence[Update[Prototypes]], ctx: Context
+    ) -> kit.ClassTable:
+        """C̄_c ← the mean over the senders of class c."""
+        old = state if self.keep_old else self.init_server(ctx)
+        sent = [(update.payload.means, update.payload.labels) for update in updates]
+        if self.aggregate == "literal":
+            sent = _divided_by_senders(sent, ctx.task.num_classes)
+        counts = [update.payload.counts for update in updates if update.payload.counts is not None]
+        weights = None if self.aggregate == "mean" else counts  # Σ n_{k,c}/N_c · C_{k,c}
+        return kit.update_class_table(ctx, old, updates, sent, weights)[0]
 
-        means = ClassMean(me.task.num_classes)
+    def predict(self, me: Client, message: kit.ClassVectors | None) -> Predictor:
+        """Return the head, or the nearest prototype of those last received; the head while there are none."""
+        if self.prediction == "head":
+            return me.model
+        table = message.table(me.task.num_classes) if message is not None else None
+        if table is None and "prototypes" in me.private:
+            table = kit.ClassTable(**me.private["prototypes"])
+        if table is not None and self.prediction == "proto_own":
+            own = torch.zeros_like(table.known)
+            own[me.train.classes().to(own.device)] = True
+            table = kit.ClassTable(table.rows, table.known & own)
+        if table is None or not bool(table.known.any()):
+            return me.model
+        return kit.nearest_prototype(me.model, table)
+
+    def check_update(self, payload: Prototypes, client: ClientInfo, ctx: Context) -> None:
+        """Require the counts that a weighted mean needs."""
+        if self.aggregate != "mean" and payload.counts is None:
+            raise PayloadError(f"Prototypes.counts is missing; method.aggregate={self.aggregate!r} needs it.")
+
+    def paper_accounting(self, down: kit.ClassVectors, up: Prototypes) -> PaperAccounting:
+        """Count own classes only, both ways, without ids (FedGH's Table 3)."""
+        count = up.means.numel()
+        return PaperAccounting(count, count, "own classes both ways, no class ids (FedGH, Table 3)")
+
+    def _fit_and_collect(self, me: Client, table: kit.ClassTable) -> tuple[Tensor, Tensor, Tensor]:
+        """Average the features that pass in training per class, over all epochs or over the last."""
+        means = kit.ClassMean(me.task.num_classes)
 
         def batches() -> Iterator[tuple[Tensor, Tensor]]:
             for _ in range(me.training.epochs):
@@ -104,47 +134,18 @@ class FedProto(Method[ClassTable, ClassRows, Prototypes]):
                     means.clear()
                 yield from me.batches(1)
 
-        me.fit_models({"model": me.model}, collecting(loss, means), batches=batches())
-        return means
+        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            features = me.model.features(x)
+            pull = kit.class_mse(features, y, table.rows, table.known)
+            return cross_entropy(me.model.head(features), y) + self.prototype_weight * pull, features
 
-    def weighted(self) -> bool:
-        """By the counts of each class."""
-        return self.aggregate != "mean"
+        rows, labels, _ = kit.fit_with_class_means(me, loss, batches=batches(), means=means)
+        # |D_{k,c}|: a sample counts once, in however many epochs its features passed.
+        counts = torch.bincount(me.train.labels, minlength=me.task.num_classes).to(labels.device)
+        return rows, labels, counts[labels]
 
-    def check_answer(self, payload: Prototypes, client: ClientInfo, ctx: Context) -> None:
-        """A weighted mean needs the counts."""
-        if self.aggregate != "mean" and payload.counts is None:
-            raise PayloadError(f"Prototypes.counts is missing; method.aggregate={self.aggregate!r} needs it.")
 
-    def server(self, state: ClassTable, updates: Sequence[Update[Prototypes]], ctx: Context) -> ClassTable:
-        """p_c ← the mean over the senders of class c."""
-        old = state if self.keep_old else self.init_server(ctx)
-        sent = [(update.payload.means, update.payload.labels) for update in updates]
-        if self.aggregate == "literal":  # once more 1/|N_c|
-            senders = torch.bincount(
-                torch.cat([labels for _, labels in sent]), minlength=ctx.task.num_classes
-            )
-            sent = [(means / senders[labels][:, None].to(means.dtype), labels) for means, labels in sent]
-        sizes = [update.payload.counts for update in updates if update.payload.counts is not None]
-        counts = None if self.aggregate == "mean" else sizes
-        return fold_rows(ctx, old, updates, sent, counts)[0]  # Σ n_{k,c}/N_c · C_{k,c}
-
-    def predict(self, me: Client, message: ClassRows | None) -> Predictor:
-        """The head, or the nearest prototype of those last received; the head while there are none."""
-        if self.prediction == "head":
-            return me.model
-        table = message.table(me.task.num_classes) if message is not None else None
-        if table is None and "prototypes" in me.private:
-            table = ClassTable(**me.private["prototypes"])
-        if table is not None and self.prediction == "proto_own":
-            own = torch.zeros_like(table.known)
-            own[me.train.classes().to(own.device)] = True
-            table = ClassTable(table.rows, table.known & own)
-        if table is None or not bool(table.known.any()):
-            return me.model
-        return nearest(me.model, table)
-
-    def paper_accounting(self, down: ClassRows, up: Prototypes) -> PaperAccounting:
-        """The count of FedGH's Table 3: own classes only, both ways, without ids."""
-        count = up.means.numel()
-        return PaperAccounting(count, count, "own classes both ways, no class ids (FedGH, Table 3)")
+def _divided_by_senders(sent: list[tuple[Tensor, Tensor]], classes: int) -> list[tuple[Tensor, Tensor]]:
+    """Divide by |N_c| once more, as the equation is printed."""
+    senders = torch.bincount(torch.cat([labels for _, labels in sent]), minlength=classes)
+    return [(means / senders[labels][:, None].to(means.dtype), labels) for means, labels in sent]

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from potluck.core import Context, generator, setting
-from potluck.kit import slicing
+from potluck.method import Context, kit, setting
 from potluck.methods.heterofl import HeteroFL
 
 
@@ -29,16 +28,16 @@ class FedRolex(HeteroFL):
     )
     shift: int = setting(1, "how far the window moves per step; further ones overlap less", ge=0)
 
-    def window(self, ctx: Context, staleness: int = 0) -> slicing.Window:
-        """A function of the step in which the slice was sent, so the window itself need not travel."""
+    def window(self, ctx: Context, staleness: int = 0) -> kit.Window:
+        """Compute the window from the step in which the slice was sent, so that it need not travel."""
         step = ctx.step - 1 - staleness
         if self.order == "static":
-            return slicing.corner
+            return kit.leading_indices
         if self.order == "random":
 
-            def drawn(size: int, full: int) -> Tensor:
-                return torch.randperm(full, generator=generator(ctx.seed, "window", step, full))[:size]
+            def draw(size: int, full: int) -> Tensor:
+                return torch.randperm(full, generator=kit.generator(ctx.seed, "window", step, full))[:size]
 
-            return drawn
+            return draw
         offset = self.shift * (step if self.direction == "ascending" else -step)
         return lambda size, full: (offset + torch.arange(size)) % full

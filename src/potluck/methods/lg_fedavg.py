@@ -4,60 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import ClassVar
 
-from potluck.core import (
+from potluck.method import (
     Client,
     ClientInfo,
     Context,
     Method,
     Need,
     Predictor,
+    Supports,
     Tensors,
     Update,
-    load_tensors,
+    kit,
     setting,
-    tensors_of,
 )
-from potluck.kit import Head, Weighting, average, initial_head, with_head
 
 
 @dataclass
-class LGFedAvg(Method[Tensors, Head, Head]):
-    """Everybody trains extractor and head together; only the head is shared, as a weighted mean."""
+class LGFedAvg(Method[Tensors, kit.Head, kit.Head]):
+    """Every client trains extractor and head together; only the head is shared, as a weighted mean."""
 
     name: ClassVar[str] = "lg-fedavg"
     summary: ClassVar[str] = "private extractors under an averaged head"
-    guards_rows: ClassVar[bool] = True
-    averages: ClassVar[str] = "the heads"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS})
+    supports: ClassVar[Supports] = Supports(
+        robust="the heads", max_share={"weight": "samples"}, row_privacy=True
+    )
 
-    sees_latest: ClassVar[bool] = True
-
-    weight: Weighting = setting(
+    weight: kit.Weighting = setting(
         "samples",
         "how clients count in the mean: by training samples (as peers do), or all alike (the authors)",
     )
 
     def init_server(self, ctx: Context) -> Tensors:
         """θ⁰: one head for all."""
-        return initial_head(ctx.task)
+        return kit.initial_head(ctx.task)
 
-    def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> Head:
+    def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> kit.Head:
         """θ."""
-        return Head(state)
+        return kit.Head(state)
 
-    def client(self, me: Client, message: Head) -> Head:
+    def client(self, me: Client, message: kit.Head) -> kit.Head:
         """Replace the head, train the whole model, send the head back."""
-        load_tensors(me.model.head, message.weights)
+        kit.load_tensors(me.model.head, message.weights)
         me.fit()
-        return Head(tensors_of(me.model.head))
+        return kit.Head(kit.tensors_of(me.model.head))
 
-    def server(self, state: Tensors, updates: Sequence[Update[Head]], ctx: Context) -> Tensors:
+    def server(self, state: Tensors, updates: Sequence[Update[kit.Head]], ctx: Context) -> Tensors:
         """θ ← Σ ω_k θ_k."""
-        return average(ctx, state, updates, attrgetter("weights"), self.weight)
+        return kit.average(ctx, state, updates, "weights", by=self.weight)
 
-    def predict(self, me: Client, message: Head | None) -> Predictor:
-        """The own extractor with the trained head, or with the averaged one just received."""
-        return me.model if message is None else with_head(me, message.weights)
+    def predict(self, me: Client, message: kit.Head | None) -> Predictor:
+        """Return the client's own extractor with its trained head, or with the averaged one just received."""
+        return me.model if message is None else kit.predictor_with_head(me, message.weights)

@@ -9,8 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from potluck.core import Client, ClientModel, Need, load_tensors, setting, tensors_of
-from potluck.kit import Weights
+from potluck.method import Client, ClientModel, Need, kit, setting
 from potluck.methods.fedavg import FedAvg
 
 
@@ -28,25 +27,21 @@ class Moon(FedAvg):
     mu: float = setting(1.0, "weight μ of the contrast", ge=0)
     temperature: float = setting(0.5, "temperature τ of the contrast", gt=0)
 
-    def requires(self) -> frozenset[Need]:
-        """Features to compare, and whatever the way of sharing asks."""
-        return super().requires() | {Need.FEATURES}
-
-    def client(self, me: Client, message: Weights) -> Weights:
+    def client(self, me: Client, message: kit.Weights) -> kit.Weights:
         """Train beside two frozen models: the one received and the one this client ended with last time."""
-        load_tensors(me.model, message.tensors)
+        kit.load_tensors(me.model, message.tensors)
         if "previous" in me.private:
-            received, previous = _frozen(me.model), _frozen(me.model)
-            load_tensors(previous, me.private["previous"])
+            received, previous = _frozen_copy(me.model), _frozen_copy(me.model)
+            kit.load_tensors(previous, me.private["previous"])
             me.fit(contrastive_loss, received, previous, self.mu, self.temperature)
         else:
             me.fit()
-        me.private["previous"] = tensors_of(me.model)
-        return Weights(tensors_of(me.model, buffers=self.buffers))
+        me.private["previous"] = kit.tensors_of(me.model)
+        return kit.Weights(kit.tensors_of(me.model, buffers=self.buffers))
 
-
-def _frozen(model: ClientModel) -> ClientModel:
-    return copy.deepcopy(model).eval().requires_grad_(False)
+    def requires(self) -> frozenset[Need]:
+        """Return features to compare, and what the way of sharing needs."""
+        return super().requires() | {Need.FEATURES}
 
 
 def contrastive_loss(
@@ -58,13 +53,17 @@ def contrastive_loss(
     mu: float,
     temperature: float,
 ) -> Tensor:
-    """Cross-entropy plus the weighted contrast."""
+    """Return cross-entropy plus the weighted contrast."""
     z = model.features(x)
     term = contrast(z, received.features(x), previous.features(x), temperature)
     return F.cross_entropy(model.head(z), y) + mu * term
 
 
 def contrast(z: Tensor, received: Tensor, previous: Tensor, temperature: float) -> Tensor:
-    """-log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} + e^{cos(z, z_p)/τ})), averaged over the batch."""
+    """Return -log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} + e^{cos(z, z_p)/τ})), averaged over the batch."""
     apart = F.cosine_similarity(z, previous, dim=1) - F.cosine_similarity(z, received, dim=1)
     return F.softplus(apart / temperature).mean()
+
+
+def _frozen_copy(model: ClientModel) -> ClientModel:
+    return copy.deepcopy(model).eval().requires_grad_(False)

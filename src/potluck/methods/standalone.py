@@ -6,28 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from potluck.core import Client, ClientInfo, Context, Method, Nothing, Update
+from potluck.method import Client, ClientInfo, Context, EmptyPayload, Method, Update
 
 
 @dataclass
-class Standalone(Method[None, Nothing, Nothing]):
+class Standalone(Method[None, EmptyPayload, EmptyPayload]):
     """No exchange: local training only, with the same data, steps and schedule as the other methods."""
 
     name: ClassVar[str] = "standalone"
     summary: ClassVar[str] = "no federation: each client trains on its own data"
-    no_average: ClassVar[str] = "exchanges nothing"
 
     def init_server(self, ctx: Context) -> None:
-        """The server holds nothing."""
+        """Keep no state."""
 
-    def broadcast(self, state: None, client: ClientInfo, ctx: Context) -> Nothing:
-        """Nothing is sent."""
-        return Nothing()
+    def broadcast(self, state: None, client: ClientInfo, ctx: Context) -> EmptyPayload:
+        """Send nothing."""
+        return EmptyPayload()
 
-    def client(self, me: Client, message: Nothing) -> Nothing:
-        """Local epochs on the cross-entropy."""
+    def client(self, me: Client, message: EmptyPayload) -> EmptyPayload:
+        """Train the local epochs on the cross-entropy."""
         me.fit()
-        return Nothing()
+        return EmptyPayload()
 
-    def server(self, state: None, updates: Sequence[Update[Nothing]], ctx: Context) -> None:
-        """Nothing to learn."""
+    def server(self, state: None, updates: Sequence[Update[EmptyPayload]], ctx: Context) -> None:
+        """Learn nothing."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
-from potluck.core.model import ClientModel, norms_at_rest
+from potluck.core.model import ClientModel, batch_norm_in_eval_mode
 from potluck.core.random import generator, seeded
+from potluck.models.flops import FlopCounter
 from potluck.models.registry import build_model, model_summary, require_name
 
 
@@ -68,7 +68,7 @@ def describe(
     with torch.device("meta"):
         model = build_model(name, input_shape, num_classes, vocabulary=vocabulary)
         x = torch.zeros(1, *input_shape, dtype=torch.int64 if _reads_words(name) else torch.float32)
-        with norms_at_rest(model):  # one sample is no batch to normalise over
+        with batch_norm_in_eval_mode(model):  # one sample is no batch to normalise over
             layers, flops = _layers(model, x), _flops(model, x)
     tensors = [*model.parameters(), *model.buffers()]
     return ModelCard(
@@ -127,11 +127,10 @@ def _step(model: ClientModel, optimizer: torch.optim.Optimizer, x: Tensor, y: Te
 
 
 def _flops(model: ClientModel, x: Tensor) -> int:
-    # Gradients stay on: without them attention takes a fused path that the counter does not know. Backward
-    # passes are not counted, because the counter takes depthwise convolutions' for dense ones'.
-    with FlopCounterMode(display=False) as counter:
+    counter = FlopCounter()
+    with torch.no_grad(), counter:
         model.eval()(x)
-    return int(counter.get_total_flops())
+    return counter.total
 
 
 def _layers(model: ClientModel, x: Tensor) -> tuple[Layer, ...]:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from potluck.core.model import ClientModel
 from potluck.models.dense import Dense
-from potluck.models.family import Entry, Request
+from potluck.models.entry import InputSpec, ModelEntry
 
 
 class CNN(ClientModel):
@@ -20,7 +20,9 @@ class CNN(ClientModel):
     (hidden layer of 800) are kept, at 4.05 MiB.
     """
 
-    def __init__(self, request: Request, conv1: int, conv2: int, hidden: int, feature_dim: int = 500) -> None:
+    def __init__(
+        self, request: InputSpec, conv1: int, conv2: int, hidden: int, feature_dim: int = 500
+    ) -> None:
         super().__init__()
         channels, height, width = request.shape
         self.conv1 = nn.Conv2d(channels, conv1, 5)
@@ -46,7 +48,7 @@ def _after(side: int) -> int:
 _WIDTHS = {1: (16, 32, 2000), 2: (16, 16, 2000), 3: (16, 32, 1000), 4: (16, 32, 800), 5: (16, 32, 500)}
 
 MODELS = {
-    f"cnn-{number}": Entry(
+    f"cnn-{number}": ModelEntry(
         summary=f"FedGH's CNN-{number}: 5×5 convolutions {conv1}, {conv2}, hidden layers {hidden}, 500",
         build=partial(CNN, conv1=conv1, conv2=conv2, hidden=hidden),
         min_side=16,

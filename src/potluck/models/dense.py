@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-WORTH = 1 << 21
+from potluck.core.torch_fast import are_transforms_active, onednn_linear
+
+MIN_MULTIPLICATIONS = 1 << 21
 """Multiplications from which on oneDNN's shorter computation outweighs its longer call."""
 
-_AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
-_LINEAR: Any = torch.ops.mkldnn._linear_pointwise.default if _AVAILABLE else None
+_OPERATOR = onednn_linear()
+_AVAILABLE = _OPERATOR is not None
+_LINEAR: Any = _OPERATOR.default if _AVAILABLE else None
 
 
 class Dense(nn.Linear):
@@ -26,7 +28,7 @@ class Dense(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output."""
-        if x.numel() * self.out_features < WORTH or not _is_plain(x):
+        if x.numel() * self.out_features < MIN_MULTIPLICATIONS or not _is_plain(x):
             return F.linear(x, self.weight, self.bias)
         if (
             x.dim() == 2
@@ -54,7 +56,7 @@ def _is_plain(x: Tensor) -> bool:
         and x.dtype is torch.float32
         and x.device.type == "cpu"
         and _AVAILABLE
-        and not torch._C._are_functorch_transforms_active()
+        and not are_transforms_active()
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
     )
@@ -96,14 +98,6 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """What `_Product.apply` gives, which once more would look for transforms: there are none (`_is_plain`)."""
     product: Tensor = super(torch.autograd.Function, _Product).apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return product
-
-
-def _operations(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
-    return 2 * x[0] * x[1] * weight[0]
-
-
-FLOPS = {torch.ops.mkldnn._linear_pointwise: _operations} if _AVAILABLE else {}
-"""What torch's counter of operations has to be told of oneDNN's product."""
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

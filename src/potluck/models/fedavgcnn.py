@@ -8,13 +8,13 @@ from torch.nn import functional as F
 
 from potluck.core.model import ClientModel
 from potluck.models.dense import Dense
-from potluck.models.family import Entry, Request
+from potluck.models.entry import InputSpec, ModelEntry
 
 
 class FedAvgCNN(ClientModel):
     """Two unpadded 5×5 convolutions of 32 and 64 filters and one hidden layer of 512, the representation."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         channels, height, width = request.shape
         self.conv1 = nn.Conv2d(channels, 32, 5)
@@ -35,7 +35,7 @@ def _after(side: int) -> int:
 
 
 MODELS = {
-    "fedavg-cnn-4": Entry(
+    "fedavg-cnn-4": ModelEntry(
         "FedAvg's CNN: 5×5 convolutions 32, 64, hidden layer 512", FedAvgCNN, min_side=16, channels_last=True
     )
 }

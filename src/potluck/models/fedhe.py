@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.core.model import ClientModel
-from potluck.models.family import Entry, Request
+from potluck.models.entry import InputSpec, ModelEntry
 
 
 class SameAvgPool(nn.Module):
@@ -32,7 +32,7 @@ class FedHeCNN(ClientModel):
     from which the networks come, have 192.
     """
 
-    def __init__(self, request: Request, widths: tuple[int, ...], dropout: float) -> None:
+    def __init__(self, request: InputSpec, widths: tuple[int, ...], dropout: float) -> None:
         super().__init__()
         channels, height, width = request.shape
         kernels = (3, 3) if len(widths) == 2 else (3, 2, 3)
@@ -85,7 +85,7 @@ _NETWORKS: tuple[tuple[tuple[int, ...], float], ...] = (
 )
 
 MODELS = {
-    f"fedhe-{number}": Entry(
+    f"fedhe-{number}": ModelEntry(
         summary=f"FedHe's network {number}: convolutions {', '.join(map(str, widths))}, dropout {dropout}",
         build=partial(FedHeCNN, widths=widths, dropout=dropout),
         min_side=3 if len(widths) == 2 else 12,

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.core.model import ClientModel
-from potluck.models.family import Entry, Request
+from potluck.models.entry import InputSpec, ModelEntry
 
 # (inputs, 1×1, before the 3×3, 3×3, before the second 3×3, second 3×3, after the pooling)
 _BLOCKS: dict[str, tuple[int, int, int, int, int, int, int]] = {
@@ -47,7 +47,7 @@ class Inception(nn.Module):
 class GoogLeNet(ClientModel):
     """A stem, nine inception blocks with pooling between, global average pooling, dropout, a linear head."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             _conv(request.shape[0], 64, 7, stride=2),
@@ -86,7 +86,7 @@ def _initialise(layer: nn.Module) -> None:
 
 
 MODELS = {
-    "googlenet": Entry(
+    "googlenet": ModelEntry(
         "GoogLeNet without auxiliary classifiers, 1024 features", GoogLeNet, min_side=15, channels_last=True
     )
 }

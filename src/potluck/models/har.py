@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.core.model import ClientModel, he_normal
-from potluck.models.family import Entry, Request
+from potluck.models.entry import InputSpec, ModelEntry
 
 FEATURES = 64
 
@@ -15,7 +15,7 @@ FEATURES = 64
 class HarCNN(ClientModel):
     """Two convolutions over time with pooling, and one dense layer."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         self.conv1 = nn.Conv1d(request.shape[0], 32, 5, padding=2)
         self.conv2 = nn.Conv1d(32, 64, 5, padding=2)
@@ -34,7 +34,7 @@ class HarCNN(ClientModel):
 class HarWide(ClientModel):
     """One layer of long filters over time, averaged over eight spans, and one dense layer."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         self.conv = nn.Conv1d(request.shape[0], 96, 15, stride=2, padding=7)
         self.fc = nn.Linear(96 * 8, FEATURES)
@@ -51,7 +51,7 @@ class HarWide(ClientModel):
 class HarLSTM(ClientModel):
     """A strided convolution that halves the steps, then a recurrent layer averaged over time."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         self.conv = nn.Conv1d(request.shape[0], 32, 5, stride=2, padding=2)
         self.lstm = nn.LSTM(32, FEATURES, batch_first=True)
@@ -67,11 +67,11 @@ class HarLSTM(ClientModel):
 
 
 MODELS = {
-    "har-cnn": Entry(
+    "har-cnn": ModelEntry(
         "two 1-D convolutions for sensor signals, 64 features", HarCNN, kind="series", min_side=4
     ),
-    "har-wide": Entry(
+    "har-wide": ModelEntry(
         "one layer of long 1-D filters for sensor signals, 64 features", HarWide, kind="series"
     ),
-    "har-lstm": Entry("a recurrent layer for sensor signals, 64 features", HarLSTM, kind="series"),
+    "har-lstm": ModelEntry("a recurrent layer for sensor signals, 64 features", HarLSTM, kind="series"),
 }

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from potluck.core.model import ClientModel, he_normal
 from potluck.models.dense import Dense
-from potluck.models.family import Entry, Request
+from potluck.models.entry import InputSpec, ModelEntry
 
 
 class MLP(ClientModel):
     """Dense layers with ReLU; the last hidden layer is the representation."""
 
-    def __init__(self, request: Request, widths: tuple[int, ...]) -> None:
+    def __init__(self, request: InputSpec, widths: tuple[int, ...]) -> None:
         super().__init__()
         inputs = math.prod(request.shape)
         self.layers = nn.Sequential()
@@ -36,7 +36,7 @@ class MLP(ClientModel):
 _WIDTHS: tuple[tuple[int, ...], ...] = ((64,), (128, 64), (256, 128, 64))
 
 MODELS = {
-    f"mlp-{number}": Entry(
+    f"mlp-{number}": ModelEntry(
         f"dense layers {', '.join(map(str, widths))} on flat input, 64 features",
         partial(MLP, widths=widths),
         kind="any",

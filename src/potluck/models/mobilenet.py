@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.core.model import ClientModel
-from potluck.models.family import Entry, Request
+from potluck.models.entry import InputSpec, ModelEntry
 
 # (how many times the block widens its input, output channels, blocks, stride of the first)
 _PLAN = (
@@ -42,7 +42,7 @@ class InvertedResidual(nn.Module):
 class MobileNetV2(ClientModel):
     """Seventeen inverted residuals, global average pooling, dropout and a linear head."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         channels = 32
         layers: list[nn.Module] = [_conv(request.shape[0], channels, 3, stride=2)]
@@ -78,5 +78,7 @@ def _initialise(layer: nn.Module) -> None:
 
 
 MODELS = {
-    "mobilenet-v2": Entry("MobileNetV2: inverted residuals, 1280 features", MobileNetV2, channels_last=True)
+    "mobilenet-v2": ModelEntry(
+        "MobileNetV2: inverted residuals, 1280 features", MobileNetV2, channels_last=True
+    )
 }

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.core.model import ClientModel
-from potluck.models.family import Entry, Request
+from potluck.models.entry import InputSpec, ModelEntry
 
 
 class Scaler(nn.Module):
@@ -64,7 +64,7 @@ class SlimCNN(ClientModel):
     """Three 3×3 convolutions, two poolings and a global average; small enough for 8×8 images on a CPU."""
 
     def __init__(
-        self, request: Request, rate: float = 1.0, scaler: bool = True, track_running_stats: bool = False
+        self, request: InputSpec, rate: float = 1.0, scaler: bool = True, track_running_stats: bool = False
     ) -> None:
         super().__init__()
         width = Width(rate, scaler, track_running_stats)
@@ -138,7 +138,7 @@ class PreResNet(ClientModel):
 
     def __init__(
         self,
-        request: Request,
+        request: InputSpec,
         rate: float = 1.0,
         scaler: bool = True,
         track_running_stats: bool = False,
@@ -175,14 +175,14 @@ class PreResNet(ClientModel):
         return torch.flatten(F.adaptive_avg_pool2d(F.relu(self.norm(x)), 1), 1)
 
 
-def _resnet152(request: Request, rate: float = 1.0) -> PreResNet:
+def _resnet152(request: InputSpec, rate: float = 1.0) -> PreResNet:
     return PreResNet(request, rate, blocks=(3, 8, 36, 3), block=PreBottleneck)
 
 
 MODELS = {
-    "slim-cnn": Entry(
+    "slim-cnn": ModelEntry(
         "width-nested CNN of 64, 128, 128 filters", SlimCNN, min_side=4, rated=True, channels_last=True
     ),
-    "preresnet18": Entry("width-nested pre-activation ResNet-18, 3×3 stem", PreResNet, rated=True),
-    "preresnet152": Entry("width-nested pre-activation ResNet-152, 3×3 stem", _resnet152, rated=True),
+    "preresnet18": ModelEntry("width-nested pre-activation ResNet-18, 3×3 stem", PreResNet, rated=True),
+    "preresnet152": ModelEntry("width-nested pre-activation ResNet-152, 3×3 stem", _resnet152, rated=True),
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.core.model import ClientModel, only_shapes, put_channels_last
+from potluck.core.model import ClientModel, set_channels_last, without_initialization
 from potluck.models import (
     cnn,
     fedavgcnn,
@@ -27,10 +27,10 @@ from potluck.models import (
     text,
     vit,
 )
-from potluck.models.family import EXAMPLE_SHAPES, Entry, Kind, Request
+from potluck.models.entry import EXAMPLE_SHAPES, InputSpec, Kind, ModelEntry
 from potluck.models.project import Projected, projection_layer
 
-ENTRIES: dict[str, Entry] = {}
+ENTRIES: dict[str, ModelEntry] = {}
 for _family in (small, cnn, fedhe, fedavgcnn, resnet, nested, mobilenet, googlenet, vit, mlp, har, text):
     ENTRIES.update(_family.MODELS)
 
@@ -43,10 +43,10 @@ class ModelName:
 
     base: str
     rate: float | None
-    pooled: int | None
+    pooled_size: int | None
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> ModelEntry:
         """What the family says about the architecture."""
         return ENTRIES[self.base]
 
@@ -92,8 +92,8 @@ def model_summary(name: str) -> str:
     text = parsed.entry.summary
     if parsed.rate is not None:
         text += f", at {parsed.rate:g} of the full width"
-    if parsed.pooled is not None:
-        text += f", features pooled to {parsed.pooled}"
+    if parsed.pooled_size is not None:
+        text += f", features pooled to {parsed.pooled_size}"
     return text
 
 
@@ -120,7 +120,7 @@ def build_model(
     parsed = require_name(name)
     if num_classes < 1:
         raise PotluckError(f"num_classes is {num_classes}; model {name!r} needs at least one class.")
-    request = Request(tuple(input_shape), num_classes, vocabulary or 0)
+    request = InputSpec(tuple(input_shape), num_classes, vocabulary or 0)
     _check_input(name, parsed.entry, request)
     try:
         return _build(parsed, request, feature_dim, projection)
@@ -140,7 +140,7 @@ _FORMS: dict[Kind, tuple[str, ...]] = {
 }
 
 
-def _check_input(name: str, entry: Entry, request: Request) -> None:
+def _check_input(name: str, entry: ModelEntry, request: InputSpec) -> None:
     """Refuse an input the network cannot take, naming model, shape and remedy."""
     shape = request.shape
     form = _FORMS.get(entry.kind, shape)
@@ -173,15 +173,15 @@ _TOO_LARGE = ("allocate memory", "calculation overflowed", "Overflow when unpack
 """How torch says that a size is beyond any memory."""
 
 
-def _build(parsed: ModelName, request: Request, feature_dim: int | None, projection: str) -> ClientModel:
+def _build(parsed: ModelName, request: InputSpec, feature_dim: int | None, projection: str) -> ClientModel:
     entry, num_classes = parsed.entry, request.classes
     model = entry.build(request) if parsed.rate is None else entry.build(request, parsed.rate)
-    if parsed.pooled is not None and parsed.pooled != model.feature_dim:
-        model = _project(model, "pool", parsed.pooled, num_classes, entry.pooled_head)
+    if parsed.pooled_size is not None and parsed.pooled_size != model.feature_dim:
+        model = _project(model, "pool", parsed.pooled_size, num_classes, entry.pooled_head)
     if feature_dim is not None and feature_dim != model.feature_dim:
         model = _project(model, projection, feature_dim, num_classes, nn.Linear)
     if entry.channels_last:
-        put_channels_last(model)
+        set_channels_last(model)
     return model
 
 
@@ -208,7 +208,7 @@ groups: dict[str, tuple[str, ...]] = {
     "mlp3": ("mlp-1", "mlp-2", "mlp-3"),
     "har3": ("har-cnn", "har-wide", "har-lstm"),
     "text3": ("text-bag", "text-lstm", "text-transformer"),
-    # FedL2G's groups: everyone's features are pooled to 512, where they are not 512 already.
+    # FedL2G's groups: all features are pooled to 512, where they are not 512 already.
     "htfe2": ("fedavg-cnn-4", "resnet18"),
     "htfe3": ("resnet10", "resnet18", "resnet34"),
     "htfe4": ("fedavg-cnn-4", "googlenet+512", "mobilenet-v2+512", "resnet18"),
@@ -250,7 +250,7 @@ def smallest(
     """The architecture with the fewest parameters; of equals, the first named. Nothing is drawn at random."""
 
     def size(name: str) -> int:
-        with only_shapes():
+        with without_initialization():
             return count_parameters(build_model(name, input_shape, num_classes, vocabulary=vocabulary))
 
     return min(names, key=size)

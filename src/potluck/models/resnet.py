@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.core.model import ClientModel
-from potluck.models.family import Entry, Request
+from potluck.models.entry import InputSpec, ModelEntry
 
 
 class BasicBlock(nn.Module):
@@ -64,7 +64,7 @@ class ResNet(ClientModel):
 
     def __init__(
         self,
-        request: Request,
+        request: InputSpec,
         blocks: Sequence[int],
         block: type[BasicBlock] | type[Bottleneck] = BasicBlock,
         widths: Sequence[int] = (64, 128, 256, 512),
@@ -136,8 +136,8 @@ _DEEP = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _MINI = {1: (1, 1, 1), 2: (1, 1, 2), 3: (2, 2, 2), 4: (2, 2, 3), 5: (3, 3, 3)}
 
 
-def _entries() -> dict[str, Entry]:
-    entries: dict[str, Entry] = {}
+def _entries() -> dict[str, ModelEntry]:
+    entries: dict[str, ModelEntry] = {}
     for suffix, stem in (("", "7×7"), ("-cifar", "3×3")):
         for depth, blocks in (_BASIC | _DEEP).items():
             kind = Bottleneck if depth in _DEEP else BasicBlock
@@ -145,11 +145,11 @@ def _entries() -> dict[str, Entry]:
             build = partial(ResNet, blocks=blocks, block=kind, small_stem=bool(suffix))
             # As measured on 32×32: basic blocks lose it on maps of a pixel or two, bottlenecks gain it only there.
             last = len(blocks) < 4 or (kind is Bottleneck) != bool(suffix)
-            entries[f"resnet{depth}{suffix}"] = Entry(text, build, channels_last=last)
+            entries[f"resnet{depth}{suffix}"] = ModelEntry(text, build, channels_last=last)
     for number, blocks in _MINI.items():
         text = f"small ResNet of widths 8, 16, 32, blocks {'-'.join(map(str, blocks))}, for images from 8×8"
         build = partial(ResNet, blocks=blocks, widths=(8, 16, 32), small_stem=True)
-        entries[f"mini-resnet-{number}"] = Entry(text, build, min_side=4, channels_last=True)
+        entries[f"mini-resnet-{number}"] = ModelEntry(text, build, min_side=4, channels_last=True)
     return entries
 
 

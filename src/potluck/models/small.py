@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.core.model import ClientModel, he_normal
-from potluck.models.family import Entry, Request
+from potluck.models.entry import InputSpec, ModelEntry
 
 FEATURES = 64
 
@@ -21,7 +21,7 @@ FEATURES = 64
 class SmallMLP(ClientModel):
     """Two dense layers on the flattened image."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         self.fc1 = nn.Linear(math.prod(request.shape), 128)
         self.fc2 = nn.Linear(128, FEATURES)
@@ -37,7 +37,7 @@ class SmallMLP(ClientModel):
 class SmallCNN(ClientModel):
     """Two 3×3 convolutions, each halving the image, and one dense layer."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(request.shape[0], 16, 3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
@@ -56,7 +56,7 @@ class SmallCNN(ClientModel):
 class SmallWide(ClientModel):
     """One wide layer of 5×5 filters, pooled to 4×4, and one dense layer."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         self.conv = nn.Conv2d(request.shape[0], 40, 5, padding=2)
         self.fc = nn.Linear(40 * 4 * 4, FEATURES)
@@ -90,7 +90,7 @@ class Residual(nn.Module):
 class SmallRes(ClientModel):
     """A residual block with batch normalisation and global average pooling."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         self.conv = nn.Conv2d(request.shape[0], 16, 3, padding=1, bias=False)
         self.bn = nn.BatchNorm2d(16)
@@ -118,7 +118,7 @@ def _separable(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 class SmallSep(ClientModel):
     """Depthwise-separable convolutions with batch normalisation and global average pooling."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(request.shape[0], 24, 3, padding=1, bias=False), nn.BatchNorm2d(24), nn.ReLU()
@@ -135,23 +135,23 @@ class SmallSep(ClientModel):
 
 
 MODELS = {
-    "small-mlp": Entry("two dense layers for small images, 64 features", SmallMLP),
-    "small-cnn": Entry(
+    "small-mlp": ModelEntry("two dense layers for small images, 64 features", SmallMLP),
+    "small-cnn": ModelEntry(
         "two 3×3 convolutions for small images, 64 features", SmallCNN, min_side=4, channels_last=True
     ),
-    "small-wide": Entry(
+    "small-wide": ModelEntry(
         "one wide layer of 5×5 filters for small images, 64 features",
         SmallWide,
         min_side=4,
         channels_last=True,
     ),
-    "small-res": Entry(
+    "small-res": ModelEntry(
         "a residual block with batch norm for small images, 64 features",
         SmallRes,
         min_side=4,
         channels_last=True,
     ),
-    "small-sep": Entry(
+    "small-sep": ModelEntry(
         "depthwise-separable convolutions for small images, 64 features",
         SmallSep,
         min_side=4,

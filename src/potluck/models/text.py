@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from potluck.core.model import ClientModel
 from potluck.models.dense import with_dense
-from potluck.models.family import Entry, Request
+from potluck.models.entry import InputSpec, ModelEntry
 
 WIDTH = 64
 
@@ -19,7 +19,7 @@ WIDTH = 64
 class TextBag(ClientModel):
     """The mean of the words' vectors and one dense layer; the order of words does not matter."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         self.embedding = nn.Embedding(request.vocabulary, WIDTH, padding_idx=0)
         self.fc = nn.Linear(WIDTH, WIDTH)
@@ -34,7 +34,7 @@ class TextBag(ClientModel):
 class TextLSTM(ClientModel):
     """One recurrent layer in reading order and one against it, averaged over the words."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         self.embedding = nn.Embedding(request.vocabulary, WIDTH, padding_idx=0)
         self.onward = nn.LSTM(WIDTH, WIDTH // 2, batch_first=True)
@@ -58,7 +58,7 @@ class TextLSTM(ClientModel):
 class TextTransformer(ClientModel):
     """Two pre-norm transformer layers over the words, averaged."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: InputSpec) -> None:
         super().__init__()
         self.embedding = nn.Embedding(request.vocabulary, WIDTH, padding_idx=0)
         self.positions = nn.Parameter(torch.empty(1, request.shape[0], WIDTH))
@@ -95,7 +95,9 @@ def _mean(x: Tensor, words: Tensor) -> Tensor:
 
 
 MODELS = {
-    "text-bag": Entry("mean of word vectors for text, 64 features", TextBag, kind="text"),
-    "text-lstm": Entry("bidirectional LSTM for text, 64 features", TextLSTM, kind="text"),
-    "text-transformer": Entry("two transformer layers for text, 64 features", TextTransformer, kind="text"),
+    "text-bag": ModelEntry("mean of word vectors for text, 64 features", TextBag, kind="text"),
+    "text-lstm": ModelEntry("bidirectional LSTM for text, 64 features", TextLSTM, kind="text"),
+    "text-transformer": ModelEntry(
+        "two transformer layers for text, 64 features", TextTransformer, kind="text"
+    ),
 }

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from potluck.core.model import ClientModel
 from potluck.models.dense import with_dense
-from potluck.models.family import Entry, Request
+from potluck.models.entry import InputSpec, ModelEntry
 
 
 class ViT(ClientModel):
     """Image patches and a class token through a pre-norm transformer; the token is the representation."""
 
-    def __init__(self, request: Request, patch: int, width: int, depth: int, heads: int) -> None:
+    def __init__(self, request: InputSpec, patch: int, width: int, depth: int, heads: int) -> None:
         super().__init__()
         channels, high, wide = request.shape
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
@@ -61,14 +61,14 @@ def _pooled_head(features: int, classes: int) -> nn.Module:
     return nn.Sequential(nn.Linear(features, 768), nn.Tanh(), nn.Linear(768, classes))
 
 
-def _tiny(request: Request) -> ViT:
+def _tiny(request: InputSpec) -> ViT:
     """Patches of 4×4, or 2×2 on images below 16×16."""
     patch = 4 if min(request.shape[1:]) >= 16 else 2
     return ViT(request, patch, width=64, depth=4, heads=4)
 
 
-def _base(patch: int) -> Entry:
-    return Entry(
+def _base(patch: int) -> ModelEntry:
+    return ModelEntry(
         f"ViT-B/{patch}: 12 layers of width 768 on {patch}×{patch} patches",
         partial(ViT, patch=patch, width=768, depth=12, heads=12),
         min_side=patch,
@@ -80,7 +80,7 @@ def _base(patch: int) -> Entry:
 MODELS = {
     "vit-b-16": _base(16),
     "vit-b-32": _base(32),
-    "vit-tiny": Entry(
+    "vit-tiny": ModelEntry(
         "ViT of 4 layers of width 64 on 4×4 patches (2×2 below 16×16)", _tiny, min_side=4, multiple=4
     ),
 }

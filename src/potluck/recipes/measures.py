@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
 
-from potluck.analysis.accounting import FLOAT_BYTES
-from potluck.analysis.targets import cost_to_target
+from potluck.analysis.cost import FLOAT_BYTES, cost_to_target
 from potluck.runs.run import Run
 
 MeasureName = Literal[
@@ -23,7 +23,23 @@ MeasureName = Literal[
     "mib-up-per-round",
     "mib-down-per-round",
     "floats-up",
+    "millions-up",
+    "saved",
+    "memory-mib",
+    "mflops-per-sample",
 ]
+COUNTED: tuple[MeasureName, ...] = (
+    *("kib-per-client-round", "mib-up-per-round", "mib-down-per-round", "floats-up", "millions-up", "saved"),
+    *("memory-mib", "mflops-per-sample"),
+)
+"""What follows from shapes alone, so that nothing has to be learned for it."""
+
+RELATIVE: tuple[MeasureName, ...] = ("speed-up", "saved")
+"""What compares a row with the first one."""
+
+COUNTS = "counts.json"
+"""The file of a run folder that holds what was counted beside the messages."""
+
 TO_TARGET: tuple[MeasureName, ...] = ("rounds", "speed-up", "kib-to-target", "mib-to-target")
 
 ABOUT: dict[MeasureName, str] = {
@@ -36,14 +52,20 @@ ABOUT: dict[MeasureName, str] = {
     "kib-per-client-round": "traffic per client and round, both ways, KiB, as the paper counts",
     "mib-up-per-round": "numbers that all clients of a round send, MiB at four bytes each",
     "mib-down-per-round": "numbers that all clients of a round receive, MiB at four bytes each",
-    "floats-up": "numbers that a client sends per round",
+    "floats-up": "numbers that a client sends per round, as the paper counts",
+    "millions-up": "the same in millions",
+    "saved": "numbers that a client sends less than one of the first row, as the paper counts, %",
+    "memory-mib": "MiB of what all clients of a round send, times the copies that a client keeps where a row says so",
+    "mflops-per-sample": "millions of operations of a client's round for each of its training samples",
 }
 
 
-def measure(run: Run, name: MeasureName, target: float | None = None, field: str = "accuracy") -> float:
+def measure(
+    run: Run, name: MeasureName, target: float | None = None, field: str = "accuracy", copies: int = 1
+) -> float:
     """One run's value; nan where it was not measured or the target never reached. Accuracies are in %.
 
-    A speed-up is made of the rounds of two runs, so here it is the rounds of this one.
+    A speed-up is made of the rounds of two runs, so here it is the rounds of this one; likewise what is saved.
     """
     simple: dict[MeasureName, Callable[[], float]] = {
         "best": lambda: 100 * _best(run, field),
@@ -51,16 +73,33 @@ def measure(run: Run, name: MeasureName, target: float | None = None, field: str
         "kib-per-client-round": lambda: _paper_bytes(run) / 2**10,
         "mib-up-per-round": lambda: _usual(run, "floats_up") * FLOAT_BYTES / 2**20,
         "mib-down-per-round": lambda: _usual(run, "floats_down") * FLOAT_BYTES / 2**20,
-        "floats-up": lambda: run.per_client_round("floats_up"),
+        "floats-up": lambda: _paper_up(run),
+        "millions-up": lambda: _paper_up(run) / 1e6,
+        "saved": lambda: _paper_up(run),
+        "memory-mib": lambda: copies * _jobs_per_round(run) * _paper_up(run) * FLOAT_BYTES / 2**20,
+        "mflops-per-sample": lambda: flops_per_sample(run) / 1e6,
     }
     if name in simple:
-        return simple[name]() if run.has(field) else math.nan
+        return simple[name]() if name in COUNTED or run.has(field) else math.nan
     assert target is not None
     cost = cost_to_target(run, target)
     if name in ("rounds", "speed-up") or not cost.reached:
         return cost.rounds
     jobs = float(run.jobs[np.flatnonzero(run.axis("rounds") == cost.rounds)[0]])
     return jobs * _paper_bytes(run) / (2**10 if name == "kib-to-target" else 2**20)
+
+
+def flops_per_sample(run: Run) -> float:
+    """Return the operations of a client's round for each of its training samples; nan where they were not counted."""
+    file = run.path / COUNTS
+    return float(json.loads(file.read_text("utf-8"))["flops_per_sample"]) if file.exists() else math.nan
+
+
+def relative(name: MeasureName, first: float, own: float) -> float:
+    """A value that compares a row with the first one, from what was measured of both."""
+    if name == "saved":
+        return 100 * (1 - own / first)
+    return first / own
 
 
 def _best(run: Run, field: str) -> float:
@@ -71,12 +110,22 @@ def _best(run: Run, field: str) -> float:
     return float(next(iter(curve.y[curve.round == run.best_round]), math.nan))
 
 
+def _paper_up(run: Run) -> float:
+    """Numbers that a client sends in a round: the paper's own count, or ours where it has none."""
+    counted = run.summary.get("paper_accounting")
+    return float(counted["up"]) if counted else run.per_client_round("floats_up")
+
+
 def _paper_bytes(run: Run) -> float:
     """Both ways per client and round at four bytes a number: the paper's own count, or ours where it agrees."""
     counted = run.summary.get("paper_accounting")
     if counted:
         return FLOAT_BYTES * (float(counted["up"]) + float(counted["down"]))
     return FLOAT_BYTES * (run.per_client_round("floats_up") + run.per_client_round("floats_down"))
+
+
+def _jobs_per_round(run: Run) -> float:
+    return float(np.median([len(record["participants"]) for record in run.rounds]))
 
 
 def _usual(run: Run, key: str) -> float:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.files import parse_toml, read_text
-from potluck.recipes.measures import TO_TARGET, MeasureName
+from potluck.recipes.measures import COUNTED, TO_TARGET, MeasureName
 
 Values = dict[str, Any]
 
@@ -22,16 +22,19 @@ NO_CELL = "n/a"
 UNPRINTED = "?"
 """What stands where a run is of interest and the paper prints no number for it."""
 
+SCALE_TABLES = ("small", "full")
+"""Tables of a recipe, a setting or a row that hold what it changes at the scale of that name."""
+
 _PRINTED = re.compile(r"-|n/a|\?|\d+(\.\d+)?(±\d*\.?\d+)?")
 
 
-class Part(BaseModel):
+class RecipeSection(BaseModel):
     """A table of a recipe file; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Column(Part):
+class Column(RecipeSection):
     """What one column of the table measures, and on which setting."""
 
     setting: str
@@ -47,13 +50,16 @@ class Column(Part):
         return self
 
 
-class Row(Part):
+class Row(RecipeSection):
     """One method of the table, its options, and its printed numbers in the order of the columns."""
 
     method: str
     options: Values = {}
     settings: Values = {}
     small: Values = {}
+    full: Values = {}
+    copies: int = Field(1, ge=1)
+    """Models of its size that a client keeps, where a column counts memory."""
     paper: tuple[str, ...]
 
     @field_validator("paper", mode="before")
@@ -72,15 +78,18 @@ class Row(Part):
         return value
 
 
-class Recipe(Part):
+class Recipe(RecipeSection):
     """A table: settings that all cells share, groups of settings, columns and rows."""
 
     name: str
     title: str
     paper: str
     notes: tuple[str, ...] = ()
+    counted: bool = False
+    """Whether its cells follow from shapes alone: two rounds on blank samples at every scale, and no data."""
     base: Values = {}
     small: Values = {}
+    full: Values = {}
     settings: dict[str, Values] = Field(min_length=1)
     columns: dict[str, Column] = Field(min_length=1)
     rows: dict[str, Row] = Field(min_length=1)
@@ -88,6 +97,10 @@ class Recipe(Part):
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
         for name, column in self.columns.items():
+            if self.counted and column.measure not in COUNTED:
+                raise ValueError(f"column {name!r} of a counted recipe measures none of {', '.join(COUNTED)}")
+            if column.measure == "mflops-per-sample" and not self.counted:
+                raise ValueError(f"column {name!r} measures mflops-per-sample, which takes counted = true")
             if column.setting not in self.settings:
                 raise ValueError(f"column {name!r} is of the setting {column.setting!r}, which is not there")
         for label, row in self.rows.items():
@@ -117,12 +130,25 @@ class Recipe(Part):
     def values(self, row: str, setting: str) -> Values:
         """The experiment behind a row's cells on a setting, as the paper has it."""
         one = self.rows[row]
-        group = {section: values for section, values in self.settings[setting].items() if section != "small"}
+        group = {
+            section: values
+            for section, values in self.settings[setting].items()
+            if section not in SCALE_TABLES
+        }
         return merged(self.base, group, {"method": {"name": one.method, **one.options}}, one.settings)
 
-    def small_values(self, row: str, setting: str) -> Values:
-        """What the recipe itself changes at the small scale: for all, for the setting, for the row."""
-        return merged(self.small, self.settings[setting].get("small", {}), self.rows[row].small)
+    def scale_values(self, scale: Literal["small", "full"], row: str, setting: str) -> Values:
+        """Return what the recipe itself changes at a scale: for all cells, for the setting, for the row."""
+        return merged(
+            getattr(self, scale), self.settings[setting].get(scale, {}), getattr(self.rows[row], scale)
+        )
+
+    @property
+    def own_rows(self) -> tuple[str, ...]:
+        """The rows of the paper's own method, after which the recipe is named; else the last row."""
+        first = self.name.partition("-")[0]
+        own = tuple(label for label, row in self.rows.items() if row.method.startswith(first))
+        return own or (list(self.rows)[-1],)
 
 
 def merged(*layers: Mapping[str, Any]) -> Values:

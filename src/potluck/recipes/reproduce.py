@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,24 +15,30 @@ import numpy as np
 from potluck.api import execute
 from potluck.core.errors import PotluckError, unknown
 from potluck.experiment import Experiment, parse_experiment
-from potluck.experiment.comparable import comparable
+from potluck.experiment.differences import comparable_experiments
 from potluck.experiment.sections import DataSettings
 from potluck.federation.population import experiment_data
 from potluck.loop.callbacks import Callback
-from potluck.recipes.measures import measure
+from potluck.recipes.budget import Budget, BudgetSpentError
+from potluck.recipes.counting import count_run
+from potluck.recipes.measures import RELATIVE, measure, relative
+from potluck.recipes.mechanism import Activity, activity
+from potluck.recipes.meter import ProcessorMeter, read_processor_time
 from potluck.recipes.recipe import Recipe, Values, slug
-from potluck.recipes.scale import Scale, differences, scaled
+from potluck.recipes.scale import Scale, at_scale, differences
+from potluck.runs.folder import SUMMARY
 from potluck.runs.read import read_run
 from potluck.runs.run import Run
+from potluck.runs.writer import provenance
 
 Key = tuple[str, str, int]
 """Row, setting and seed: one run, which serves every column of its setting."""
 
-Ended = Callable[[Key, Run, float | None], None]
-"""Told of every run that is whole, with the processor time that it took; none where it was there before."""
+OnRunEnd = Callable[[Key, Run, float | None], None]
+"""Told of every run that is whole, with the processor seconds that it took; None where they are not on record."""
 
 
-def tell_nobody(key: Key, run: Run, core_seconds: float | None) -> None:
+def ignore_run(key: Key, run: Run, core_seconds: float | None) -> None:
     """For a reproduction that is not stored."""
 
 
@@ -43,6 +49,7 @@ class Cell:
     printed: str
     values: tuple[float, ...] = ()
     failed: bool = False
+    idle: bool = False
 
     @property
     def known(self) -> list[float]:
@@ -71,21 +78,25 @@ class Reproduction:
     columns: tuple[str, ...]
     work: dict[Key, Experiment]
     differs: dict[str, list[tuple[str, str]]]
+    rounds_share: float | None = None
     values: dict[Key, dict[str, float]] = field(default_factory=dict)
     failures: dict[Key, str] = field(default_factory=dict)
+    activity: dict[Key, Activity] = field(default_factory=dict)
 
     def cell(self, row: str, column: str) -> Cell:
         """A cell as far as it is known."""
         own = self._plain_cell(row, column)
-        if self.recipe.columns[column].measure != "speed-up":
+        name = self.recipe.columns[column].measure
+        if name not in RELATIVE:
             return own
         first = self._plain_cell(next(iter(self.recipe.rows)), column)
-        return Cell(own.printed, (first.mean / own.mean,) if own.values else (), own.failed)
+        return replace(own, values=(relative(name, first.mean, own.mean),) if own.values else ())
 
     def _plain_cell(self, row: str, column: str) -> Cell:
         keys = [(row, self.recipe.columns[column].setting, seed) for seed in self.seeds]
         values = tuple(self.values[key][column] for key in keys if column in self.values.get(key, {}))
-        return Cell(self.recipe.printed(row, column), values, any(key in self.failures for key in keys))
+        idle = any(key in self.activity and not self.activity[key].acts for key in keys)
+        return Cell(self.recipe.printed(row, column), values, any(key in self.failures for key in keys), idle)
 
 
 def plan(
@@ -96,15 +107,20 @@ def plan(
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
     change: Callable[[Values], Values] = lambda values: values,
+    rounds_share: float | None = None,
 ) -> Reproduction:
-    """The work behind the rows and columns asked for (else all); `change` puts a user's settings on top."""
+    """The work behind the rows and columns asked for (else all); `change` puts a user's settings on top.
+
+    `rounds_share` is the share of the paper's rounds at the full scale.
+    """
+    build = partial(_values_at, recipe, scale=scale, rounds_share=rounds_share)
     chosen_rows = _chosen("row", rows, recipe.rows)
     chosen_columns = _chosen("column", columns, recipe.columns)
     work: dict[Key, Experiment] = {}
     differs: dict[str, list[tuple[str, str]]] = {}
     for setting in dict.fromkeys(recipe.columns[name].setting for name in chosen_columns):
         for (row, seed), experiment in _experiments(
-            recipe, setting, scale, seeds, chosen_rows, change
+            recipe, setting, build, seeds, chosen_rows, change
         ).items():
             if row not in chosen_rows or not recipe.runs(row, setting, chosen_columns):
                 continue
@@ -112,13 +128,23 @@ def plan(
             for name, pair in differences(parse_experiment(recipe.values(row, setting)), experiment).items():
                 if pair not in differs.setdefault(name, []):
                     differs[name].append(pair)
-    return Reproduction(recipe, scale, tuple(seeds), chosen_rows, chosen_columns, work, differs)
+    return Reproduction(
+        recipe, scale, tuple(seeds), chosen_rows, chosen_columns, work, differs, rounds_share=rounds_share
+    )
+
+
+def _values_at(recipe: Recipe, row: str, setting: str, *, scale: Scale, rounds_share: float | None) -> Values:
+    """The experiment behind a row's cells on a setting, at a scale."""
+    if recipe.counted:
+        return recipe.values(row, setting)
+    own = recipe.scale_values(scale, row, setting) if scale in ("small", "full") else {}
+    return at_scale(recipe.values(row, setting), scale, own, rounds_share)
 
 
 def _experiments(
     recipe: Recipe,
     setting: str,
-    scale: Scale,
+    build: Callable[[str, str], Values],
     seeds: Sequence[int],
     chosen: Sequence[str],
     change: Callable[[Values], Values],
@@ -128,12 +154,12 @@ def _experiments(
     values = []
     for row, seed in keys:
         try:
-            full = scaled(recipe.values(row, setting), scale, recipe.small_values(row, setting))
-            values.append({**(change(full) if row in chosen else full), "seed": seed})
+            whole = build(row, setting)
+            values.append({**(change(whole) if row in chosen else whole), "seed": seed})
             parse_experiment(values[-1]).build_method()
         except PotluckError as error:
             raise PotluckError(f"Recipe {recipe.name!r}, {row} on {setting}: {error}") from None
-    return dict(zip(keys, comparable(values), strict=True))
+    return dict(zip(keys, comparable_experiments(values), strict=True))
 
 
 def _chosen(kind: str, wanted: Sequence[str], there: Iterable[str]) -> tuple[str, ...]:
@@ -149,6 +175,8 @@ def _chosen(kind: str, wanted: Sequence[str], there: Iterable[str]) -> tuple[str
 
 def check_data(table: Reproduction) -> None:
     """Open every data set before anything is trained; where one is missing, say so and what can be run without it."""
+    if table.recipe.counted:
+        return
     found: dict[DataSettings, PotluckError | None] = {}
     for experiment in table.work.values():
         if experiment.data not in found:
@@ -176,7 +204,7 @@ def run_path(out: Path, key: Key) -> Path:
     return out / slug(setting) / f"{slug(row)}-seed{seed}"
 
 
-def labels(table: Reproduction) -> list[str]:
+def run_labels(table: Reproduction) -> list[str]:
     """What each run is called while it goes on, in their order."""
     return [
         f"[{number}/{len(table.work)}] {row}, {setting}, seed {seed}"
@@ -190,39 +218,67 @@ def run_all(
     *,
     watch: Callable[[str], AbstractContextManager[list[Callback]]],
     keep: Callable[[Reproduction], None],
-    ended: Ended = tell_nobody,
+    ended: OnRunEnd = ignore_run,
     command: str = "",
-) -> None:
-    """Do the work in order; `keep` is told after every run. One that fails is on record, the others go on."""
-    for label, (key, experiment) in zip(labels(table), table.work.items(), strict=True):
+    budget: Budget | None = None,
+) -> bool:
+    """Do the work in order; `keep` is told after every run. One that fails is on record, the others go on.
+
+    Runs whose values are there already are left alone. Returns False where the budget was spent before the end.
+    """
+    for label, (key, experiment) in zip(run_labels(table), table.work.items(), strict=True):
+        if key in table.values:
+            continue
         path = run_path(out, key)
         try:
-            before = _processor_time()
-            with watch(label) as callbacks:
-                run = execute(experiment, out=path, resume=True, callbacks=callbacks, command=command)
-            spent = None if run.was_finished else _processor_time() - before
-            ended(key, collect(table, key, path), spent)
+            if budget is not None and budget.spent and not (path / SUMMARY).exists():
+                return False
+            _do(table, key, experiment, path, watch(label), ended, command, budget)
+        except BudgetSpentError:
+            return False
         except Exception as error:
             table.failures[key] = _sentence(error)
-            if not isinstance(error, PotluckError):  # not a user's mistake: whoever mends it needs the place
+            if not isinstance(error, PotluckError):  # not a user's mistake: the traceback helps to correct it
                 traceback.print_exc()
         keep(table)
+    return True
 
 
-def _processor_time() -> float:
-    """What this process and its ended children have spent."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+def _do(
+    table: Reproduction,
+    key: Key,
+    experiment: Experiment,
+    path: Path,
+    watching: AbstractContextManager[list[Callback]],
+    ended: OnRunEnd,
+    command: str,
+    budget: Budget | None,
+) -> None:
+    """Train one run to its end, or continue it, and measure it."""
+    if table.recipe.counted:
+        count_run(experiment, path, command)
+        ended(key, collect(table, key, path), None)
+        return
+    meter = ProcessorMeter(path, str(provenance().get("commit", "")))
+    extra: list[Callback] = [meter, *([] if budget is None else [budget])]
+    with watching as callbacks:
+        run = execute(experiment, out=path, resume=True, callbacks=[*callbacks, *extra], command=command)
+    if not run.was_finished:
+        meter.write()
+    ended(key, collect(table, key, path), read_processor_time(path)[0] or None)
 
 
 def collect(table: Reproduction, key: Key, path: Path) -> Run:
     """Measure a finished run for every column of its setting."""
     run = read_run(path)
     table.values[key] = {
-        name: measure(run, column.measure, column.target, column.field)
+        name: measure(run, column.measure, column.target, column.field, table.recipe.rows[key[0]].copies)
         for name in table.columns
         if (column := table.recipe.columns[name]).setting == key[1]
     }
+    acted = None if table.recipe.counted else activity(table.work[key].method.name, run)
+    if acted is not None:
+        table.activity[key] = acted
     return run
 
 

@@ -1,24 +1,27 @@
-"""The three sizes of a reproduction: as printed, for an afternoon on a laptop, and a minute's proof that it runs."""
+"""The four sizes of a reproduction: as printed, with fewer rounds, small for a laptop, and a minute's test."""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
-from potluck.core.errors import unknown
-from potluck.experiment import Experiment, dotted, parse_experiment
+from potluck.core.errors import PotluckError, unknown
+from potluck.experiment import Experiment, flat_settings, parse_experiment
 from potluck.experiment.differences import changes_results
 from potluck.models import resolve_models
 from potluck.recipes.recipe import Values, merged
 
-Scale = Literal["smoke", "small", "paper"]
+Scale = Literal["smoke", "small", "full", "paper"]
 
 ABOUT: dict[Scale, str] = {
     "paper": "the settings of the paper",
+    "full": "the paper's data, clients, models and local training, with fewer rounds where the list below says so",
     "small": "a small version of the experiment: compare the order of the rows, over several seeds, not the numbers",
     "smoke": "two rounds on embedded digits: this shows that every cell runs, and its numbers mean nothing",
 }
 SMALL = {"turns": 10, "rows": 4000, "cohort": 5, "epochs": 1, "batch_size": 8}
 """`turns` is how often a client takes part on average: all populations train for as long."""
+FULL_SHARE = 0.2
+"""The share of the paper's rounds at the full scale where neither the recipe nor the user states another."""
 SMOKE = {"rounds": 2, "rows": 300, "clients": 4, "batch_size": 16}
 
 
@@ -31,12 +34,39 @@ def check_scale(text: str) -> Scale:
     raise unknown("scale", text, names)
 
 
-def scaled(values: Values, scale: Scale, own: Values) -> Values:
-    """An experiment of the paper at another scale; `own` is what its recipe asks for at the small one."""
+def at_scale(values: Values, scale: Scale, own: Values, rounds_share: float | None = None) -> Values:
+    """Return an experiment of the paper at another scale.
+
+    `own` is what its recipe asks for at that scale; `rounds_share` is the share of the paper's rounds at the full one.
+    """
     paper = parse_experiment(values)
+    if scale == "full":
+        return _full(values, paper, own, rounds_share)
     if scale == "small":
         return merged(values, _small(paper), own)
     return merged(values, _smoke(paper)) if scale == "smoke" else values
+
+
+def _full(values: Values, paper: Experiment, own: Values, rounds_share: float | None) -> Values:
+    """The first rounds of the paper's run; a share that the user states goes before what the recipe says."""
+    share = rounds_share
+    if share is None and "rounds" not in own.get("schedule", {}):
+        share = own.get("rounds_share", FULL_SHARE)
+    result = merged(values, {key: value for key, value in own.items() if key != "rounds_share"})
+    if share is None:
+        return result
+    return merged(result, {"schedule": {"rounds": max(1, round(share * paper.schedule.rounds))}})
+
+
+def check_rounds_share(share: float | None, scale: Scale) -> float | None:
+    """Return the share if it can act; else raise with the remedy."""
+    if share is None:
+        return None
+    if scale != "full":
+        raise PotluckError(f"--rounds-share {share:g} has no effect at --scale {scale}; use --scale full.")
+    if not 0 < share <= 1:
+        raise PotluckError(f"--rounds-share {share:g} must be above 0 and at most 1, such as 0.2.")
+    return share
 
 
 def _small(paper: Experiment) -> Values:
@@ -101,7 +131,7 @@ def _without_floor(rule: str) -> str:
 
 def differences(paper: Experiment, here: Experiment) -> dict[str, tuple[str, str]]:
     """Every setting in which an experiment is not the paper's; where it runs does not count."""
-    left, right = flat(paper.model_dump()), flat(here.model_dump())
+    left, right = flat_text(paper.model_dump()), flat_text(here.model_dump())
     return {
         key: (left.get(key, "unset"), right.get(key, "unset"))
         for key in left | right
@@ -109,9 +139,9 @@ def differences(paper: Experiment, here: Experiment) -> dict[str, tuple[str, str
     }
 
 
-def flat(values: Values) -> dict[str, str]:
+def flat_text(values: Values) -> dict[str, str]:
     """Nested values by their dotted names, as text; what is unset is left out."""
-    return {key: _text(value) for key, value in dotted(values).items() if value is not None}
+    return {key: _text(value) for key, value in flat_settings(values).items() if value is not None}
 
 
 def _text(value: object) -> str:

@@ -1,23 +1,32 @@
-"""Measured cells as data: a line of a CSV file per cell and seed, added as runs end."""
+"""Measured cells as data: a line of a CSV file per cell and seed, and the curves of their runs in JSON beside it."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
-from potluck.benchmark.digests import experiment_digest
-from potluck.benchmark.lines import from_line, to_csv
 from potluck.core.errors import PotluckError
-from potluck.core.files import read_text
+from potluck.core.files import parse_json, read_text
+from potluck.experiment import Experiment, parse_experiment
+from potluck.recipes.data_digest import data_digest
+from potluck.recipes.mechanism import stored_activity
+from potluck.recipes.meter import read_processor_time
 from potluck.recipes.recipe import NO_CELL, Recipe
 from potluck.recipes.reproduce import Key, Reproduction, plan
 from potluck.recipes.scale import Scale
 from potluck.runs.folder import write_atomic
 from potluck.runs.run import Run
+from potluck.suites.provenance import check_commit, experiment_digest
+from potluck.suites.store import format_csv, parse_row
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,11 @@ class StoredCell:
     date: str
     command: str
     core_seconds: float | None
+    processor: str = ""
+    precision: str = ""
+    rounds: int | None = None
+    paper_rounds: int | None = None
+    data: str = ""
 
     @property
     def place(self) -> tuple[str, str, str, str, int]:
@@ -46,56 +60,145 @@ class StoredCell:
         return self.recipe, self.scale, self.row, self.column, self.seed
 
 
+LIMIT = 256 << 20
+"""Bytes of a file of curves that are read at most."""
+
+POINTS = 25
+"""How many points of a method's own notes are kept."""
+
+
 def read_cells(file: Path) -> list[StoredCell]:
-    """What lies in a file; nothing where there is none."""
+    """What lies in a file; nothing where there is none. Columns that came later may be missing."""
     if not file.exists():
         return []
     lines = csv.DictReader(io.StringIO(read_text(file)))
     names = [one.name for one in fields(StoredCell)]
-    if lines.fieldnames != names:
+    first = [one.name for one in fields(StoredCell) if one.default is MISSING]
+    there = list(lines.fieldnames or ())
+    if there[: len(first)] != first or not {*there} <= {*names}:
         raise PotluckError(
             f"{str(file)!r} does not hold measured cells: its columns are not {', '.join(names)}; choose another file."
         )
-    return [from_line(StoredCell, line) for line in lines]
+    return [parse_row(StoredCell, line) for line in lines]
 
 
-def add_cells(file: Path, cells: list[StoredCell]) -> None:
-    """Keep cells, each in the place of an earlier one; a run that was only read again keeps its time."""
-    known = {one.place: one for one in read_cells(file)}
-    for cell in cells:
-        before = known.get(cell.place)
-        if cell.core_seconds is None and before is not None and before.experiment == cell.experiment:
-            cell = replace(cell, core_seconds=before.core_seconds)
-        known[cell.place] = cell
+def curves_file(file: Path) -> Path:
+    """The file of the curves that belong to a file of cells."""
+    return file.with_suffix(".json")
+
+
+def read_curves(file: Path) -> dict[str, Any]:
+    """The curves beside a file of cells, by the digest of the experiment; nothing where there are none."""
+    beside = curves_file(file)
+    return dict(parse_json(read_text(beside, LIMIT))) if beside.exists() else {}
+
+
+def add_cells(file: Path, cells: list[StoredCell], curves: dict[str, Any] | None = None) -> None:
+    """Keep cells and curves, each in the place of an earlier one; a run that was only read again keeps its time."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, to_csv(StoredCell, [known[place] for place in sorted(known)]))
+        with _writing_alone(file.parent):
+            _add(file, cells, curves or {})
     except OSError as error:
         raise PotluckError(
             f"--store {str(file)!r} cannot be written ({error.strerror}); choose another file."
         ) from None
 
 
-def stored_table(recipe: Recipe, scale: Scale, cells: Sequence[StoredCell]) -> Reproduction:
-    """A recipe's table filled with what is stored of it; cells of other settings than the recipe's now are left out."""
+def _add(file: Path, cells: list[StoredCell], curves: dict[str, Any]) -> None:
+    known = {one.place: one for one in read_cells(file)}
+    for cell in cells:
+        before = known.get(cell.place)
+        if cell.core_seconds is None and before is not None and before.experiment == cell.experiment:
+            cell = replace(cell, core_seconds=before.core_seconds)
+        known[cell.place] = cell
+    kept, all_curves = {one.experiment for one in known.values()}, {**read_curves(file), **curves}
+    lines = [
+        f" {json.dumps(key)}: {json.dumps(all_curves[key], separators=(',', ':'))}"
+        for key in sorted(kept & all_curves.keys())
+    ]
+    if lines:
+        write_atomic(curves_file(file), "{\n" + ",\n".join(lines) + "\n}\n")
+    write_atomic(file, format_csv(StoredCell, [known[place] for place in sorted(known)]))
+
+
+@contextmanager
+def _writing_alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process adds cells to a file of this folder, where the system has such locks."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def take_stored_values(table: Reproduction, cells: Sequence[StoredCell]) -> int:
+    """Put the values of stored runs into a table, so that they are not done again; returns how many.
+
+    A run is taken where every one of its cells is stored for the very experiment that the table asks for.
+    """
+    stored = {(*one.place, one.experiment): one for one in cells}
+    recipe, taken = table.recipe, 0
+    for key, experiment in table.work.items():
+        (row, setting, seed), digest = key, experiment_digest(experiment)
+        names = [
+            name
+            for name in table.columns
+            if recipe.columns[name].setting == setting and recipe.printed(row, name) != NO_CELL
+        ]
+        found = {name: stored.get((recipe.name, table.scale, row, name, seed, digest)) for name in names}
+        if all(found.values()):
+            table.values[key] = {name: _value(cell) for name, cell in found.items() if cell is not None}
+            taken += 1
+    return taken
+
+
+def _value(cell: StoredCell) -> float:
+    return math.nan if cell.here is None else cell.here
+
+
+def stored_table(
+    recipe: Recipe, scale: Scale, cells: Sequence[StoredCell], curves: Mapping[str, Any] = {}
+) -> Reproduction:
+    """Fill a recipe's table with what is stored of it; cells of other settings than the recipe's now are left out.
+
+    Curves of notes say whether the methods' mechanisms acted.
+    """
     mine = [one for one in cells if (one.recipe, one.scale) == (recipe.name, scale)]
     table = plan(recipe, scale, seeds=sorted({one.seed for one in mine}) or [0])
-    digests = {key: experiment_digest(experiment) for key, experiment in table.work.items()}
     for cell in mine:
         column = recipe.columns.get(cell.column)
         key = (cell.row, column.setting if column else "", cell.seed)
-        if digests.get(key) == cell.experiment:
-            here = math.nan if cell.here is None else cell.here
-            table.values.setdefault(key, {})[cell.column] = here
+        if key in table.work and _digest(table.work[key], cell) == cell.experiment:
+            table.values.setdefault(key, {})[cell.column] = _value(cell)
+            acted = stored_activity(cell.method, curves.get(cell.experiment, {}).get("notes", {}))
+            if acted is not None:
+                table.activity[key] = acted
     whole = {setting for _, setting, _ in table.values}
     columns = tuple(name for name in table.columns if recipe.columns[name].setting in whole)
     return replace(table, columns=columns)
 
 
-def cells_of(table: Reproduction, key: Key, run: Run, core_seconds: float | None) -> list[StoredCell]:
+def _digest(experiment: Experiment, cell: StoredCell) -> str:
+    """The digest of the recipe's experiment now; at the full scale with as many rounds as the stored run had."""
+    if cell.scale == "full" and cell.rounds:
+        experiment = experiment.with_settings({"schedule.rounds": cell.rounds})
+    return experiment_digest(experiment)
+
+
+def cells_from_run(table: Reproduction, key: Key, run: Run, core_seconds: float | None) -> list[StoredCell]:
     """The cells that one finished run fills; what made it is what its folder says."""
     row, setting, seed = key
     experiment, made = table.work[key], run.summary.get("made", {})
+    commit = ", ".join(read_processor_time(run.path)[1]) or str(made.get("commit") or "")
+    if table.scale == "full":
+        check_full_commit(commit)
     return [
         StoredCell(
             recipe=table.recipe.name,
@@ -107,13 +210,54 @@ def cells_of(table: Reproduction, key: Key, run: Run, core_seconds: float | None
             here=value if math.isfinite(value) else None,
             method=experiment.method.name,
             experiment=experiment_digest(experiment),
-            commit=str(made.get("commit") or ""),
+            commit=commit,
             versions=", ".join(f"{one} {made.get(one, '?')}" for one in ("potluck", "torch", "python")),
             machine=str(made.get("machine") or ""),
             date=str(made.get("started") or "")[:10],
             command=run.command,
             core_seconds=core_seconds,
+            processor=str(made.get("processor") or ""),
+            precision=precision(experiment),
+            rounds=run.num_rounds,
+            paper_rounds=_paper_rounds(table.recipe, row, setting),
+            data="blank" if table.recipe.counted else data_digest(experiment),
         )
         for name, value in table.values[key].items()
         if table.recipe.columns[name].setting == setting and table.recipe.printed(row, name) != NO_CELL
     ]
+
+
+def precision(experiment: Experiment) -> str:
+    """The numbers that losses are computed in."""
+    amp = experiment.training.amp
+    return experiment.models.precision if amp == "off" else amp
+
+
+def _paper_rounds(recipe: Recipe, row: str, setting: str) -> int:
+    return parse_experiment(recipe.values(row, setting)).schedule.rounds
+
+
+def curves_from_run(table: Reproduction, key: Key, run: Run) -> dict[str, Any]:
+    """A run's whole accuracy curve and a thinned one of each note of its method, by the experiment's digest."""
+    if table.recipe.counted:
+        return {}
+    curve = run.curve("accuracy")
+    micro = run.curve("accuracy_micro") if run.has("accuracy_micro") else None
+    stored: dict[str, Any] = {"curve": _points(curve.round, curve.y)}
+    if micro is not None and list(micro.y) != list(curve.y):
+        stored["curve_micro"] = _points(micro.round, micro.y)
+    for name in run.notes:
+        note = run.curve(f"notes.{name}")
+        step = max(1, -(-len(note) // POINTS))
+        first = (len(note) - 1) % step if len(note) else 0
+        stored.setdefault("notes", {})[name] = _points(note.round[first::step], note.y[first::step])
+    return {experiment_digest(table.work[key]): stored}
+
+
+def _points(rounds: Any, values: Any) -> list[list[float]]:
+    return [[int(number), round(float(value), 5)] for number, value in zip(rounds, values, strict=True)]
+
+
+def check_full_commit(commit: str) -> None:
+    """Raise unless a result of the full scale comes from a clean commit."""
+    check_commit(commit, "--scale full stores which commit made a result", ", or leave --store out")

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from potluck.analysis.text import MISSING
+from potluck.analysis.formatting import MISSING
 from potluck.core.files import csv_cell
 from potluck.recipes.measures import ABOUT as MEASURES
 from potluck.recipes.recipe import NO_CELL, UNPRINTED, Recipe, Values, merged
 from potluck.recipes.reproduce import Cell, Reproduction
 from potluck.recipes.scale import ABOUT as SCALES
-from potluck.recipes.scale import flat
+from potluck.recipes.scale import flat_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +29,8 @@ WAITING = "…"
 WIDTH = 13
 LEGEND = (
     "± is the standard deviation over seeds; (2/3): two of three seeds reached the target; "
-    f"{MISSING}: not reached or not measured; {WAITING}: not run yet. Accuracies in %."
+    f"{MISSING}: not reached or not measured; {WAITING}: not run yet; °: the method's mechanism did nothing. "
+    "Accuracies in %."
 )
 
 
@@ -46,13 +47,16 @@ def measured(cell: Cell, digits: int) -> str:
         text += f" ± {cell.std:,.{digits}f}"
     if len(cell.known) < len(cell.values):
         text += f" ({len(cell.known)}/{len(cell.values)})"
-    return text + (" *" if cell.failed else "")
+    return text + (" *" if cell.failed else "") + (" °" if cell.idle else "")
 
 
 def decimals(recipe: Recipe, column: str) -> int:
-    """The most decimals that the paper prints in a column."""
-    means = [recipe.printed(row, column).partition("±")[0] for row in recipe.rows]
-    return max(len(mean.partition(".")[2]) for mean in means)
+    """The most decimals that the paper prints in a column; two where it prints none, one more for a share saved."""
+    cells = [recipe.printed(row, column).partition("±")[0] for row in recipe.rows]
+    means = [cell for cell in cells if cell[:1].isdigit()]
+    if not means:
+        return 2
+    return max(len(mean.partition(".")[2]) for mean in means) + (recipe.columns[column].measure == "saved")
 
 
 def blocks(table: Reproduction) -> list[Block]:
@@ -119,17 +123,23 @@ def _rich(labels: Sequence[str], parts: Sequence[Block]) -> Table:
 
 def setting_lines(recipe: Recipe) -> list[str]:
     """Settings of all cells, then what each setting and each row adds."""
-    lines = ["All cells:", *(f"  {key} = {value}" for key, value in flat(recipe.base).items()), "Settings:"]
+    lines = [
+        "All cells:",
+        *(f"  {key} = {value}" for key, value in flat_text(recipe.base).items()),
+        "Settings:",
+    ]
     lines += [f"  {name}: {_listed(values)}" for name, values in recipe.settings.items()]
     lines.append("Rows:")
     for label, row in recipe.rows.items():
-        more = merged(row.settings, {"method": row.options}, {"small": row.small})
-        lines.append(f"  {label}: {row.method}{', ' if flat(more) else ''}{_listed(more)}")
-    return lines + ([f"At the small scale: {_listed(recipe.small)}"] if recipe.small else [])
+        more = merged(row.settings, {"method": row.options}, {"small": row.small, "full": row.full})
+        lines.append(f"  {label}: {row.method}{', ' if flat_text(more) else ''}{_listed(more)}")
+    for scale, values in (("small", recipe.small), ("full", recipe.full)):
+        lines += [f"At the {scale} scale: {_listed(values)}"] if values else []
+    return lines
 
 
 def _listed(values: Values) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in flat(values).items())
+    return ", ".join(f"{key} = {value}" for key, value in flat_text(values).items())
 
 
 PICKED = {
@@ -142,6 +152,10 @@ PICKED = {
 
 def scale_lines(table: Reproduction) -> list[str]:
     """What a reader must know before comparing: the scale, how rounds are picked, settings that are not the paper's."""
+    if table.recipe.counted:
+        return [
+            "Counted at the paper's size in two rounds on blank samples, at every scale: nothing is learned."
+        ]
     lines = [f"Scale {table.scale}: {SCALES[table.scale]}."]
     if any(table.recipe.columns[name].measure == "best" for name in table.columns):
         lines += [PICKED[way] for way in dict.fromkeys(one.evaluate.select for one in table.work.values())]
@@ -155,6 +169,21 @@ def _difference(table: Reproduction) -> list[str]:
         f"{name} " + ", ".join(f"{paper} → {here}" for paper, here in pairs)
         for name, pairs in table.differs.items()
     ]
+
+
+def mechanism_lines(table: Reproduction) -> list[str]:
+    """Whether each row's mechanism acted, for methods that record it: the values of all its runs."""
+    lines = []
+    for row in table.rows:
+        found = [(key, table.activity[key]) for key in table.work if key[0] == row and key in table.activity]
+        if not found:
+            continue
+        mechanism, values = found[0][1].mechanism, [one.value for _, one in found]
+        span = " to ".join(f"{value:.3g}" for value in dict.fromkeys((min(values), max(values))))
+        idle = [f"{setting}, seed {seed}" for (_, setting, seed), one in found if not one.acts]
+        did = f"did nothing on {'; '.join(idle)}" if idle else "acted"
+        lines.append(f"Mechanism of {row} {did}: {mechanism.note} {span} ({mechanism.about}).")
+    return lines
 
 
 def failure_lines(table: Reproduction) -> list[str]:
@@ -175,7 +204,7 @@ def to_markdown(table: Reproduction, command: str = "") -> str:
     for position, row in enumerate(table.rows):
         cells = [cells[position] for _, columns in parts for _, cells in columns]
         lines.append(_line([row, *cells]))
-    lines += ["", LEGEND, "", *(f"* {line}" for line in failure_lines(table))]
+    lines += ["", LEGEND, "", *(f"* {line}" for line in (*mechanism_lines(table), *failure_lines(table)))]
     lines += ["", "Columns:", "", *(f"* {line}" for line in column_lines(table.recipe, table.columns))]
     return "\n".join([*lines, "", "Notes:", "", *(f"* {note}" for note in table.recipe.notes)]) + "\n"
 
@@ -220,6 +249,18 @@ def to_json(table: Reproduction, settings: Sequence[str] = ()) -> str:
         "cells": [
             {key: None if value == "" else value for key, value in record.items()}
             for record in _records(table)
+        ],
+        "mechanisms": [
+            {
+                "row": row,
+                "setting": setting,
+                "seed": seed,
+                "note": one.mechanism.note,
+                "value": one.value,
+                "idle": one.mechanism.idle,
+                "acts": one.acts,
+            }
+            for (row, setting, seed), one in table.activity.items()
         ],
         "failures": [
             {"row": row, "setting": setting, "seed": seed, "reason": why}

@@ -1,7 +1,8 @@
-"""The report: one HTML file with everything in it, to open, mail or archive, with no network anywhere."""
+"""Write the report: one self-contained HTML file."""
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,16 +10,55 @@ from contextlib import suppress
 from html import escape
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from potluck.analysis.comparison import Comparison, compare
+from potluck.analysis.groups import Group
 from potluck.core.errors import PotluckError
-from potluck.report import overview, sections
-from potluck.report.cards import cards
+from potluck.report import sections
 from potluck.report.data import report_data, to_json
 from potluck.report.leaks import LINK as LEAKS_LINK
 from potluck.report.leaks import leaks_section
+from potluck.report.sections import cards
+from potluck.report.style import FigureOptions, print_style
 from potluck.runs.read import read_run
 from potluck.runs.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+_NETWORKS_LINK = '<li><a href="#networks">Networks</a></li>'
+
+
+def networks_section(groups: Sequence[Group]) -> str:
+    """Draw the similarity of clients at every stage for all methods, then CKA and t-SNE of each method."""
+    from potluck.report import feature_figures
+
+    with print_style():
+        caption = (
+            "Similarity of the clients' networks on common samples (mean linear CKA over pairs), by stage"
+        )
+        pictures = [_picture(feature_figures.cka_stages(list(groups), FigureOptions()), caption)]
+        for group in groups:
+            caption = f"{group.label}: similarity of each pair of clients (linear CKA of the features)"
+            pictures.append(_picture(feature_figures.cka([group], FigureOptions()), caption))
+            caption = f"{group.label}: features of the clients' test samples (t-SNE); the colour is the class"
+            pictures.append(_picture(feature_figures.plot_features([group], FigureOptions()), caption))
+            if feature_figures.sends_vectors(group):
+                caption = f"{group.label}: the server's vector of each class, and the clients' mean (t-SNE)"
+                pictures.append(
+                    _picture(feature_figures.plot_features([group], FigureOptions(field="vectors")), caption)
+                )
+    heading = '<section id="networks" aria-labelledby="h-networks">\n<h2 id="h-networks">Representations</h2>'
+    return "\n".join([heading, *pictures, "</section>"])
+
+
+def _picture(figure: Figure, caption: str) -> str:
+    out = io.BytesIO()
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    return sections.embedded_image(out.getvalue(), "svg+xml", caption)
+
 
 _SCRIPTS = (
     "base.js",
@@ -31,8 +71,8 @@ _SCRIPTS = (
     "failures.js",
     "page.js",
 )
-# Plotly's "basic" build (plotly.js-basic-dist-min 4.1.1, MIT): lines and bars are all that is drawn here, and the
-# whole library would make every report four times as large.
+# Plotly's "basic" build (plotly.js-basic-dist-min 4.1.1, MIT) has lines and bars; the full library would make every
+# report four times as large.
 _PLOTLY = "plotly-basic.min.js"
 
 
@@ -46,23 +86,24 @@ def write_report(
     """Write the report of one or several runs to `path` and return it.
 
     `reference` names the method that others are compared with (the first run's, unless given). `target` is
-    the accuracy whose cost is shown; without it, the highest multiple of 5 % that every method reached. With
+    the accuracy whose cost is shown, by default the highest multiple of 5 % that every method reached. With
     `networks` the page has CKA and t-SNE of the clients' networks, from the runs' last checkpoints.
     """
-    found = [run if isinstance(run, Run) else read_run(run) for run in runs]
-    file, page = Path(path), render(compare_for_page(found, reference, target), networks=networks)
+    loaded = [run if isinstance(run, Run) else read_run(run) for run in runs]
+    file = Path(path)
+    html = render_report(compare_for_page(loaded, reference, target), networks=networks)
     if not file.name:
         raise PotluckError(f"--out {str(path)!r} is a folder; name the HTML file to write.")
     unfinished = file.with_name(file.name + ".part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(page, encoding="utf-8")
+        unfinished.write_text(html, encoding="utf-8")
         os.replace(unfinished, file)
     except OSError as error:
-        with suppress(OSError):  # half a page is no use to anybody
+        with suppress(OSError):  # do not leave half a page behind
             unfinished.unlink(missing_ok=True)
         raise PotluckError(
-            f"Cannot write the report to {str(file)!r}: {error.strerror}; the runs are whole: make room, or write "
+            f"Cannot write the report to {str(file)!r}: {error.strerror}; the runs are complete: free space, or write "
             "it elsewhere with potluck report RUN --out FILE."
         ) from None
     return file
@@ -71,51 +112,49 @@ def write_report(
 def compare_for_page(
     runs: Sequence[Run], reference: str | None = None, target: float | None = None
 ) -> Comparison:
-    """The comparison that a page shows: with a target that every method reached, where none is given."""
+    """Compare the runs; the default target is one that every method reached."""
     comparison = compare(runs, target, reference)
     if target is None and (reachable := common_target(comparison)):
         comparison = compare(runs, reachable, reference)
     return comparison
 
 
-def render(comparison: Comparison, *, networks: bool = False) -> str:
-    """The whole page as text."""
-    seen = {}
+def render_report(comparison: Comparison, *, networks: bool = False) -> str:
+    """Return the whole page as text."""
+    extra = {}
     if networks:
-        from potluck.report.networks import LINK, networks_section
-
-        seen = {"networks": networks_section(comparison.groups), "networks_link": LINK}
+        extra = {"networks": networks_section(comparison.groups), "networks_link": _NETWORKS_LINK}
     if leaks := leaks_section(comparison.groups):
-        seen |= {"leaks": leaks, "leaks_link": LEAKS_LINK}
-    return page(
-        {**parts(comparison), **seen, "data": to_json(report_data(comparison))},
+        extra |= {"leaks": leaks, "leaks_link": LEAKS_LINK}
+    return fill_page(
+        {**page_parts(comparison), **extra, "data": to_json(report_data(comparison))},
         brand="Potluck report",
         footer="This file needs no network.",
     )
 
 
-def parts(comparison: Comparison) -> dict[str, str]:
-    """The parts of the page that are words and tables, as HTML, by the name of their place."""
+def page_parts(comparison: Comparison) -> dict[str, str]:
+    """Return the page's texts and tables as HTML, by the name of their placeholder."""
     title, subtitle = sections.headline(comparison)
     return {
         "title": escape(title),
         "subtitle": escape(subtitle),
-        "findings": overview.findings_section(comparison),
+        "findings": sections.findings_section(comparison),
         "cards": cards(comparison),
-        "table": overview.comparison_table(comparison),
-        "methods": overview.methods_section(comparison),
-        "made": overview.made_section(comparison),
+        "table": sections.comparison_table(comparison),
+        "methods": sections.methods_section(comparison),
+        "made": sections.provenance_section(comparison),
         "toggles": sections.toggles(comparison),
-        "ledger": sections.ledger_section(comparison),
+        "ledger": sections.traffic_section(comparison),
         "settings": sections.settings_section(comparison),
         "commands": sections.commands_section(comparison),
     }
 
 
-def page(
+def fill_page(
     filled: Mapping[str, str], scripts: Sequence[str] = (), live_file: str | None = None, **more: str
 ) -> str:
-    """The page around its parts; `scripts` come before the one that starts it, `live_file` before all sections."""
+    """Fill the page's template; `scripts` come before the script that starts it, `live_file` before all sections."""
     *first, start = (_asset(name) for name in _SCRIPTS)
     script = "\n".join([*first, *(_asset(name) for name in scripts), start])
     everything = {
@@ -127,13 +166,15 @@ def page(
         "plotly": _asset(_PLOTLY),
         "script": script,
     }
-    # One pass, so that nothing that was put in is ever taken for a place to fill.
+    # One pass, so that inserted text is never taken for a placeholder.
     return re.sub(r"\{\{(\w+)\}\}", lambda place: everything[place.group(1)], _asset("page.html"))
 
 
 def common_target(comparison: Comparison) -> float | None:
-    """The highest multiple of 5 % that every run counted has reached; None where that is nothing."""
-    lowest = min((run.best_accuracy for group in comparison.groups for run in group.counted), default=0.0)
+    """Return the highest multiple of 5 % that every counted run has reached; None where that is 0."""
+    lowest = min(
+        (run.best_accuracy for group in comparison.groups for run in group.counted_runs), default=0.0
+    )
     steps = int(lowest * 20 + 1e-9) if lowest == lowest else 0
     return steps / 20 or None
 

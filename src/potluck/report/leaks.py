@@ -1,8 +1,7 @@
-"""What answers give away, as `potluck leak` found it: pictures, and the report's section."""
+"""Show what answers reveal, as measured by `potluck leak`: pictures, and the report's section."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from potluck.analysis.groups import Group
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, read_text
-from potluck.report.markup import plain_table, scrolled
+from potluck.report.sections import embedded_image, plain_table, scroll_region
 from potluck.runs.folder import LEAK_PICTURES, LEAKS
 from potluck.runs.run import Run
 
@@ -23,12 +22,12 @@ HEADINGS = ("question", "score", "chance", "cases", "from")
 
 
 def inversion_figure(shown: Sequence[Mapping[str, Any]]) -> Figure:
-    """A column for each class of a client, a row for each kind of picture; what was not made stays empty."""
+    """Draw a column per class of a client and a row per kind of picture; missing pictures stay empty."""
     from matplotlib.figure import Figure
 
-    from potluck.analysis.leak.finding import read_shown
+    from potluck.analysis.leak.observations import read_pictures
 
-    columns = [read_shown(entry) for entry in shown]
+    columns = [read_pictures(entry) for entry in shown]
     rows = list(dict.fromkeys(name for column in columns for name in column))
     figure = Figure(figsize=(1.5 + 0.8 * len(columns), 0.85 * len(rows) + 0.45), layout="constrained")
     grid = figure.subplots(len(rows), len(columns), squeeze=False)
@@ -59,7 +58,7 @@ def _title(entry: Mapping[str, Any]) -> str:
 
 
 def draw_pictures(run: Path, shown: Sequence[Mapping[str, Any]]) -> Path | None:
-    """The pictures of a look at a run, in its folder; an older file goes where there are none."""
+    """Draw the pictures of an audit into the run's folder; without pictures, delete an older file."""
     file = run / LEAK_PICTURES
     if not shown:
         file.unlink(missing_ok=True)
@@ -69,44 +68,44 @@ def draw_pictures(run: Path, shown: Sequence[Mapping[str, Any]]) -> Path | None:
 
 
 def leaks_section(groups: Sequence[Group]) -> str:
-    """For every run that was looked at the scores and pictures; nothing where none was."""
-    parts = [part for group in groups for run in group.runs if (part := _run(group.label, run))]
+    """Write scores and pictures of every audited run; an empty text where there is none."""
+    parts = [part for group in groups for run in group.runs if (part := _run_section(group.label, run))]
     if not parts:
         return ""
-    words = (
-        "<p>What a curious server could have found out, each score beside what chance would give. Pictures made "
+    introduction = (
+        "<p>What an honest-but-curious server could infer, each score beside its chance level. Pictures made "
         "<em>with the extractor</em> need the client's own network, or weights that were sent.</p>"
     )
-    heading = '<section id="leaks" aria-labelledby="h-leaks">\n<h2 id="h-leaks">What answers give away</h2>'
-    return "\n".join([heading, words, *parts, "</section>"])
+    heading = '<section id="leaks" aria-labelledby="h-leaks">\n<h2 id="h-leaks">What answers reveal</h2>'
+    return "\n".join([heading, introduction, *parts, "</section>"])
 
 
-def _run(label: str, run: Run) -> str:
+def _run_section(label: str, run: Run) -> str:
     file = run.path / LEAKS
     if not file.is_file():
         return ""
     try:
-        found = parse_json(read_text(file))
+        leaks = parse_json(read_text(file))
         lines = [
-            (one["question"], f"{one['score']:.3f}", f"{one['chance']:.3f}", str(one["cases"]), one["way"])
-            for one in found["scores"]
+            (
+                leak["question"],
+                f"{leak['score']:.3f}",
+                f"{leak['chance']:.3f}",
+                str(leak["cases"]),
+                leak["way"],
+            )
+            for leak in leaks["scores"]
         ]
-        skipped = "".join(f"<p>{escape(sentence)}</p>" for sentence in found["skipped"])
+        skipped = "".join(f"<p>{escape(sentence)}</p>" for sentence in leaks["skipped"])
     except (ValueError, KeyError, TypeError):
-        raise PotluckError(f"{str(file)!r} cannot be read; make it again with potluck leak.") from None
+        raise PotluckError(f"{str(file)!r} cannot be read; write it again with potluck leak.") from None
     name = f"{label}, seed {run.seed}"
-    table = scrolled(plain_table(HEADINGS, lines), f"What answers give away: {name}")
+    table = scroll_region(plain_table(HEADINGS, lines), f"What answers reveal: {name}")
     return f"<h3>{escape(name)}</h3>{table}{skipped}{_picture(run.path / LEAK_PICTURES, name)}"
 
 
 def _picture(file: Path, name: str) -> str:
     if not file.is_file():
         return ""
-    words = escape(
-        f"{name}: clients' own pictures, those made from answers, and the usual ones of the class", quote=True
-    )
-    image = base64.b64encode(file.read_bytes()).decode()
-    return (
-        f'<figure><img class="drawn" alt="{words}" src="data:image/png;base64,{image}">'
-        f"<figcaption>{words}</figcaption></figure>"
-    )
+    caption = f"{name}: clients' pictures, reconstructions, and the mean picture of the class"
+    return embedded_image(file.read_bytes(), "png", caption)

@@ -1,12 +1,17 @@
-"""Matplotlib for print: small but legible type, thin frames, text that stays text in PDF and SVG."""
+"""Style of figures: colours, markers, options, Matplotlib settings, legends and axis labels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import textwrap
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from potluck.analysis.groups import Group
 from potluck.core.errors import PotluckError, unknown
 
 if TYPE_CHECKING:
@@ -14,10 +19,89 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+
+_LIGHT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5B6470")
+_DARK = ("#4FA8E0", "#FF8A4C", "#2CC295", "#E39AC6", "#F2B632", "#9AD8FF", "#C3C9D2")
+_FILLS = ("full", "none", "left", "top")  # of markers without a line
+# (plotly, matplotlib) names of the same style
+_DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"), ("dashdot", "-."))
+_MARKERS = (
+    ("circle", "o"),
+    ("square", "s"),
+    ("diamond", "D"),
+    ("triangle-up", "^"),
+    ("triangle-down", "v"),
+    ("x", "X"),
+    ("star", "*"),
+)
+
+
+@dataclass(frozen=True)
+class MethodStyle:
+    """Colours, line and marker of a method, on screen (plotly) and in print (matplotlib)."""
+
+    light: str
+    dark: str
+    dash: str
+    symbol: str
+    linestyle: str
+    marker: str
+    fill: str
+
+
+def method_style(position: int) -> MethodStyle:
+    """Return the style of the method at `position`; colours repeat after seven, with a different line each time."""
+    dash, linestyle = _DASHES[position % len(_DASHES)]
+    symbol, marker = _MARKERS[position % len(_MARKERS)]
+    colour = position % len(_LIGHT)
+    fill = _FILLS[position // len(_MARKERS) % len(_FILLS)]
+    return MethodStyle(_LIGHT[colour], _DARK[colour], dash, symbol, linestyle, marker, fill)
+
+
+@dataclass(frozen=True)
+class FigureOptions:
+    """Options of a figure; `potluck.report.figures.plot` describes each."""
+
+    x: str = "rounds"
+    target: float | None = None
+    smooth: int = 1
+    reference: str | None = None
+    field: str | None = None
+    client: int | None = None
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def reference_of(self, groups: Sequence[Group]) -> Group:
+        """Return the group that others are compared with: the first unless named."""
+        if self.reference is None:
+            return groups[0]
+        for group in groups:
+            if self.reference in (group.label, group.method):
+                return group
+        raise unknown("reference method", self.reference, [group.label for group in groups])
+
+
+def name_list(text: str | None) -> list[str]:
+    """Split the comma list of `--order`."""
+    return [name.strip() for name in text.split(",") if name.strip()] if text else []
+
+
+def name_map(texts: Sequence[str] | None) -> dict[str, str]:
+    """Read `--names`: comma lists of `name=label`."""
+    names: dict[str, str] = {}
+    for part in ",".join(texts or ()).split(",") if texts else ():
+        name, equals, label = (each.strip() for each in part.rpartition("="))
+        if not (equals and name and label):
+            raise PotluckError(f"--names {part.strip()!r} is not a pair; write --names fedgh=FedGH,fd=FD.")
+        names[name] = label
+    return names
+
+
 FORMATS = ("pdf", "png", "svg")
-_INSIDE = 6  # methods whose legend has room inside
-_COLUMN = 13  # lines of a legend beside the picture
-WIDTH = 3.5  # inches: one column of a two-column paper
+WIDTH = 3.4
+"""Inches: one column of a two-column paper."""
+_INSIDE = 6  # methods whose legend fits inside the axes
+_LABEL = 46  # characters of a legend line
+_LINE = 0.13  # inches from one tick label to the next
 _SETTINGS: dict[Any, Any] = {
     "font.size": 8,
     "axes.labelsize": 8,
@@ -40,22 +124,23 @@ _SETTINGS: dict[Any, Any] = {
     "pdf.fonttype": 42,  # TrueType, which publishers ask for
     "svg.fonttype": "none",
     "svg.hashsalt": "potluck",  # the same figure gives the same bytes
-    "savefig.bbox": "tight",
-    "savefig.pad_inches": 0.03,
+    "savefig.bbox": None,  # the size of the figure is the size of the file
+    "figure.constrained_layout.w_pad": 0.03,
+    "figure.constrained_layout.h_pad": 0.03,
     "savefig.dpi": 300,
-    "text.parse_math": False,  # names from run folders are text, whatever signs they hold
+    "text.parse_math": False,  # names from run folders are not formulas
 }
 
 
-def for_print() -> AbstractContextManager[None]:
-    """The style, for as long as a block lasts; the caller's own matplotlib settings come back after it."""
+def print_style() -> AbstractContextManager[None]:
+    """Apply the style for the length of a block, and restore the caller's matplotlib settings after it."""
     import matplotlib
 
     return matplotlib.rc_context(_SETTINGS)
 
 
 def new_figure(width: float = WIDTH, height: float = 2.3) -> tuple[Figure, Axes]:
-    """A figure with one set of axes, apart from any window or global state."""
+    """Make a figure with one set of axes, independent of any window or global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -64,36 +149,72 @@ def new_figure(width: float = WIDTH, height: float = 2.3) -> tuple[Figure, Axes]
     return figure, figure.add_subplot()
 
 
-def new_axes(count: int, width: float = 2.4, height: float = 2.3) -> tuple[Figure, list[Axes]]:
-    """A figure with several axes side by side, all of one height."""
-    figure, first = new_figure(width * count + 0.6, height)
+def new_axes(count: int, width: float = WIDTH, height: float = 2.3) -> tuple[Figure, list[Axes]]:
+    """Make a figure with `count` axes side by side that share the y axis."""
+    figure, first = new_figure(width, height)
     first.remove()
     return figure, list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
 
 
 def legend(axes: Axes) -> None:
-    """The legend inside the picture, or beside it where it would cover what is drawn."""
+    """Put the legend inside the axes, or above them where it would cover the curves."""
     count = len(axes.get_legend_handles_labels()[1])
     if count > _INSIDE:
-        legend_beside(axes)
+        legend_above(axes)
     elif count:
         axes.legend()
 
 
-def legend_beside(axes: Axes, handles: Sequence[Artist] | None = None) -> None:
-    """The legend to the right of the picture, which becomes wider by as much and not smaller."""
-    made = list(axes.get_legend_handles_labels()[0] if handles is None else handles)
-    names = [str(handle.get_label()) for handle in made]
-    columns = 1 + (len(names) - 1) // _COLUMN
+def legend_above(axes: Axes, handles: Sequence[Artist] | None = None) -> None:
+    """Put the legend above the axes in as many columns as fit; the figure becomes higher, not wider."""
+    shown = list(axes.get_legend_handles_labels()[0] if handles is None else handles)
+    if not shown:
+        return
+    labels = [textwrap.fill(str(handle.get_label()), _LABEL) for handle in shown]
+    figure = _figure_of(axes)
+    width, height = figure.get_size_inches()
+    for columns in range(min(len(shown), 5), 0, -1):
+        box = figure.legend(
+            shown, labels, loc="outside upper center", ncols=columns, columnspacing=1.0, handlelength=1.8
+        )
+        size = box.get_window_extent()
+        if size.width <= width * figure.dpi or columns == 1:
+            break
+        box.remove()
+    figure.set_size_inches(width, height + size.height / figure.dpi)
+
+
+def label_categories(axes: Axes, names: Sequence[str], step: int = 1) -> None:
+    """Label every `step`-th place of the x axis; names that would overlap are slanted and the figure becomes higher."""
+    figure = _figure_of(axes)
+    places = [step * place for place in range(len(names))]
+    axes.set_xticks(places, names)
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    if all(left.x1 + 4 < right.x0 for left, right in pairwise(boxes)):
+        return
+    upright = len(names) > 12
+    for label in axes.get_xticklabels():
+        label.set(rotation=90 if upright else 40, ha="right", va="center" if upright else "top")
+        label.set_rotation_mode("anchor")
+    width, height = figure.get_size_inches()
+    text = max(box.width for box in boxes) / figure.dpi
+    figure.set_size_inches(width, height + (text if upright else 0.65 * text))
+
+
+def tick_step(count: int, inches: float) -> int:
+    """Return the step between labels so that `count` lines of text fit an axis of this length."""
+    return max(1, -int(-count * _LINE // inches))
+
+
+def _figure_of(axes: Axes) -> Figure:
     figure = axes.get_figure(root=True)
     assert figure is not None
-    width, height = figure.get_size_inches()
-    figure.set_size_inches(width + columns * (0.5 + 0.055 * max(map(len, names))), height)
-    axes.legend(handles=made, loc="upper left", bbox_to_anchor=(1.0, 1.0), ncols=columns)
+    return figure
 
 
 def check_output(out: str | Path) -> Path:
-    """The file to write, if its ending is one that can be written."""
+    """Return the file to write if its format is supported."""
     file = Path(out)
     ending = file.suffix.removeprefix(".").lower()
     if ending not in FORMATS:

@@ -1,4 +1,4 @@
-"""Answers kept as the server got them, with the messages they answer, for whoever asks what they give away."""
+"""Stored answers of clients, with the messages they answer, for the analysis of leaks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from potluck.core.errors import PotluckError
 from potluck.core.method import Method, Update, payload_types
 from potluck.core.payload import Payload
 from potluck.loop.callbacks import Callback
-from potluck.loop.letter import decode, encode
 from potluck.runs.folder import ANSWERS, writing
+from potluck.wire import decode, encode
 
 
 @dataclass(frozen=True)
-class Kept:
-    """One answer: whose, to which of its jobs, what it had been sent and what it sent back."""
+class KeptAnswer:
+    """One answer: its client and job, the message it answers, and the payload."""
 
     client: int
     job: int
@@ -26,13 +26,13 @@ class Kept:
 
 
 class KeepAnswers(Callback):
-    """Writes every accepted answer, and the message it answers, into the run's folder as the images that travel."""
+    """Write every accepted answer and the message it answers to the run's folder, encoded as for transport."""
 
     def __init__(self, run: Path) -> None:
         self.folder = run / ANSWERS
 
     def on_update(self, update: Update[Any], round_number: int) -> None:
-        """Two files for each job: what the client got and what it gave."""
+        """Write two files for each job: message and answer."""
         with writing(self.folder):
             self.folder.mkdir(exist_ok=True)
             for kind, payload in (("message", update.sent), ("answer", update.payload)):
@@ -40,17 +40,19 @@ class KeepAnswers(Callback):
                 (self.folder / name).write_bytes(encode(payload))
 
 
-def read_answers(run: Path, method: Method[Any, Any, Any]) -> list[Kept]:
-    """Every answer of a run, by clients and their jobs; a run that kept none is told how to."""
-    found = list(_read(run / ANSWERS, method))
-    if not found:
-        raise PotluckError(f"{str(run)!r} has kept no answers; repeat the run with --keep-answers.")
-    return found
+def read_answers(run: Path, method: Method[Any, Any, Any]) -> list[KeptAnswer]:
+    """Read every answer of a run, in the order of clients and jobs."""
+    answers = list(_read(run / ANSWERS, method))
+    if not answers:
+        raise PotluckError(f"{str(run)!r} has no stored answers; repeat the run with --keep-answers.")
+    return answers
 
 
-def _read(folder: Path, method: Method[Any, Any, Any]) -> Iterator[Kept]:
+def _read(folder: Path, method: Method[Any, Any, Any]) -> Iterator[KeptAnswer]:
     down, up = payload_types(method)
     for path in sorted(folder.glob("*-answer.safetensors")):
         client, job, _ = path.name.split("-", 2)
         message = path.with_name(path.name.replace("-answer.", "-message."))
-        yield Kept(int(client), int(job), decode(down, message.read_bytes()), decode(up, path.read_bytes()))
+        yield KeptAnswer(
+            int(client), int(job), decode(down, message.read_bytes()), decode(up, path.read_bytes())
+        )

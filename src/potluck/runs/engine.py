@@ -1,249 +1,252 @@
-"""The engine of a run: decided once, by what suits or by measuring, then on record; and made as it was decided."""
+"""The engine of a run: chosen (configured, recorded or measured) while the run is resolved, then built."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
-from potluck.core.method import Method
 from potluck.core.random import one_thread
-from potluck.engines.channels_last import chosen as chosen_layouts
-from potluck.engines.memory import default_budget
 from potluck.engines.pool import PoolEngine
-from potluck.engines.pool.anew import Blueprint, hindrance, preferred
-from potluck.engines.pool.crowd import best_crowd
-from potluck.engines.pool.process import check_possible
+from potluck.engines.pool.process import check_can_start, fork_problem
+from potluck.engines.pool.spawn import Blueprint, pickling_error, prefers_spawn
+from potluck.engines.pool.tune_workers import best_worker_count
 from potluck.engines.serial import SerialEngine
+from potluck.engines.tuning import is_stacking_faster, resolve_channels_last, stack_sizes, stacking_candidates
 from potluck.engines.vectorized import VectorizedEngine
-from potluck.engines.vectorized.decide import is_faster_together, team_sizes, team_to_try
-from potluck.engines.vectorized.teams import Teams
-from potluck.experiment import Experiment, read_experiment
+from potluck.engines.vectorized.batches import JobBatcher
+from potluck.experiment import read_experiment
 from potluck.experiment.sections import EngineSettings
 from potluck.federation.federation import BUILT, Federation
-from potluck.federation.population import build_federation, device_names
-from potluck.loop.attack import Attackers
-from potluck.loop.jobs import Engine
-from potluck.loop.worker import Saved, Worker, keep_freed_memory
-from potluck.runs.resolve import Parts, Resolved
+from potluck.federation.population import device_names
+from potluck.runs.folder import EXPERIMENT
+from potluck.runs.plan import RunPlan
+from potluck.wire.jobs import Engine
+from potluck.worker.memory import default_budget, retain_freed_memory
+from potluck.worker.worker import Worker
 
 _log = logging.getLogger("potluck")
-_crowds: dict[tuple[object, ...], tuple[int, float]] = {}
 
 
-def decide_engine(resolved: Resolved, file: Path) -> Resolved:
-    """What `auto` means for engine, vectorisation and layout: what the run's file says, or else what suits."""
-    federation, settings = resolved.federation, resolved.experiment.engine
-    known = read_experiment(file).get("engine", {}) if file.exists() else {}
-    decided: dict[str, Any] = {}
-    if settings.vectorize == "auto":
-        decided["engine.vectorize"] = known.get("vectorize") or _measured(resolved)
-    together = decided.get("engine.vectorize", settings.vectorize) == "on"
-    decided["engine.channels_last"] = _layout(settings, federation, known.get("channels_last"), together)
-    resolved = replace(
-        resolved,
-        experiment=resolved.experiment.changed(decided),
-        federation=federation.laid_out(decided["engine.channels_last"]),
+def recorded_engine(run: Path | None) -> dict[str, Any]:
+    """Return the engine section that a run's folder records; empty for a new run."""
+    if run is None or not (run / EXPERIMENT).exists():
+        return {}
+    section = read_experiment(run / EXPERIMENT).get("engine", {})
+    return dict(section) if isinstance(section, Mapping) else {}
+
+
+def choose_engine(plan: RunPlan, recorded: Mapping[str, Any], *, measure: bool = True) -> dict[str, Any]:
+    """Return engine, worker count, vectorization and memory layout as settings: configured, recorded or measured.
+
+    Without `measure`, what would have to be measured stays `auto`.
+    """
+    settings = plan.experiment.engine
+    vectorize: str = settings.vectorize
+    if vectorize == "auto":
+        vectorize = recorded.get("vectorize") or (_measure_vectorize(plan) if measure else "auto")
+    stacked = vectorize == "on"
+    layout = _choose_layout(
+        settings, plan.federation, recorded.get("channels_last"), stacked, measure=measure
     )
-    chosen = _engine(resolved, known, together)
-    return replace(resolved, experiment=resolved.experiment.changed(chosen))
+    chosen: dict[str, Any] = {"engine.vectorize": vectorize, "engine.channels_last": layout}
+    if not measure:
+        return chosen
+    trial = replace(
+        plan,
+        experiment=plan.experiment.with_settings(chosen),
+        federation=plan.federation.with_channels_last(layout),
+    )
+    return chosen | _choose_processes(trial, recorded, stacked)
 
 
-def _engine(resolved: Resolved, known: Mapping[str, Any], together: bool) -> dict[str, Any]:
-    """The engine, and how many workers it has on accelerators."""
-    settings = resolved.experiment.engine
-    several = len(device_names(settings.device)) > 1
-    if several and settings.name == "serial":
+def _choose_processes(plan: RunPlan, recorded: Mapping[str, Any], stacked: bool) -> dict[str, Any]:
+    """Return the engine's name, and on accelerators the number of its workers."""
+    settings = plan.experiment.engine
+    if settings.name == "serial" and len(device_names(settings.device)) > 1:
         raise PotluckError(
             f"engine.device = {settings.device!r} lists several devices; engine.name = 'serial' works on one, so "
             "leave one out."
         )
-    accelerated = resolved.federation.task.device.type != "cpu"
-    name = known.get("name", "auto") if settings.name == "auto" else settings.name
+    accelerated = plan.federation.task.device.type != "cpu"
+    name = recorded.get("name", "auto") if settings.name == "auto" else settings.name
     if accelerated and name in ("auto", "pool"):
-        return _on_accelerators(resolved, name, settings.workers or known.get("workers", 0), together)
-    if name == "auto":
-        name = "pool"
-    if name == "pool":
-        check_possible(anew=preferred(blueprint(resolved)))
+        return _choose_accelerated(plan, name, settings.workers or recorded.get("workers", 0), stacked)
+    if name in ("auto", "pool"):
+        name = _choose_pool_or_serial(plan)
     return {"engine.name": name}
 
 
-def _on_accelerators(resolved: Resolved, name: str, workers: int, together: bool) -> dict[str, Any]:
-    """The pool with as many workers per device as were asked for or as a trial finds; serial where one would do."""
-    settings, places = resolved.experiment.engine, device_names(resolved.experiment.engine.device)
-    plan = blueprint(resolved)
-    assert plan is not None, "populations of one's own are on the CPU"
+def _choose_pool_or_serial(plan: RunPlan) -> str:
+    """Return the pool, or serial if workers can be neither spawned nor safely forked and the pool is not configured."""
+    blueprint = plan.blueprint()
+    spawned = prefers_spawn(blueprint)
+    check_can_start(spawned=spawned)
+    problem = None if spawned else fork_problem()
+    if problem is None:
+        return "pool"
+    reason = "nodes" if blueprint is None else pickling_error(blueprint)
+    sentence = (
+        f"engine.name = 'pool' cannot start workers: {problem}, and new processes cannot be sent what to build "
+        f"({reason}); put it in a module of its own, or use --engine serial."
+    )
+    if plan.experiment.engine.name == "pool":
+        raise PotluckError(sentence)
+    _log.warning("%s Continuing with the serial engine.", sentence)
+    return "serial"
+
+
+def _choose_accelerated(plan: RunPlan, name: str, workers: int, stacked: bool) -> dict[str, Any]:
+    """Return the pool with as many workers per device as configured or measured; serial if one process is enough."""
+    device = plan.experiment.engine.device
+    devices, blueprint = device_names(device), plan.blueprint()
+    assert blueprint is not None, "federations that are objects are on the CPU"
     try:
-        _check_told(plan, settings.device)
-        workers = workers or _crowd(resolved, plan, places, _tried(resolved, together))[0]
+        _check_spawn(blueprint, device)
+        workers = workers or _measure_workers(plan, blueprint, _trial_clients(plan, stacked))[0]
     except PotluckError as error:
-        if name == "pool" or len(places) > 1:
+        if name == "pool" or len(devices) > 1:
             raise
-        _log.warning("%s Going on with the serial engine.", error)
+        _log.warning("%s Continuing with the serial engine.", error)
         return {"engine.name": "serial"}
-    if name == "auto" and workers * len(places) == 1:
+    if name == "auto" and workers * len(devices) == 1:
         return {"engine.name": "serial"}
     return {"engine.name": "pool", "engine.workers": workers}
 
 
-def _check_told(plan: Blueprint, device: str) -> None:
-    """Refuse where worker processes on a device could not be started, or not be told what to build."""
-    check_possible(anew=True)
-    if reason := hindrance(plan):
+def _check_spawn(blueprint: Blueprint, device: str) -> None:
+    """Check that worker processes on a device can be started and can receive what they have to build."""
+    check_can_start(spawned=True)
+    if reason := pickling_error(blueprint):
         raise PotluckError(
-            f"Worker processes on {device} cannot be told what to build ({reason}); put it in a module of its own, "
-            "or use --engine serial."
+            f"Worker processes on {device} cannot receive what they have to build ({reason}); put it in a module of "
+            "its own, or use --engine serial."
         )
 
 
-def _tried(resolved: Resolved, together: bool) -> list[int]:
-    """The clients of a trial: those of a stack, or the largest alone."""
-    federation = resolved.federation
-    if together and (team := team_to_try(federation.task, federation.client)):
-        return team
+def _trial_clients(plan: RunPlan, stacked: bool) -> list[int]:
+    """Return the clients of a trial: those of one stack, or the most expensive client."""
+    federation = plan.federation
+    if stacked and (clients := stacking_candidates(federation.task, federation.client)):
+        return clients
     return [max(federation.task.clients, key=lambda info: federation.cost(info.index)).index]
 
 
-def _crowd(resolved: Resolved, plan: Blueprint, places: list[str], tried: Sequence[int]) -> tuple[int, float]:
-    """Workers per device by a trial, and their speed in samples per second.
-
-    One trial serves all runs of this process with the same models, data and training.
-    """
-    experiment, federation = resolved.experiment, resolved.federation
+def _measure_workers(plan: RunPlan, blueprint: Blueprint, clients: Sequence[int]) -> tuple[int, float]:
+    """Return the best number of workers per device by a trial, and their speed in samples per second."""
+    experiment, federation = plan.experiment, plan.federation
     cohort = experiment.schedule.cohort(len(federation.task.clients))
-    alike = (
-        tuple(places),
-        *federation.task.architectures,
-        experiment.data,
-        experiment.training,
-        cohort,
-        tuple(tried),
-    )
-    if alike not in _crowds:
-        teams = len(team_sizes(federation.task, cohort)) if len(tried) > 1 else cohort
-        workers, speeds = best_crowd(plan, places, tried, teams)
-        _crowds[alike] = workers, speeds[workers]
-    return _crowds[alike]
+    batches = len(stack_sizes(federation.task, cohort)) if len(clients) > 1 else cohort
+    settings = (*federation.task.architectures, experiment.data, experiment.training, cohort)
+    devices = tuple(device_names(experiment.engine.device))
+    return _run_trial(_Trial(devices, tuple(clients), batches, settings, blueprint))
 
 
-def _layout(
-    settings: EngineSettings, federation: Federation, known: Sequence[str] | None, together: bool
+@dataclass(frozen=True)
+class _Trial:
+    """What a trial of worker counts depends on, and the blueprint that its workers are built from."""
+
+    devices: tuple[str, ...]
+    clients: tuple[int, ...]
+    batches: int
+    settings: tuple[object, ...]
+    blueprint: Blueprint = field(compare=False)
+
+
+@lru_cache(maxsize=2)  # a trial takes seconds; the methods of a comparison share it, stacked and one by one
+def _run_trial(trial: _Trial) -> tuple[int, float]:
+    workers, speeds = best_worker_count(trial.blueprint, list(trial.devices), trial.clients, trial.batches)
+    return workers, speeds[workers]
+
+
+def _choose_layout(
+    settings: EngineSettings,
+    federation: Federation,
+    recorded: Sequence[str] | None,
+    stacked: bool,
+    *,
+    measure: bool,
 ) -> tuple[str, ...]:
-    """The architectures whose channels lie last: a stack has them first, and nodes build their networks themselves."""
-    words = settings.channels_last
-    if settings.nodes and words == BUILT:
-        return words
+    """Return the architectures with channels-last layout: none in stacks; nodes build their networks themselves."""
+    names = settings.channels_last
+    if settings.nodes and names == BUILT:
+        return names
     built = federation.built_channels_last()
-    if together or settings.name == "flower":
-        usual = () if together else built
-        if words in (BUILT, ("auto",), usual):
-            return usual
-        other = "engine.vectorize = 'on'" if together else "engine.name = 'flower'"
-        raise PotluckError(f"engine.channels_last does not go with {other}; leave one of them out.")
-    if known is not None and words in (BUILT, ("auto",)):
-        return tuple(known)
-    if words == BUILT:
+    if stacked or settings.name == "flower":
+        possible = () if stacked else built
+        if names in (BUILT, ("auto",), possible):
+            return possible
+        other = "engine.vectorize = 'on'" if stacked else "engine.name = 'flower'"
+        raise PotluckError(f"engine.channels_last is not supported with {other}; leave one of them out.")
+    if recorded is not None and names in (BUILT, ("auto",)):
+        return tuple(recorded)
+    if names == BUILT or (names == ("auto",) and not measure):
         return built
     with one_thread():
-        return chosen_layouts(words, federation)
+        return resolve_channels_last(names, federation)
 
 
-def _measured(resolved: Resolved) -> str:
-    """Whether clients train together: as the engine that will do it would, on its device."""
-    settings, federation = resolved.experiment.engine, resolved.federation
-    step = resolved.experiment.schedule.answers_per_step(len(federation.task.clients))
+def _measure_vectorize(plan: RunPlan) -> str:
+    """Measure whether stacks of clients train faster, on the device and with the engine of the run."""
+    settings, federation = plan.experiment.engine, plan.federation
+    step = plan.experiment.schedule.answers_per_step(len(federation.task.clients))
     if federation.task.device.type != "cpu" and settings.name != "serial" and step > 1:
-        return "on" if _faster_in_stacks(resolved) else "off"
+        return "on" if _is_faster_in_stacks(plan) else "off"
     workers = 1 if settings.name == "serial" else settings.workers or len(os.sched_getaffinity(0))
     with one_thread():
-        faster = is_faster_together(federation.task, federation.client, step, workers)
+        faster = is_stacking_faster(federation.task, federation.client, step, workers)
     return "on" if faster else "off"
 
 
-def _faster_in_stacks(resolved: Resolved) -> bool:
-    """Compare as many processes as pay on accelerators, each with a client at a time, with as many with stacks."""
-    federation, plan = resolved.federation, blueprint(resolved)
-    places = device_names(resolved.experiment.engine.device)
-    team = team_to_try(federation.task, federation.client)
-    if plan is None or not team:
+def _is_faster_in_stacks(plan: RunPlan) -> bool:
+    """Compare the best number of processes with one client at a time and with stacks, on an accelerator."""
+    federation, blueprint = plan.federation, plan.blueprint()
+    stack = stacking_candidates(federation.task, federation.client)
+    if blueprint is None or not stack:
         return False
     try:
-        _check_told(plan, resolved.experiment.engine.device)
-        _, together = _crowd(resolved, plan, places, team)
-        _, alone = _crowd(resolved, plan, places, team[:1])
-    except PotluckError:  # this network cannot be stacked, or only this process could build it
+        _check_spawn(blueprint, plan.experiment.engine.device)
+        _, stacked = _measure_workers(plan, blueprint, stack)
+        _, alone = _measure_workers(plan, blueprint, stack[:1])
+    except PotluckError:  # this network cannot be stacked, or other processes cannot build it
         return False
-    return together > alone
+    return stacked > alone
 
 
-# -- as it was decided -----------------------------------------------------------------------------------------
-
-
-def make_engine(
+def build_engine(
     settings: EngineSettings,
     worker: Worker,
     federation: Federation,
     work_folder: Path | None = None,
     blueprint: Blueprint | None = None,
 ) -> Engine:
-    """An engine for this worker; its files go below `work_folder`, or where temporary files usually go.
+    """Build an engine for this worker; its files go to `work_folder`, or to the folder of temporary files.
 
-    From `blueprint` the pool's processes on accelerators make workers of their own.
+    The pool's processes on accelerators build their own workers from `blueprint`.
     """
-    keep_freed_memory()
+    retain_freed_memory()
     memory = int(settings.memory * 1e9) or None
     device = federation.task.device
-    teams = Teams(federation.task) if settings.vectorize == "on" else None
+    batcher = JobBatcher(federation.task) if settings.vectorize == "on" else None
     if settings.name == "serial":
         budget = partial(default_budget, device) if memory is None else memory
-        if teams is not None:
-            return VectorizedEngine(worker, teams, budget, work_folder)
+        if batcher is not None:
+            return VectorizedEngine(worker, batcher, budget, work_folder)
         return SerialEngine(worker, budget, work_folder)
     pool = partial(
-        PoolEngine, lambda: worker, memory=memory, spill_dir=work_folder, cost=federation.cost, teams=teams
+        PoolEngine,
+        lambda: worker,
+        memory=memory,
+        spill_dir=work_folder,
+        cost=federation.cost,
+        batcher=batcher,
     )
-    if device.type == "cpu" and not preferred(blueprint):
+    if device.type == "cpu" and not prefers_spawn(blueprint):
         return pool(workers=settings.workers or None)
     workers = settings.workers or (1 if device.type != "cpu" else None)
-    return pool(workers=workers, blueprint=blueprint, places=device_names(settings.device))
-
-
-# -- a run as other processes can build it again ---------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RunBlueprint:
-    """The decided experiment, what was brought as objects, and where clients begin that a checkpoint holds."""
-
-    experiment: Experiment
-    method: Method[Any, Any, Any]
-    parts: Parts
-    saved: Saved | None = None
-    attackers: Attackers | None = None
-
-    def worker(self, device: str) -> Worker:
-        """A worker whose clients live on this device; data are read and dealt again, with the same result."""
-        experiment, parts = self.experiment.changed({"engine.device": device}), self.parts
-        federation = build_federation(
-            experiment, self.method, data=parts.data, models=parts.models, partition=parts.partition
-        )
-        federation = federation.laid_out(experiment.engine.channels_last)
-        privacy = experiment.privacy if experiment.uses("privacy") else None
-        return Worker(self.method, federation.client, self.saved, privacy, self.attackers)
-
-
-def blueprint(resolved: Resolved, saved: Saved | None = None) -> RunBlueprint | None:
-    """The blueprint of a run; None where its population is an object, which is not built but there.
-
-    The server's state stays with the server.
-    """
-    if resolved.experiment.objects and {"federation", "nodes"} & set(resolved.experiment.objects):
-        return None
-    parts = replace(resolved.parts, method=None, state=None)
-    return RunBlueprint(resolved.experiment, resolved.method, parts, saved, resolved.attackers)
+    return pool(workers=workers, blueprint=blueprint, devices=device_names(settings.device))

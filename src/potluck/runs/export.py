@@ -1,4 +1,4 @@
-"""Models out of a finished run: one client's predictor as safetensors and a small JSON, and back as a module."""
+"""Export a trained predictor with its input transform, and load it again."""
 
 from __future__ import annotations
 
@@ -19,23 +19,66 @@ from potluck import __version__
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, read_text
 from potluck.core.method import Method, Predictor
-from potluck.core.model import static_norms, with_statistics
+from potluck.core.model import norms_without_statistics, with_batch_norm_statistics
+from potluck.core.samples import Transform
+from potluck.data.dataset import Cast, MeanImage, Normalise
 from potluck.experiment import Experiment, read_experiment
 from potluck.federation.federation import Federation
-from potluck.federation.population import shared_choice
-from potluck.kit import Composed
+from potluck.federation.population import shared_model_choice
+from potluck.kit import CombinedModel
 from potluck.models import build_model
-from potluck.runs.ended import Ended, bring_back
 from potluck.runs.folder import EXPERIMENT, write_atomic
-from potluck.runs.inputs import FromRaw, describe_input, read_input
-from potluck.runs.resolve import Parts
+from potluck.runs.plan import Parts
+from potluck.runs.restore import RestoredRun, restore_run
 from potluck.runs.run import Run
+
+
+def describe_input(transform: Transform | None) -> dict[str, Any] | None:
+    """Describe a normalisation as JSON; None for a user's own function."""
+    if transform is None:
+        return {"as_is": True}
+    if isinstance(transform, Normalise):
+        return {"mean": list(transform.mean), "std": list(transform.std), "scale": transform.scale}
+    if isinstance(transform, MeanImage):
+        return {"mean_row": transform.mean.cpu().tolist(), "scale": transform.scale}
+    if isinstance(transform, Cast):
+        return describe_input(transform.first)
+    return None
+
+
+def read_input(facts: dict[str, Any], dtype: torch.dtype) -> Transform:
+    """Build the normalisation of a description, with results of one type."""
+    if "mean_row" in facts:
+        return MeanImage(torch.tensor(facts["mean_row"], dtype=torch.float32), float(facts["scale"]), dtype)
+    if "mean" in facts:
+        return Normalise(tuple(facts["mean"]), tuple(facts["std"]), float(facts["scale"]), dtype)
+    return Cast(dtype)
+
+
+class FromRaw(nn.Module):
+    """A model preceded by its normalisation: raw rows, such as bytes of images, to class scores."""
+
+    def __init__(self, model: nn.Module, transform: Transform, class_names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.transform, self.class_names = model, transform, class_names
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return class scores of rows as the data set holds them."""
+        scores: Tensor = self.model(self.transform(rows))
+        return scores
+
+    def predict(self, rows: Tensor) -> list[str]:
+        """Return the name of the class with the largest score, for each row."""
+        with torch.no_grad():
+            classes = self(rows).argmax(dim=1).tolist()
+        return [self.class_names[index] if self.class_names else str(index) for index in classes]
+
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
 FORMAT = 2
 _WRONG = (OSError, ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RuntimeError)
 _UNREADABLE = (*_WRONG, safetensors.SafetensorError)
-"""What reading a damaged export may raise."""
+"""Errors from reading a damaged export."""
 
 
 def export_client(
@@ -46,9 +89,9 @@ def export_client(
     onnx: bool = False,
     federation: Federation | None = None,
 ) -> Path:
-    """Write what was tested of a client at the end of a run: `model.safetensors` and `model.json` in `out`.
+    """Export the predictor of a client that was evaluated at the end of a run: `model.safetensors`, `model.json`.
 
-    A run with Python objects of your own needs them again, for its folder does not hold them: give the `Run` that
+    A run with your own Python objects needs them again, since its folder does not hold them: pass the `Run` that
     `potluck.run` returned, or the `federation`.
     """
     parts = Parts(federation=federation)
@@ -57,13 +100,13 @@ def export_client(
         run = run.path
     run, out = Path(run), Path(out)
     _check_objects(run, parts)
-    ended = bring_back(run, parts)
-    members, experiment = ended.resolved.federation, ended.resolved.experiment
+    restored = restore_run(run, parts)
+    members, experiment = restored.plan.federation, restored.plan.experiment
     if not 0 <= client < len(members.members):
         last = len(members.members) - 1
         raise PotluckError(f"--client {client} is not in {str(run)!r}; it has clients 0 to {last}.")
-    model = as_module(ended.predictor(client), experiment.method.name)
-    description = _description(ended, client, model)
+    model = as_module(restored.predictor(client), experiment.method.name)
+    description = _description(restored, client, model)
     state = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -78,9 +121,9 @@ def export_client(
     return out
 
 
-def _description(ended: Ended, client: int, model: nn.Module) -> dict[str, Any]:
-    """What a reader, and `load_model`, must know of an exported model."""
-    members, experiment = ended.resolved.federation, ended.resolved.experiment
+def _description(restored: RestoredRun, client: int, model: nn.Module) -> dict[str, Any]:
+    """Describe an exported model for readers and for `load_model`."""
+    members, experiment = restored.plan.federation, restored.plan.experiment
     task, vocabulary = members.task, members.vocabulary
     return {
         "format": FORMAT,
@@ -94,7 +137,7 @@ def _description(ended: Ended, client: int, model: nn.Module) -> dict[str, Any]:
         "input": describe_input(members.members[client].train.transform),
         "vocabulary": vocabulary,
         "precision": str(task.dtype).removeprefix("torch."),
-        "model": _Describer(experiment, ended.resolved.method, members, vocabulary).describe(model),
+        "model": _Describer(experiment, restored.plan.method, members, vocabulary).describe(model),
     }
 
 
@@ -115,15 +158,15 @@ def load_model(
     *,
     raw: bool = False,
     models: Mapping[str, Callable[[], nn.Module]] | None = None,
-    predictors: Sequence[type[Composed]] = (),
+    predictors: Sequence[type[CombinedModel]] = (),
 ) -> nn.Module:
-    """The exported model, in eval mode: a plain module from inputs to class scores. Nothing stored is executed.
+    """Load an exported model, in eval mode: a module from inputs to class scores. No stored code is executed.
 
-    With `raw` it takes rows as the data set holds them (bytes of pictures, say), does the run's normalisation, knows
-    its `class_names` and has `predict(rows)`, which gives these names. Else it takes what the run's models took.
+    With `raw`, it takes rows as the data set holds them (such as bytes of images) and applies the run's normalisation;
+    it has `class_names`, and `predict(rows)` returns these names. Otherwise it takes the inputs of the run's models.
 
-    Networks and predictors of your own are code, which no file holds: give `models` what makes each architecture by
-    its name, and `predictors` the classes that a method of your own predicts with.
+    Your own networks and predictors are code, which the files do not hold: pass factories of architectures by name as
+    `models`, and the predictor classes of your own method as `predictors`.
     """
     place = Path(path)
     try:
@@ -131,16 +174,16 @@ def load_model(
         state = safetensors.torch.load_file(place / WEIGHTS)
         if description["format"] != FORMAT:
             raise ValueError(f"its format is {description['format']}, this version reads {FORMAT}")
-        # No memory is taken for what the description asks for before the weights are seen to be of that size.
+        # No memory is allocated for the described model before the weights are checked to have that size.
         with torch.device("meta"):
-            maker = _Maker(description, dict(models or {}), {_class_name(one): one for one in predictors})
+            maker = _Maker(description, dict(models or {}), {_class_name(cls): cls for cls in predictors})
             model = maker.build(description["model"]).to(getattr(torch, description["precision"]))
         _fill(model, state)
         if raw:
             model = _with_normalisation(model, description)
     except (FileNotFoundError, NotADirectoryError):
         raise PotluckError(
-            f"{str(place)!r} holds no exported model ({WEIGHTS}, {DESCRIPTION}); check the path."
+            f"{str(place)!r} has no exported model ({WEIGHTS}, {DESCRIPTION}); check the path."
         ) from None
     except _UNREADABLE as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -154,22 +197,25 @@ def _with_normalisation(model: nn.Module, description: dict[str, Any]) -> FromRa
     facts = description.get("input")
     if not isinstance(facts, dict):
         raise PotluckError(
-            "The exported model does not say how raw rows become inputs; leave raw=True out and prepare them yourself."
+            "The exported model does not describe the normalisation of raw rows; leave raw=True out and prepare inputs "
+            "yourself."
         )
     transform = read_input(facts, getattr(torch, description["precision"]))
     return FromRaw(model, transform, tuple(map(str, description.get("class_names", ()))))
 
 
 def _fill(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """Give a model without memory its weights, which must be the very ones it needs."""
-    wanted = model.state_dict()
-    for name in sorted(wanted.keys() ^ state.keys()):
-        raise ValueError(f"its weights {'lack' if name in wanted else 'have an unknown'} {name!r}")
-    for name, tensor in wanted.items():
+    """Set the weights of a model without memory; names and shapes must match."""
+    expected = model.state_dict()
+    for name in sorted(expected.keys() ^ state.keys()):
+        raise ValueError(f"its weights {'lack' if name in expected else 'have an unknown'} {name!r}")
+    for name, tensor in expected.items():
         if tensor.shape != state[name].shape:
             raise ValueError(f"{name!r} should be {tuple(tensor.shape)} and is {tuple(state[name].shape)}")
-    # Copies, laid out as the network wants them: what was read may still be a window on the file.
-    own = {name: torch.empty_like(tensor, device="cpu").copy_(state[name]) for name, tensor in wanted.items()}
+    # Copies in the network's memory layout: tensors that were read may be views of the file.
+    own = {
+        name: torch.empty_like(tensor, device="cpu").copy_(state[name]) for name, tensor in expected.items()
+    }
     model.load_state_dict(own, assign=True)
 
 
@@ -179,14 +225,14 @@ def _class_name(kind: type[Any]) -> str:
 
 @dataclass(frozen=True)
 class _Maker:
-    """Modules without their weights, from what a description says of them."""
+    """Builds modules without weights from a description."""
 
     facts: dict[str, Any]
     models: dict[str, Callable[[], nn.Module]]
-    predictors: dict[str, type[Composed]] = field(default_factory=dict)
+    predictors: dict[str, type[CombinedModel]] = field(default_factory=dict)
 
     def build(self, node: dict[str, Any]) -> nn.Module:
-        """The module of one node of the description."""
+        """Build the module of one node of the description."""
         if "linear" in node:
             return nn.Linear(*node["linear"])
         if "predictor" in node:
@@ -199,8 +245,8 @@ class _Maker:
         if "own" in node:
             if node["own"] not in self.models:
                 raise PotluckError(
-                    f"The exported model is {node['own']!r}, a network of your own; "
-                    f"pass load_model(..., models={{{node['own']!r}: what makes it}})."
+                    f"The exported model is {node['own']!r}, your own network; "
+                    f"pass load_model(..., models={{{node['own']!r}: its factory}})."
                 )
             model = self.models[node["own"]]()
         else:
@@ -212,39 +258,39 @@ class _Maker:
                 projection=node["projection"],
                 vocabulary=self.facts["vocabulary"],
             )
-        return with_statistics(model, ()) if node["statistics"] else model
+        return with_batch_norm_statistics(model, ()) if node["statistics"] else model
 
-    def _predictor(self, name: str) -> type[Composed]:
-        """One of ours, or one that was passed: a name in a file never imports anything else."""
+    def _predictor(self, name: str) -> type[CombinedModel]:
+        """Return a predictor class of Potluck, or one that was passed; other names in a file are not imported."""
         if name in self.predictors:
             return self.predictors[name]
         module, _, cls = name.partition(":")
         if not module.startswith(("potluck.methods.", "potluck.kit.")):
             raise PotluckError(
-                f"The exported model predicts with {name!r}, a class of your own; "
+                f"The exported model predicts with {name!r}, your own class; "
                 f"pass load_model(..., predictors=[{cls}])."
             )
-        found = getattr(import_module(module), cls)
-        if not (isinstance(found, type) and issubclass(found, Composed)):
-            raise ValueError(f"{name!r} is no predictor")
-        return found
+        predictor = getattr(import_module(module), cls)
+        if not (isinstance(predictor, type) and issubclass(predictor, CombinedModel)):
+            raise ValueError(f"{name!r} is not a predictor")
+        return predictor
 
 
 def as_module(predictor: Predictor, method: str) -> nn.Module:
-    """A predictor that is a module, or a sentence."""
+    """Check that a predictor is a module, which can be exported."""
     if not isinstance(predictor, nn.Module):
         raise PotluckError(
-            f"What {method} tests is a function, not a module, so it cannot be exported; "
+            f"The predictor of {method} is a function, not a module, and cannot be exported; "
             "let its predict() return a torch module."
         )
     return predictor
 
 
 def write_onnx(model: nn.Module, example: Tensor, file: Path) -> None:
-    """The model as ONNX, for any batch size."""
+    """Write a model as ONNX, for any batch size."""
     if find_spec("onnx") is None or find_spec("onnxscript") is None:
         raise PotluckError("ONNX needs two packages; run: pip install 'potluck[onnx]'.")
-    two = torch.cat([example, example])  # a batch of one would be taken for a constant
+    two = torch.cat([example, example])  # a batch size of one would become a constant
     batch = torch.export.Dim("batch")
     torch.onnx.export(
         model.eval(), (two,), str(file), dynamo=True, dynamic_shapes=({0: batch},), verbose=False
@@ -253,7 +299,7 @@ def write_onnx(model: nn.Module, example: Tensor, file: Path) -> None:
 
 @dataclass(frozen=True)
 class _Describer:
-    """Says how to build modules of a run again."""
+    """Describes how to build the modules of a run."""
 
     experiment: Experiment
     method: Method[Any, Any, Any]
@@ -261,8 +307,8 @@ class _Describer:
     vocabulary: int | None
 
     def describe(self, module: nn.Module) -> dict[str, Any]:
-        """How to build a module like this one again."""
-        if isinstance(module, Composed):
+        """Describe how to build this module."""
+        if isinstance(module, CombinedModel):
             return {
                 "predictor": _class_name(type(module)),
                 "models": {name: self.describe(part) for name, part in module.models.items()},
@@ -277,9 +323,9 @@ class _Describer:
         if type(module) is nn.Linear:
             return {"linear": [module.in_features, module.out_features, module.bias is not None]}
         name, feature_dim = self._name(module)
-        plain = self._plain(name, feature_dim)
-        # Norms without statistics of their own were given some for testing (HeteroFL, FedRolex).
-        measured = bool(static_norms(plain)) and not static_norms(module)
+        fresh = self._build(name, feature_dim)
+        # Norms without statistics were given some for evaluation (HeteroFL, FedRolex).
+        measured = bool(norms_without_statistics(fresh)) and not norms_without_statistics(module)
         if self._is_own(name):
             return {"own": name, "statistics": measured}
         return {
@@ -292,7 +338,7 @@ class _Describer:
     def _is_own(self, name: str) -> bool:
         return bool({"models", "federation"} & set(self.experiment.objects or ()))
 
-    def _plain(self, name: str, feature_dim: int | None) -> nn.Module:
+    def _build(self, name: str, feature_dim: int | None) -> nn.Module:
         build = self.federation.task.architectures[name].build if self._is_own(name) else None
         if build is not None:
             return build()
@@ -307,13 +353,13 @@ class _Describer:
         )
 
     def _name(self, module: nn.Module) -> tuple[str, int | None]:
-        """The architecture by its parameters' names and shapes, else the shared small model; and its feature size."""
+        """Return the architecture with these parameters, or the shared small model, and its feature size."""
         task = self.federation.task
-        found = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+        shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
         for name, architecture in task.architectures.items():
-            if found == {key: tuple(architecture.initial[key].shape) for key in architecture.parameters}:
+            if shapes == {key: tuple(architecture.initial[key].shape) for key in architecture.parameters}:
                 return name, self.experiment.models.feature_dim
-        shared = shared_choice(
+        shared = shared_model_choice(
             self.experiment,
             self.method,
             list(task.architectures),
@@ -323,6 +369,6 @@ class _Describer:
         )
         if self._is_own("") or shared is None:
             raise PotluckError(
-                "The model to export is none of the clients' own; a shared model of your own cannot be exported."
+                "The model to export is not a client's; your own shared model cannot be exported."
             )
         return shared

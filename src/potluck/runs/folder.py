@@ -1,4 +1,4 @@
-"""A run's folder: names of its files, how they are written so that a killed run leaves them readable, and its lock."""
+"""The folder of a run: names of its files, writing that survives a kill, and the lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, parse_toml, read_text
-from potluck.experiment.differences import first_difference, only_more_rounds
+from potluck.experiment import Experiment
+from potluck.experiment.differences import extends_rounds, first_difference
 
 RUNS = Path("runs")
 EXPERIMENT = "experiment.toml"
@@ -32,7 +33,7 @@ METRICS = (ROUNDS, CLIENTS)
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """The whole file or the old one, never half of it."""
+    """Replace a file in one step: a reader sees the old or the new content, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
@@ -46,7 +47,7 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def write_files(out: Path, files: Mapping[str, str]) -> None:
-    """Write texts into a folder, which is made where it is missing; what cannot be written is one sentence."""
+    """Write text files to a folder, which is created if needed; a failure is one sentence."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -56,7 +57,7 @@ def write_files(out: Path, files: Mapping[str, str]) -> None:
 
 
 def append_lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Add JSON lines in one write, so that at most the last line can be torn."""
+    """Append JSON lines in one write, so that a kill can damage only the last line."""
     if rows:
         with writing(path), open(path, "a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows))
@@ -64,18 +65,18 @@ def append_lines(path: Path, rows: list[dict[str, Any]]) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a full disk or a folder that became read-only into a sentence."""
+    """Report a full disk or a read-only folder as one sentence."""
     try:
         yield
     except OSError as error:
         raise PotluckError(
             f"{str(path)!r} could not be written ({error.strerror}); make room or make its folder writable, then "
-            f"go on with: potluck resume {path.parent}"
+            f"continue with: potluck resume {path.parent}"
         ) from None
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file; only a last line torn by a kill may be bad, and is left out."""
+    """Read the objects of a JSON-lines file; an incomplete last line (after a kill) is left out."""
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -94,11 +95,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return objects
 
 
-@contextmanager
-def chosen_folder(out: Path | None, stem: str) -> Iterator[Path]:
-    """The folder that was asked for, or else a new one below `runs`.
+def run_label(experiment: Experiment, data: str) -> str:
+    """Name a run by its method, data and seed."""
+    return f"{experiment.method.name.split(':')[-1].lower()}-{data}-seed{experiment.seed}"
 
-    If what follows fails before anything is written into a new one, it is taken away again.
+
+@contextmanager
+def run_folder(out: Path | None, stem: str) -> Iterator[Path]:
+    """Yield the given folder, or a new one below `runs`.
+
+    A new folder is deleted if the block fails before it writes anything.
     """
     if out is not None:
         yield out
@@ -113,9 +119,9 @@ def chosen_folder(out: Path | None, stem: str) -> Iterator[Path]:
 
 
 def new_folder(parent: Path, stem: str) -> Path:
-    """Make the first of `stem`, `stem-2`, `stem-3`, … that does not exist yet.
+    """Create the first of `stem`, `stem-2`, `stem-3`, … that does not exist.
 
-    Making it is what claims it, so that two runs started at once get two names.
+    Creation is atomic, so that two runs started at once get two names.
     """
     number, path = 1, parent / stem
     try:
@@ -130,17 +136,17 @@ def new_folder(parent: Path, stem: str) -> Path:
                 return path
     except OSError as error:
         raise PotluckError(
-            f"A run's folder cannot be made in {str(parent)!r} ({error.strerror}); choose another place with --out."
+            f"A run's folder cannot be created in {str(parent)!r} ({error.strerror}); choose another place with --out."
         ) from None
 
 
 def open_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
-    """Make or check the folder of a run; says whether it already holds one of this very experiment."""
+    """Create or check the folder of a run; return whether it already holds a run of this experiment."""
     existing = path / EXPERIMENT
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not existing.exists():
-            # Hidden files are our own: the lock, and what a process killed at its first write left behind.
+            # Hidden files belong to Potluck: the lock, and files of a process that was killed at its first write.
             if any(not entry.name.startswith(".") for entry in path.iterdir()):
                 raise PotluckError(f"--out {str(path)!r} holds other files; choose an empty or new folder.")
             write_atomic(existing, experiment_toml)
@@ -148,7 +154,7 @@ def open_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
     except OSError as error:
         raise PotluckError(f"--out {str(path)!r} cannot be used: {error}.") from None
     if check_folder(path, experiment_toml, resume=resume):
-        # The summary goes first: a process killed in between leaves the shorter run unfinished, never a false end.
+        # The summary is deleted first: a kill in between leaves an unfinished run, never one with a wrong summary.
         with writing(existing):
             (path / SUMMARY).unlink(missing_ok=True)
             write_atomic(existing, experiment_toml)
@@ -156,13 +162,13 @@ def open_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
 
 
 def check_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
-    """Refuse a folder that holds a run already, but for this very one to go on with; says whether it gets longer."""
+    """Check that a folder holds this run and that it is resumed; return whether it gets more rounds."""
     try:
         old = parse_toml(read_text(path / EXPERIMENT))
     except (OSError, ValueError) as error:
         raise PotluckError(f"--out {str(path)!r} cannot be used: {error}.") from None
     new = parse_toml(experiment_toml)
-    longer = resume and only_more_rounds(old, new)
+    longer = resume and extends_rounds(old, new)
     difference = first_difference(old, new)
     if difference and not longer:
         raise PotluckError(
@@ -170,7 +176,7 @@ def check_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
         )
     if not resume:
         raise PotluckError(
-            f"--out {str(path)!r} already holds this run; pass --resume to go on with it, or choose another folder."
+            f"--out {str(path)!r} already holds this run; pass --resume to continue it, or choose another folder."
         )
     return longer
 
@@ -183,15 +189,15 @@ LOCK = ".lock"
 _held: set[int] = set()
 
 
-class InUse(PotluckError):
-    """Another process is at work in the folder."""
+class FolderInUse(PotluckError):
+    """Another process uses the folder."""
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the folder of a run, made if it is not there; whoever else wants it meanwhile is refused.
+def lock_folder(path: Path) -> Iterator[None]:
+    """Lock the folder of a run, which is created if needed; another process gets `FolderInUse`.
 
-    The kernel frees the lock when this process ends, however it ends: no stale lock is left to be deleted.
+    The kernel releases the lock when this process ends in any way, so that no stale lock remains.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -202,7 +208,7 @@ def locked(path: Path) -> Iterator[None]:
         ) from None
     _held.add(file)
     try:
-        _take(file, path)
+        _acquire(file, path)
         yield
     finally:
         _held.discard(file)
@@ -210,23 +216,23 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def in_use(path: Path) -> bool:
-    """Whether a process of this machine is at work on the run in this folder.
+    """Tell whether a process of this machine works on the run in this folder.
 
-    The process that the lock names is looked for; trying the lock would refuse a run that starts just then.
+    Looks for the process that the lock names: taking the lock could make a run fail that starts at this moment.
     """
     if sys.platform == "win32":
         return False
     try:
         holder = int((path / LOCK).read_bytes()[:32])
         os.kill(max(holder, 1), 0)
-    except PermissionError:  # somebody else's, and alive
+    except PermissionError:  # alive, of another user
         return True
     except (OSError, ValueError, OverflowError):
         return False
     return True
 
 
-def _take(file: int, path: Path) -> None:
+def _acquire(file: int, path: Path) -> None:
     if sys.platform == "win32":
         return
     import fcntl
@@ -235,25 +241,25 @@ def _take(file: int, path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(file, 32, 0).decode(errors="replace").strip() or "unknown"
-        raise InUse(
+        raise FolderInUse(
             f"--out {str(path)!r} is in use by another process (id {holder}); wait for it to end, "
             "or choose another folder."
         ) from None
     except OSError as error:
-        # Some network file systems have no locks: better to run than to refuse everybody.
+        # Some network file systems have no locks; runs work there without one.
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
             raise
-    with suppress(OSError):  # only a courtesy to whoever is refused
+    with suppress(OSError):  # the id is only for the error message
         os.ftruncate(file, 0)
         os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
 
 
-def _let_go() -> None:
-    """A forked worker must not keep the lock alive after its parent was killed."""
+def _close_locks() -> None:
+    """Close locks in a forked worker, which must not hold them after its parent was killed."""
     for file in _held:
         os.close(file)
     _held.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_close_locks)

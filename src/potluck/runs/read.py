@@ -1,7 +1,7 @@
-"""Read a run folder back: what every table, figure and report starts from.
+"""Read run folders, for tables, figures and reports.
 
-Only the four plain files are looked at (`experiment.toml`, `rounds.jsonl`, `clients.jsonl`, `summary.json`),
-and a run that is still going, or was killed midway, reads as far as it got.
+Only four files are read (`experiment.toml`, `rounds.jsonl`, `clients.jsonl`, `summary.json`); a running or killed run
+is read up to its last record.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, parse_toml, read_text
 from potluck.runs.digests import check_finished
 from potluck.runs.folder import read_lines
-from potluck.runs.run import Run, number_of
+from potluck.runs.run import Run, as_number
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is one that `potluck run` wrote."""
+    """Tell whether a folder was written by `potluck run`."""
     return (folder / "rounds.jsonl").is_file() or (folder / "summary.json").is_file()
 
 
 def find_runs(places: Iterable[str | Path]) -> list[Path]:
-    """The run folders among these places and below them, by name; other files are passed over.
+    """Return the run folders among these places and below them, by name; other files are ignored.
 
-    So `runs/*` may hold tables and reports beside the runs, and `runs` alone means all runs in it.
+    So `runs/*` may match tables and reports, too, and `runs` stands for all runs in it.
     """
     given = [Path(place) for place in places]
-    found: dict[Path, None] = {}
+    folders: dict[Path, None] = {}
     for place in given:
         if not place.exists():
             raise PotluckError(f"No run folder at {str(place)!r}: pass the folder that `potluck run` wrote.")
-        found |= dict.fromkeys(_below(place))
-    if not found:
+        folders |= dict.fromkeys(_below(place))
+    if not folders:
         named = ", ".join(repr(str(place)) for place in given)
         raise PotluckError(
             f"There is no run in {named} (no folder with rounds.jsonl or summary.json): "
-            "pass a folder that `potluck run` wrote, or one that holds such folders."
+            "pass a folder that `potluck run` wrote, or one that contains such folders."
         )
-    return list(found)
+    return list(folders)
 
 
 def _below(place: Path) -> Iterator[Path]:
@@ -69,14 +69,14 @@ def read_run(path: str | Path, *, was_finished: bool = False) -> Run:
             f"pass the folder that `potluck run` wrote."
         )
     summary = _read_object(
-        summary_file, parse_json, f"delete it to have it written again by: potluck resume {folder}"
+        summary_file, parse_json, f"delete it and write it again with: potluck resume {folder}"
     )
     check_finished(folder)
     by_step = {record.get("step", number): record for number, record in enumerate(read_lines(rounds_file), 1)}
     return Run(
         path=folder,
         experiment=_read_object(folder / "experiment.toml", parse_toml, "restore the file or repeat the run"),
-        rounds=tuple(record for record in by_step.values() if math.isfinite(number_of(record.get("round")))),
+        rounds=tuple(record for record in by_step.values() if math.isfinite(as_number(record.get("round")))),
         clients=tuple(
             row for row in read_lines(folder / "clients.jsonl") if isinstance(row.get("client"), int)
         ),
@@ -86,7 +86,7 @@ def read_run(path: str | Path, *, was_finished: bool = False) -> Run:
 
 
 def _read_object(file: Path, parse: Callable[[str], Any], remedy: str) -> dict[str, Any]:
-    """The one object of a JSON or TOML file; empty where there is no file."""
+    """Read the object of a JSON or TOML file; empty if there is no file."""
     if not file.is_file():
         return {}
     try:

@@ -1,265 +1,283 @@
-"""First part of a run: everything decided and checked, nothing written, nothing trained."""
+"""Resolve an experiment: from settings and Python objects to the immutable plan of a run, in one pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from potluck.core.errors import PotluckError
-from potluck.core.method import Method, check_needs
-from potluck.core.optimizers import check_amp
-from potluck.core.task import ClientInfo
-from potluck.data import Data, Partition
+from potluck.core.method import Method, payload_types
+from potluck.core.mixed_precision import check_mixed_precision
+from potluck.core.needs import check_needs
+from potluck.core.supports import holds, settings_for
+from potluck.data import Data
 from potluck.experiment import Experiment
-from potluck.experiment.objects import check_present, chosen, fill
+from potluck.experiment.checks import no_effect
+from potluck.experiment.objects import apply_objects, changed_settings, check_objects
 from potluck.federation.federation import Federation
-from potluck.federation.population import ModelSource, build_federation, experiment_data, suitable_models
+from potluck.federation.population import build_federation, default_models, experiment_data
 from potluck.loop import newcomers
-from potluck.loop.attack import Attackers
-from potluck.runs.checks import (
-    check_attack,
-    check_averaging,
-    check_order,
-    check_records,
-    check_schedule,
-    drawn_attackers,
-    inert_harms,
-)
-from potluck.runs.privacy_ledger import check_privacy
+from potluck.privacy.accounting import check_privacy
+from potluck.runs.checks import check_order, check_records, check_schedule, draw_attackers
+from potluck.runs.engine import choose_engine
+from potluck.runs.plan import Parts, RunPlan
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a user brings as Python objects; None where the experiment's names say it."""
+def resolve(
+    experiment: Experiment,
+    parts: Parts = Parts(),
+    *,
+    asked: Mapping[str, Any] | None = None,
+    recorded: Mapping[str, Any] | None = None,
+    measure: bool = True,
+) -> RunPlan:
+    """Decide and check everything about a run; nothing is written or trained, and nothing changes afterwards.
 
-    method: Method[Any, Any, Any] | None = None
-    data: Data | None = None
-    partition: Partition | None = None
-    models: Sequence[ModelSource] | None = None
-    federation: Federation | None = None
-    state: Any = None
-    """The server's state to begin with, of the form that the method's `init_server` makes."""
-
-    def given(self) -> list[str]:
-        """The parts that are objects and that no file can hold; a method has its name there."""
-        names = ("data", "partition", "models", "federation", "state")
-        return [name for name in names if getattr(self, name) is not None]
-
-    def facts(self) -> dict[str, dict[str, Any]]:
-        """What each part that is an object says of the experiment, by dotted names."""
-        facts: dict[str, dict[str, Any]] = {}
-        if self.data is not None:
-            facts["data"] = {"data.name": self.data.name}
-        if self.partition is not None:
-            facts["partition"] = {"partition.rule": type(self.partition).__name__}
-        if self.models is not None:
-            facts["models"] = {"models.names": tuple(_label(model) for model in self.models)}
-        if self.federation is not None:
-            facts["federation"] = population_facts(self.federation)
-        if self.state is not None:
-            facts["state"] = {}
-        if self.method is not None:
-            settings: dict[str, Any] = asdict(self.method) if is_dataclass(self.method) else {}
-            facts["method"] = {f"method.{name}": value for name, value in settings.items()}
-        return facts
-
-
-def population_facts(federation: Federation) -> dict[str, Any]:
-    """What a population that is there already says of the experiment."""
-    task = federation.task
-    return {
-        "seed": task.seed,
-        "data.name": federation.label,
-        "partition.rule": "own",
-        "partition.clients": len(federation.members),
-        "models.names": tuple(task.architectures),
-        "models.precision": str(task.dtype).removeprefix("torch."),
-        "engine.device": str(task.device),
-        **({"devices.fleet": "own"} if federation.devices else {}),
-        **{f"training.{name}": value for name, value in vars(federation.training).items()},
-    }
-
-
-def _label(model: ModelSource) -> str:
-    return model if isinstance(model, str) else str(getattr(model, "__name__", type(model).__name__))
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """A question with all its parts: the experiment as it will be recorded, its method and its population."""
-
-    experiment: Experiment
-    method: Method[Any, Any, Any]
-    federation: Federation
-    absent: Mapping[int, ClientInfo] = field(default_factory=dict)
-    """Who is kept out of training, to join when it is over."""
-    attackers: Attackers | None = None
-    state: Any = None
-    parts: Parts = Parts()
-    """What was brought as objects, for processes that have to build all of it again."""
-
-    @property
-    def label(self) -> str:
-        """What the run's folder is called unless told."""
-        name = self.experiment.method.name.split(":")[-1].lower()
-        return f"{name}-{self.federation.label}-seed{self.experiment.seed}"
-
-
-def resolve(experiment: Experiment, parts: Parts = Parts()) -> Resolved:
-    """Build what the experiment names, around what was brought, and check that it fits together."""
-    if experiment.objects:
-        check_present(experiment, parts.given())
+    `asked` are the settings that a user gave together with `parts`, by dotted names: they may not contradict the
+    objects, which determine the other settings. Without `asked`, the experiment is taken as recorded. `recorded` is
+    the `engine` section of a run that is resumed: what it measured is kept. Without `measure`, settings that need a
+    measurement stay `auto`.
+    """
+    # 1. Python objects determine some settings.
+    if asked is not None or parts.nodes is not None:
+        asked = changed_settings(experiment) if asked is None else asked
+        experiment = apply_objects(experiment, asked, parts.facts())
+    elif experiment.objects:
+        check_objects(experiment, parts.given())
+    # 2. The method, and settings that depend on it.
     method = parts.method or experiment.build_method()
-    experiment = decided(experiment, method)
-    if parts.federation is not None:
-        return replace(with_population(experiment, method, parts.federation), state=parts.state, parts=parts)
-    data = parts.data or experiment_data(experiment)
-    experiment = decide_models(experiment, method, data)
-    federation = build_federation(
-        experiment, method, data=data, models=parts.models, partition=parts.partition
+    experiment = choose_settings(experiment, method)
+    # 3. The population: data, partition, models.
+    federation = parts.federation if parts.federation is not None else parts.nodes
+    if federation is None:
+        data = parts.data or experiment_data(experiment)
+        experiment = choose_models(experiment, method, data)
+        federation = build_federation(
+            experiment, method, data=data, models=parts.models, partition=parts.partition
+        )
+    check_population(experiment, method, federation)
+    # 4. What is drawn once, for the loop, for workers and for the record.
+    absent = (
+        newcomers.draw_newcomers(experiment.evaluate, federation.task)
+        if experiment.evaluate.newcomers
+        else {}
     )
-    return replace(with_population(experiment, method, federation), state=parts.state, parts=parts)
+    attackers = draw_attackers(experiment, federation, absent) if experiment.uses("attack") else None
+    # 5. The engine: configured, recorded or measured; and what evaluation selects by.
+    plan = RunPlan(experiment, method, federation, absent, attackers, parts)
+    engine = choose_engine(plan, recorded or {}, measure=measure)
+    decisions = {"evaluate.select": choose_selection(experiment, federation), **engine}
+    return replace(
+        plan,
+        experiment=experiment.with_settings(decisions),
+        federation=federation.with_channels_last(engine["engine.channels_last"]),
+    )
 
 
-def resolve_around(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> Resolved:
-    """The same for a population that was gathered: nodes with data of their own."""
-    experiment = fill(experiment, chosen(experiment), {"nodes": population_facts(federation)})
-    return with_population(decided(experiment, method), method, federation)
-
-
-def decided(experiment: Experiment, method: Method[Any, Any, Any]) -> Experiment:
-    """The experiment with its method's settings spelled out, if its settings go together."""
-    experiment = decide_mode(experiment.with_method(method, experiment.method.name), method)
-    refuse_inert(experiment)
-    schedule = experiment.schedule
-    if not schedule.synchronous:
+def choose_settings(experiment: Experiment, method: Method[Any, Any, Any]) -> Experiment:
+    """Return the experiment with the settings of its method, its mode and its attack's strength; check them."""
+    experiment = experiment.with_method_settings(method, experiment.method.name)
+    if experiment.schedule.mode == "auto":
+        experiment = experiment.with_settings({"schedule.mode": method.supports.schedule})
+    check_effects(experiment, method)
+    if not experiment.schedule.synchronous:
         check_schedule(experiment, method)
     method.check_training(experiment.training)
-    if schedule.robust != "mean" or schedule.max_share < 1:
-        check_averaging(experiment, method)
-    if experiment.uses("attack"):
-        check_attack(experiment, method)
-        experiment = decide_strength(experiment)
+    if experiment.uses("attack") and experiment.attack.strength is None:
+        experiment = experiment.with_settings({"attack.strength": experiment.attack.effective_strength})
     if experiment.uses("privacy"):
-        check_privacy(experiment.privacy, method)
+        check_privacy(experiment.privacy)
     return experiment
 
 
-def with_population(
-    experiment: Experiment, method: Method[Any, Any, Any], federation: Federation
-) -> Resolved:
-    """All together, if the population has what the method needs and what the tests need."""
-    check_needs(method, federation.task)
-    if experiment.training.amp != "off":
-        check_amp(experiment.training.amp, federation.task.device)
-    if experiment.schedule.order:
-        check_order(experiment, federation)
-    wanted = {*experiment.evaluate.protocols} & {"shared", "global"}
-    if wanted and federation.shared_test is None:
-        raise PotluckError(
-            f"evaluate.protocol = {min(wanted)!r} needs a common test set; give the federation shared_test=(x, y)."
-        )
-    # Who is drawn stays drawn: for the loop, for workers, for the record.
-    absent = newcomers.draw(experiment.evaluate, federation.task) if experiment.evaluate.newcomers else {}
-    attackers = drawn_attackers(experiment, federation, absent) if experiment.uses("attack") else None
-    if experiment.uses("privacy"):
-        check_records(experiment, method, federation)
-    return Resolved(decide_selection(experiment, federation), method, federation, absent, attackers)
-
-
-# -- decisions: made once, then on record ---------------------------------------------------------------------
-
-
-def decide_mode(experiment: Experiment, method: Method[Any, Any, Any]) -> Experiment:
-    """`auto` is the method's own mode."""
-    if experiment.schedule.mode != "auto":
+def choose_models(experiment: Experiment, method: Method[Any, Any, Any], data: Data) -> Experiment:
+    """Replace `models.names = auto` by the group of models that suits the method and the data."""
+    if experiment.models.names != ("auto",):
         return experiment
-    return experiment.changed({"schedule.mode": "async" if method.asynchronous else "sync"})
+    return experiment.with_settings({"models.names": (default_models(method, data),)})
 
 
-def decide_strength(experiment: Experiment) -> Experiment:
-    """An attack of no given strength has the usual one of its kind."""
-    if experiment.attack.strength is not None:
-        return experiment
-    return experiment.changed({"attack.strength": experiment.attack.force})
-
-
-def decide_selection(experiment: Experiment, federation: Federation) -> Experiment:
-    """`auto`: on validation samples where there are some. To ask for them where there are none is refused."""
-    there = federation.task.validates
-    if experiment.evaluate.select == "validation" and not there:
+def choose_selection(experiment: Experiment, federation: Federation) -> str:
+    """Return what the best round is selected by; `auto`: validation samples if there are any, else test samples."""
+    select, available = experiment.evaluate.select, federation.task.has_validation
+    if select == "validation" and not available:
         remedies = {
             "federation": "give clients some: potluck.Member(..., validation=(x, y))",
-            "nodes": "have the nodes' node.toml say split = '8:1:1'",
+            "nodes": "set split = '8:1:1' in the nodes' node.toml",
         }
         remedy = next((remedies[part] for part in experiment.objects or () if part in remedies), None)
         raise PotluckError(
             "evaluate.select = 'validation' needs validation samples, and no client has any; "
             f"{remedy or 'set data.split to three parts, such as 8:1:1'}."
         )
-    if experiment.evaluate.select != "auto":
-        return experiment
-    return experiment.changed({"evaluate.select": "validation" if there else "test"})
+    if select != "auto":
+        return select
+    return "validation" if available else "test"
 
 
-def decide_models(experiment: Experiment, method: Method[Any, Any, Any], data: Data) -> Experiment:
-    """Say which group `auto` means, so that the run's own file can repeat it."""
-    if experiment.models.names != ("auto",):
-        return experiment
-    return experiment.changed({"models.names": (suitable_models(method, data),)})
+def check_population(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> None:
+    """Check that the population has what the method, the schedule and the evaluation need."""
+    check_needs(method, federation.task)
+    if experiment.training.amp != "off":
+        check_mixed_precision(experiment.training.amp, federation.task.device)
+    if experiment.schedule.order:
+        check_order(experiment, federation)
+    common = {*experiment.evaluate.protocols} & {"shared", "global"}
+    if common and federation.shared_test is None:
+        raise PotluckError(
+            f"evaluate.protocol = {min(common)!r} needs a common test set; give the federation shared_test=(x, y)."
+        )
+    if experiment.uses("privacy"):
+        check_records(experiment, method, federation)
 
 
-# -- settings that cannot act in the company of the others: refused, so that what is recorded is what ran -------
+# -- settings without effect: to change one is an error, so that what is recorded is what ran -----------------------
+
+Ineffective = Iterator[tuple[str, str]]
+"""Dotted names of settings, each with the reason why it has no effect and a remedy."""
 
 
-def refuse_inert(experiment: Experiment) -> None:
-    """Raise for the first setting that was changed from its default and has nothing to act on."""
-    usual = Experiment()
-    for name, reason in _inert(experiment):
-        section, _, key = name.partition(".")
-        value = getattr(getattr(experiment, section), key)
-        if value != getattr(getattr(usual, section), key):
-            raise PotluckError(f"{name} = {value!r} cannot act: {reason}.")
+def check_effects(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
+    """Raise for the first setting that differs from its default and has no effect."""
+    defaults = Experiment()
+    for rules in (_training(experiment), _schedule(experiment, method), _protections(experiment, method),
+                  _others(experiment)):  # fmt: skip
+        for name, reason in rules:
+            value = experiment.value(name)
+            if value != defaults.value(name):
+                raise no_effect(name, value, reason)
 
 
-def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    training, schedule = experiment.training, experiment.schedule
-    if training.optimizer == "sgd":
+def _training(experiment: Experiment) -> Ineffective:
+    optimizer = experiment.training.optimizer
+    if optimizer == "sgd":
         yield "training.betas", "training.optimizer = 'sgd' has no moments; leave it out"
     else:
+        yield "training.momentum", f"training.optimizer = {optimizer!r} has moments of its own; leave it out"
+    if experiment.models.precision == "float64":
         yield (
-            "training.momentum",
-            f"training.optimizer = {training.optimizer!r} has moments of its own; leave it out",
+            "training.amp",
+            "models.precision = 'float64' contradicts lower precision; leave one of them out",
+        )
+
+
+def _schedule(experiment: Experiment, method: Method[Any, Any, Any]) -> Ineffective:
+    schedule, supports, name = experiment.schedule, method.supports, type(method).__name__
+    if not supports.robust:
+        yield (
+            "schedule.robust",
+            f"{name} declares nothing that it acts on (supports.robust); leave it out, or choose another method",
+        )
+    if schedule.averaging.is_distance_based and not supports.comparable:
+        yield (
+            "schedule.robust",
+            f"updates of {name} differ in shape and cannot be compared; use median, trimmed-mean or norm-clip",
         )
     if schedule.robust not in ("mean", "norm-clip"):
-        yield "schedule.max_share", f"schedule.robust = {schedule.robust!r} goes by no samples; leave it out"
+        yield (
+            "schedule.max_share",
+            f"schedule.robust = {schedule.robust!r} does not weight by samples; leave it out",
+        )
+    if schedule.max_share < 1 and not holds(supports.max_share, method):
+        settings = settings_for(supports.max_share)
+        yield (
+            "schedule.max_share",
+            f"{name} takes no average in which clients count by their samples; leave it out"
+            f"{f', or set {settings}' if settings else ''}",
+        )
     if schedule.robust not in ("trimmed-mean", "krum"):
-        yield "schedule.attackers", f"schedule.robust = {schedule.robust!r} counts on no share; leave it out"
+        yield (
+            "schedule.attackers",
+            f"schedule.robust = {schedule.robust!r} assumes no share of attackers; leave it out",
+        )
     if schedule.synchronous and schedule.mode != "auto":
-        yield "schedule.staleness_power", "in a synchronous schedule no answer is stale; leave it out"
+        yield "schedule.staleness_power", "no update is stale in a synchronous schedule; leave it out"
         yield (
             "schedule.lead",
-            "whole rounds ask everybody alike; set schedule.mode = 'async', or leave it out",
+            "synchronous rounds draw clients uniformly; set schedule.mode = 'async', or leave it out",
         )
     if schedule.order:
-        yield "schedule.lead", "schedule.order says who works; leave one of them out"
-    if experiment.uses("privacy") or experiment.uses("attack"):
-        yield from inert_harms(experiment)
+        yield "schedule.lead", "schedule.order lists the clients; leave one of them out"
+
+
+def _protections(experiment: Experiment, method: Method[Any, Any, Any]) -> Ineffective:
+    """Yield settings of privacy and attacks; nothing is looked at where neither is used."""
+    if experiment.uses("privacy"):
+        yield from _privacy(experiment, method)
+    if experiment.uses("attack"):
+        yield from _attack(experiment, method)
+
+
+def _privacy(experiment: Experiment, method: Method[Any, Any, Any]) -> Ineffective:
+    from potluck.privacy.classes import reveals_classes
+
+    privacy = experiment.privacy
+    if not privacy.clip:
+        yield "privacy.noise_multiplier", "it is in units of privacy.clip; set that, for instance to 1.0"
+        yield "privacy.delta", "privacy.clip is 0, so no privacy loss is computed; leave it out"
+        yield "privacy.reproducible", "privacy.clip is 0, so there is no noise; leave it out"
+        yield "privacy.unit", "privacy.clip is 0, so nothing is protected; set it, for instance to 1.0"
+    if not privacy.protects_records:
+        yield "privacy.vector_clip", "privacy.unit is not 'record'; answers are clipped by privacy.clip"
+    else:
+        yield (
+            "privacy.hide_classes",
+            "with privacy.unit = 'record' answers hold only classes of a large noisy count",
+        )
+        yield "engine.vectorize", "privacy.unit = 'record' trains each client by itself; leave it out"
+        yield "training.amp", "privacy.unit = 'record' computes gradients in full precision; leave it out"
+    if not privacy.clip or not privacy.noise_multiplier:
+        yield (
+            "privacy.hide_classes",
+            "without noise the rows of absent classes are zeros; set privacy.clip and privacy.noise_multiplier",
+        )
+    if not privacy.scores:
+        yield (
+            "evaluate.newcomers",
+            "privacy.scores is false, so scores of newcomers are not sent; leave it out",
+        )
+    if not reveals_classes(payload_types(method)[1]):
+        yield (
+            "privacy.hide_classes",
+            f"{type(method).__name__} sends neither class ids nor counts; leave it out",
+        )
+
+
+_ATTACKED = {
+    "logit-shuffle": "logits (fd, fedhe, fedmd, fedl2g-l)",
+    "prototype-swap": "a vector for each class (fedgh, fedproto, fedtgp, fd, fedhe, fedl2g)",
+}
+
+
+def _attack(experiment: Experiment, method: Method[Any, Any, Any]) -> Ineffective:
+    from potluck.attacks.answers import attacked_fields
+
+    kind = experiment.attack.kind
+    if kind == "none":
+        for key in ("share", "strength"):
+            yield (
+                f"attack.{key}",
+                "attack.kind is 'none', so there is no attack; set it, for instance to sign-flip",
+            )
+    elif not attacked_fields(kind, payload_types(method)[1]):
+        yield (
+            "attack.kind",
+            f"clients of {type(method).__name__} do not send {_ATTACKED.get(kind, 'real numbers')}; choose another "
+            "kind or another method",
+        )
+
+
+def _others(experiment: Experiment) -> Ineffective:
     if not experiment.evaluate.newcomers:
         yield (
             "evaluate.newcomer_epochs",
-            "evaluate.newcomers is 0, so nobody joins; set it, for instance to 0.2",
+            "evaluate.newcomers is 0, so no client joins; set it, for instance to 0.2",
         )
     if not experiment.faults.slow:
         yield "faults.slow_factor", "faults.slow is 0, so no job is slow; leave it out"
     if not experiment.models.feature_dim:
         yield "models.projection", "models.feature_dim is not set, so nothing is projected; leave it out"
-    if experiment.models.precision == "float64":
-        yield (
-            "training.amp",
-            "models.precision = 'float64' asks for more bits, not fewer; leave one of them out",
-        )
     if not experiment.devices.fleet:
         yield "devices.assign", "there are no devices; set devices.fleet, such as phones"
     if experiment.engine.name == "flower":
@@ -267,3 +285,7 @@ def _inert(experiment: Experiment) -> Iterator[tuple[str, str]]:
     if experiment.engine.name not in ("flower", "auto"):
         for key in ("nodes", "classes", "lost_after", "server", "ca", "simulation"):
             yield f"engine.{key}", f"engine.name is {experiment.engine.name!r}; set it to 'flower'"
+        yield (
+            "schedule.patience",
+            f"engine.name is {experiment.engine.name!r}, which has no nodes; leave it out",
+        )

@@ -1,9 +1,9 @@
-"""What a run left on disk, as one value with the questions one asks of it."""
+"""A finished or unfinished run, as read from its folder: curves, client results, models."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,23 +13,79 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potluck.core.errors import unknown
-from potluck.runs.selection import best_row
-from potluck.runs.values import ClientResult, Curve, FailedJob, Numbers, number_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["AXES", "ClientResult", "Curve", "FailedJob", "Numbers", "Record", "Run", "number_of"]
 
 Record = Mapping[str, Any]
+"""One line of `rounds.jsonl` or `clients.jsonl`, or an object of another file."""
 
-# What a curve may be drawn against, and the field of rounds.jsonl it is made of.
+
+def best_row(rounds: Sequence[Record], selected_by: str) -> Record | None:
+    """Return the first evaluated round that is best on validation or test samples, or the last evaluated one.
+
+    None before the first evaluation, or if validation samples select and none were evaluated.
+    """
+    evaluated = [row for row in rounds if row.get("accuracy") is not None]
+    if selected_by == "last":
+        return evaluated[-1] if evaluated else None
+    key = "accuracy_validation" if selected_by == "validation" else "accuracy"
+    measured = [row for row in evaluated if row.get(key) is not None]
+    return max(measured, key=lambda row: float(row[key]), default=None)
+
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Measured values of one metric: `y[i]` belongs to round `round[i]` and to `x[i]` on the axis."""
+
+    round: FloatArray
+    x: FloatArray
+    y: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """The final result of one client on its own test samples."""
+
+    index: int
+    name: str
+    architecture: str
+    accuracy: float
+    train_samples: int | None
+    test_samples: int | None
+
+
+@dataclass(frozen=True)
+class FailedJob:
+    """A job without a usable answer: its round and client, the kind of failure and the reason."""
+
+    round: int
+    client: int
+    kind: str
+    reason: str
+
+
+def as_number(value: object) -> float:
+    """Return a number as a float; nan for anything else (null, missing, a text)."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+__all__ = ["AXES", "ClientResult", "Curve", "FailedJob", "FloatArray", "Record", "Run", "as_number"]
+
 AXES = ("rounds", "bytes", "floats", "seconds", "virtual_seconds")
+"""What a curve may be drawn against."""
 
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A run, finished, unfinished or killed: what its folder holds, with the questions one asks of it."""
+    """A run: finished, running or killed, with the content of its folder."""
 
     path: Path
     experiment: Record
@@ -37,9 +93,9 @@ class Run:
     clients: tuple[Record, ...]
     summary: Record
     was_finished: bool = False
-    """Whether there was nothing left to do when the run was asked for."""
+    """Whether the run had finished before it was requested."""
     parts: Any = field(default=None, repr=False, compare=False)
-    """The Python objects that the run was made with, where it was made in this process."""
+    """The Python objects of the run, if it was made in this process."""
 
     def __repr__(self) -> str:
         accuracy = self.final_accuracy
@@ -48,66 +104,66 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """True when the run wrote its summary, its last act."""
+        """Whether the run has written its summary."""
         return bool(self.summary)
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
+        """The name of the folder."""
         return self.path.name
 
     @cached_property
     def method(self) -> str:
-        """The method's name, from the summary or else from the experiment."""
+        """The method's name."""
         return self._named("method", "method") or self.name
 
     @cached_property
     def dataset(self) -> str:
-        """The data set's name, or an empty text where the run does not say."""
+        """The data set's name; empty if it is not recorded."""
         return self._named("dataset", "data")
 
     @cached_property
     def seed(self) -> int:
-        """The seed of the run; 0 where the run does not say."""
+        """The seed of the run; 0 if it is not recorded."""
         return int(self.summary.get("seed", self.experiment.get("seed", 0)))
 
     @property
     def command(self) -> str:
-        """The command that repeats the run, or an empty text for a run that has not ended."""
+        """The command that repeats the run; empty for an unfinished run."""
         return str(self.summary.get("command") or "")
 
     def predict(self, client: int, x: Tensor, *, federation: Any = None) -> Tensor:
-        """What the last evaluation tested of a client, on inputs as its model takes them: class scores, one row each.
+        """Return class scores (samples × classes) by the predictor of the last evaluation of a client.
 
-        The models come from the last checkpoint. A run of a `federation` of your own that was made in another process
-        needs it again.
+        `x` has the form of the model's input. Models are read from the last checkpoint. A run with your own
+        `federation` that was made in another process needs it again.
         """
-        from potluck.runs.ended import bring_back
-        from potluck.runs.resolve import Parts
+        from potluck.runs.plan import Parts
+        from potluck.runs.restore import restore_run
 
         parts = self.parts or Parts(federation=federation)
-        return bring_back(self.path, parts).scores(client, x)
+        return restore_run(self.path, parts).scores(client, x)
 
     def curve(self, key: str = "accuracy", x: str = "rounds") -> Curve:
-        """The metric `key` of `rounds.jsonl` against `x`, without the steps where it was not measured.
+        """Return the metric `key` of `rounds.jsonl` against `x`, at the steps where it was measured.
 
-        Where one round has several server steps (an asynchronous run), the curve against rounds keeps the
+        If a round has several server steps (in an asynchronous run), the curve against rounds has the
         last value of each round.
         """
         y = self._column(key)
-        known = np.isfinite(y) & np.isfinite(self.axis(x))
+        measured = np.isfinite(y) & np.isfinite(self.axis(x))
         number = self.axis("rounds")
         if x == "rounds":
-            known &= _last_of_each(number, known)
-        return Curve(number[known], self.axis(x)[known], y[known])
+            measured &= _last_of_each(number, measured)
+        return Curve(number[measured], self.axis(x)[measured], y[measured])
 
-    def axis(self, x: str) -> Numbers:
-        """Where each server step lies on the axis `x`: its round, or all traffic or time spent by its end."""
+    def axis(self, x: str) -> FloatArray:
+        """Return the position of each server step on the axis `x`: its round, or traffic or time up to its end."""
         if x not in AXES:
             raise unknown("axis", x, AXES)
         if x == "rounds":
             return self._column("round")
-        if x == "virtual_seconds":  # the clock's reading, not a duration; without a fleet it stands at zero
+        if x == "virtual_seconds":  # a time, not a duration; zero without devices
             clock = self._column(x)
             return clock if np.nansum(clock) > 0 else np.full(len(clock), math.nan)
         if x == "seconds":
@@ -116,63 +172,63 @@ class Run:
         return np.cumsum(both)
 
     def has(self, key: str) -> bool:
-        """Whether the metric `key` was measured at least once."""
+        """Tell whether the metric `key` was measured at least once."""
         return len(self.curve(key)) > 0
 
     def total(self, key: str) -> float:
-        """The sum over the whole run of a count or time of each step (`bytes_up`, `seconds`, …)."""
+        """Return the sum over all steps of a count or time (`bytes_up`, `seconds`, …)."""
         return float(np.nansum(self._column(key)))
 
     @cached_property
-    def jobs(self) -> Numbers:
-        """How many training jobs had been answered up to and with each server step."""
+    def jobs(self) -> FloatArray:
+        """The number of answered training jobs up to each server step."""
         return np.cumsum([float(len(record.get("participants") or ())) for record in self.rounds])
 
     def per_client_round(self, key: str) -> float:
-        """`floats_up` (or `floats_down`, `bytes_up`, `bytes_down`) per answered training job."""
-        stated = self.summary.get(f"{key}_per_client_round")
-        if stated is not None:
-            return float(stated)
+        """Return `floats_up` (or `floats_down`, `bytes_up`, `bytes_down`) per answered training job."""
+        recorded = self.summary.get(f"{key}_per_client_round")
+        if recorded is not None:
+            return float(recorded)
         jobs = float(self.jobs[-1]) if len(self.jobs) else 0.0
         return self.total(key) / jobs if jobs else 0.0
 
     @property
     def num_rounds(self) -> int:
-        """How many rounds were done."""
+        """The number of rounds done."""
         number = self.axis("rounds")
         return int(np.nanmax(number)) if len(number) else 0
 
-    def stated(self, key: str) -> float:
-        """A number of the summary; nan for a run that has not ended, or does not say."""
-        return number_of(self.summary.get(key))
+    def summary_number(self, key: str) -> float:
+        """Return a number of the summary; nan if it is missing."""
+        return as_number(self.summary.get(key))
 
     def newcomers(self, key: str) -> float:
-        """A mean over the clients that joined at the end: `accuracy`, `alone`, `gain`; nan where nobody did."""
-        found = self.summary.get("newcomers")
-        return number_of(found.get(key)) if isinstance(found, Mapping) else math.nan
+        """Return a mean over newcomers: `accuracy`, `alone` or `gain`; nan if there were none."""
+        means = self.summary.get("newcomers")
+        return as_number(means.get(key)) if isinstance(means, Mapping) else math.nan
 
     @property
     def selected_by(self) -> str:
-        """What the best round is best on: `validation` or `test` samples; or it is simply the `last`."""
+        """What the best round is selected by: `validation` or `test` samples, or `last`."""
         evaluate = self.experiment.get("evaluate")
-        asked = evaluate.get("select") if isinstance(evaluate, Mapping) else None
-        return str(self.summary.get("selected_by") or asked or "test")
+        setting = evaluate.get("select") if isinstance(evaluate, Mapping) else None
+        return str(self.summary.get("selected_by") or setting or "test")
 
     @property
     def best_accuracy(self) -> float:
-        """The test accuracy of the best round, as `selected_by` says (nan before the first evaluation)."""
-        stated = number_of(self.summary.get("best_accuracy"))
-        if math.isfinite(stated):
-            return stated
+        """The test accuracy of the best round, see `selected_by` (nan before the first evaluation)."""
+        recorded = as_number(self.summary.get("best_accuracy"))
+        if math.isfinite(recorded):
+            return recorded
         best = best_row(self.rounds, self.selected_by)
-        return number_of(best.get("accuracy")) if best else math.nan
+        return as_number(best.get("accuracy")) if best else math.nan
 
     @property
     def best_round(self) -> int | None:
-        """The best round; of equal ones the first."""
-        stated = self.summary.get("best_round")
-        if stated is not None:
-            return int(stated)
+        """The number of the best round; of equal ones the first."""
+        recorded = self.summary.get("best_round")
+        if recorded is not None:
+            return int(recorded)
         best = best_row(self.rounds, self.selected_by)
         return int(best["round"]) if best else None
 
@@ -184,23 +240,23 @@ class Run:
 
     @property
     def final_accuracy(self) -> float:
-        """The mean over all clients after the last round, or over their latest tests so far."""
-        stated = number_of(self.summary.get("final_accuracy"))
-        if math.isfinite(stated):
-            return stated
+        """The mean accuracy over all clients after the last round, or over their latest tests so far."""
+        recorded = as_number(self.summary.get("final_accuracy"))
+        if math.isfinite(recorded):
+            return recorded
         latest = [client.accuracy for client in self.client_results]
         return float(np.mean(latest)) if latest else self.last_accuracy
 
     @cached_property
     def client_results(self) -> tuple[ClientResult, ...]:
-        """One result for each client that was tested, in the order of client indexes."""
+        """The result of each client that was tested, in the order of client indexes."""
         latest = self._latest_evaluations()
-        stated = self.summary.get("client_accuracy") or ()
-        values = dict(enumerate(stated)) or {index: row.get("accuracy") for index, row in latest.items()}
+        recorded = self.summary.get("client_accuracy") or ()
+        values = dict(enumerate(recorded)) or {index: row.get("accuracy") for index, row in latest.items()}
         return tuple(
-            self._client_result(index, number_of(value), latest.get(index, {}))
+            self._client_result(index, as_number(value), latest.get(index, {}))
             for index, value in sorted(values.items())
-            if math.isfinite(number_of(value))
+            if math.isfinite(as_number(value))
         )
 
     @cached_property
@@ -210,15 +266,20 @@ class Run:
 
     @cached_property
     def class_counts(self) -> NDArray[np.int64] | None:
-        """Training samples of each client (row) and class (column), where the run recorded them."""
+        """Training samples (clients × classes), if recorded."""
         counts = self.summary.get("class_counts")
         if not counts or len({len(row) for row in counts}) != 1:
             return None
         return np.asarray(counts, dtype=np.int64)
 
     @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, where the run recorded them."""
+        return tuple(map(str, self.summary.get("class_names") or ()))
+
+    @cached_property
     def failures(self) -> tuple[FailedJob, ...]:
-        """Every job that failed, in the order of server steps."""
+        """The failed jobs, in the order of server steps."""
         return tuple(
             FailedJob(
                 round=int(record["round"]),
@@ -232,45 +293,45 @@ class Run:
 
     @cached_property
     def staleness(self) -> NDArray[np.int64]:
-        """For every answer, how many server steps had passed since its client started."""
+        """The number of server steps between the start of each job and its answer."""
         return np.asarray(
             [int(s) for record in self.rounds for s in record.get("staleness") or ()], dtype=np.int64
         )
 
     @cached_property
     def protocol(self) -> str | None:
-        """The evaluation protocol `accuracy` is of; None where clients were not logged."""
+        """The evaluation protocol of `accuracy`; None if clients were not logged."""
         evaluate = self.experiment.get("evaluate")
-        stated = evaluate.get("protocol") if isinstance(evaluate, Mapping) else None
-        known = [row["protocol"] for row in self.clients if row.get("protocol")]
-        if stated is not None and (stated in known or not known):
-            return str(stated)
-        return str(known[0]) if known else None
+        recorded = evaluate.get("protocol") if isinstance(evaluate, Mapping) else None
+        logged = [row["protocol"] for row in self.clients if row.get("protocol")]
+        if recorded is not None and (recorded in logged or not logged):
+            return str(recorded)
+        return str(logged[0]) if logged else None
 
     def client_rows(self) -> list[Record]:
-        """The rows of `clients.jsonl` that are of the run's own evaluation protocol."""
+        """Return the rows of `clients.jsonl` with the run's evaluation protocol."""
         return [row for row in self.clients if row.get("protocol") in (None, self.protocol)]
 
     def _named(self, summary_key: str, experiment_key: str) -> str:
-        stated = self.summary.get(summary_key) or self.experiment.get(experiment_key) or ""
-        if isinstance(stated, Mapping):
-            stated = stated.get("name", "")
-        return str(stated)
+        recorded = self.summary.get(summary_key) or self.experiment.get(experiment_key) or ""
+        if isinstance(recorded, Mapping):
+            recorded = recorded.get("name", "")
+        return str(recorded)
 
     @cached_property
     def notes(self) -> list[str]:
-        """What the method recorded of itself (`me.note`): each is a metric, `notes.alpha`."""
+        """Names of the values that the method recorded (`me.note`); each is a metric, such as `notes.alpha`."""
         return sorted({name for record in self.rounds for name in record.get("notes") or {}})
 
     @cached_property
     def client_notes(self) -> list[str]:
-        """Those of which the run has every client's own, not the mean alone."""
+        """Names of the notes that are recorded for every client, not only as a mean."""
         return sorted({name for record in self.rounds for name in record.get("client_notes") or {}})
 
-    def _column(self, key: str) -> Numbers:
+    def _column(self, key: str) -> FloatArray:
         inner = key.removeprefix("notes.")
         records = self.rounds if inner == key else [record.get("notes") or {} for record in self.rounds]
-        return np.asarray([number_of(record.get(inner)) for record in records], dtype=np.float64)
+        return np.asarray([as_number(record.get(inner)) for record in records], dtype=np.float64)
 
     def _latest_evaluations(self) -> dict[int, Record]:
         latest: dict[int, Record] = {}
@@ -301,9 +362,9 @@ def _item(values: object, index: int) -> object:
     return values[index] if isinstance(values, list) and index < len(values) else None
 
 
-def _last_of_each(number: Numbers, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Marks the last known entry of each round number."""
-    last = {value: position for position, value in enumerate(number) if known[position]}
+def _last_of_each(number: FloatArray, measured: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark the last measured entry of each round."""
+    last = {value: position for position, value in enumerate(number) if measured[position]}
     mask = np.zeros(len(number), dtype=np.bool_)
     mask[list(last.values())] = True
     return mask

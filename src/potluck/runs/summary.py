@@ -1,4 +1,4 @@
-"""A finished run in one object."""
+"""Summarise a finished run as one object."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from potluck.core.method import PaperAccounting
 from potluck.core.task import Task
 from potluck.loop.newcomers import Newcomer, means
 from potluck.loop.records import Scores
-from potluck.loop.score import Summary, summarise
-from potluck.runs.selection import best_row
+from potluck.runs.run import best_row
+from potluck.wire.score import Summary, summarise
 
 
 @dataclass
 class Accounting:
-    """Mean numbers per exchange as a paper counts them, where it does so in its own way."""
+    """Means of numbers per exchange in a paper's own way of counting, if it has one."""
 
     up: int = 0
     down: int = 0
     exchanges: int = 0
     note: str = ""
 
-    def add(self, one: PaperAccounting) -> None:
-        """Take one exchange in."""
-        self.up, self.down, self.note = self.up + one.up, self.down + one.down, one.note
+    def add(self, exchange: PaperAccounting) -> None:
+        """Add one exchange."""
+        self.up, self.down, self.note = self.up + exchange.up, self.down + exchange.down, exchange.note
         self.exchanges += 1
 
     def result(self) -> dict[str, Any] | None:
-        """Means, or nothing where the paper counts as we do."""
+        """Return means; None if the paper counts as Potluck does."""
         if not self.exchanges:
             return None
         return {"up": self.up / self.exchanges, "down": self.down / self.exchanges, "note": self.note}
@@ -43,11 +43,11 @@ def summarise_run(
     scores: Scores,
     accounting: Accounting,
 ) -> dict[str, Any]:
-    """The content of `summary.json`. Accuracies are fractions; traffic is that of answered training jobs."""
+    """Return the content of `summary.json`: accuracies as fractions, traffic of answered training jobs."""
     best = best_row(rounds, facts.get("selected_by", "test"))
     final = summarise(score.score for score in scores.test)
     of_server = facts.get("protocol") == "global"
-    if of_server:  # clients were tested too, but they are not what the protocol is about
+    if of_server:  # clients were tested, too, but the protocol is about the server's model
         final = _last_global(rounds)
     validation = summarise(score.score for score in scores.validation)
     tested = [] if of_server else scores.test
@@ -83,7 +83,7 @@ def summarise_run(
 
 
 def _last_global(rounds: Sequence[dict[str, Any]]) -> Summary:
-    """What the last evaluation found of the server's own model; nothing for a method without one."""
+    """Return the last scores of the server's model; empty for a method without one."""
     row = next((row for row in reversed(rounds) if row["accuracy_global"] is not None), None)
     if row is None:
         return Summary()
@@ -97,34 +97,34 @@ def _last_global(rounds: Sequence[dict[str, Any]]) -> Summary:
     )
 
 
-def newcomers_found(newcomers: Sequence[Newcomer]) -> dict[str, Any]:
-    """What joining at the end was worth: per newcomer and on average."""
+def newcomer_summary(newcomers: Sequence[Newcomer]) -> dict[str, Any]:
+    """Return scores of newcomers: their means, and each one's."""
     clients = [
         {
-            "client": one.client.index,
-            "name": one.client.name,
-            "architecture": one.client.architecture,
-            "train_samples": one.client.samples,
-            "samples": one.score.samples,
-            "accuracy": one.score.accuracy,
-            "alone": one.alone.accuracy,
+            "client": newcomer.client.index,
+            "name": newcomer.client.name,
+            "architecture": newcomer.client.architecture,
+            "train_samples": newcomer.client.samples,
+            "samples": newcomer.score.samples,
+            "accuracy": newcomer.score.accuracy,
+            "alone": newcomer.alone.accuracy,
         }
-        for one in newcomers
+        for newcomer in newcomers
     ]
     return {**means(newcomers), "clients": clients}
 
 
 def _details(scores: Scores, classes: int) -> dict[str, Any]:
-    """Test samples and right answers of each class, and the bins of confidence, of all clients together."""
-    found = [score.score.details for score in scores.test if score.score.details is not None]
-    if not found:
+    """Return test samples and correct predictions of each class, and calibration bins, of all clients together."""
+    details = [score.score.details for score in scores.test if score.score.details is not None]
+    if not details:
         return {}
     samples, right = [0] * classes, [0] * classes
-    for true, guess, count in (entry for one in found for entry in one.confusion):
+    for true, guess, count in (entry for each in details for entry in each.confusion):
         samples[true] += count
         right[true] += count if guess == true else 0
-    together = zip(*(one.bins for one in found), strict=True)  # the clients' first bins, their second ones, …
-    bins = [[sum(numbers) for numbers in zip(*same, strict=True)] for same in together]
+    by_bin = zip(*(each.bins for each in details), strict=True)
+    bins = [[sum(numbers) for numbers in zip(*same, strict=True)] for same in by_bin]
     return {"class_samples": samples, "class_correct": right, "calibration": bins}
 
 

@@ -1,7 +1,8 @@
-"""Second and third part of a run: open its folder, then train, writing everything down as it goes."""
+"""Train a resolved run: open its folder, then run the loop with everything that records it."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,47 +11,47 @@ from typing import Any
 
 from potluck.core.random import one_thread
 from potluck.federation.clock import make_clock
-from potluck.federation.flops import flops_per_round
+from potluck.federation.flops import MethodFlops
 from potluck.loop.callbacks import Callback
 from potluck.loop.faults import FaultyEngine
-from potluck.loop.jobs import Engine
 from potluck.loop.loop import Loop
-from potluck.loop.worker import Worker
 from potluck.runs import folder
+from potluck.runs.accounting import AttackLedger, PrivacyLedger
 from potluck.runs.answers import KeepAnswers
-from potluck.runs.attack_ledger import AttackLedger
 from potluck.runs.checkpointer import Checkpointer
-from potluck.runs.engine import blueprint, decide_engine, make_engine
-from potluck.runs.folder import locked
-from potluck.runs.privacy_ledger import PrivacyLedger
+from potluck.runs.engine import build_engine
+from potluck.runs.folder import lock_folder
+from potluck.runs.plan import RunPlan
 from potluck.runs.read import read_run
-from potluck.runs.resolve import Resolved
 from potluck.runs.run import Run
 from potluck.runs.writer import Heartbeat, RunWriter, provenance
+from potluck.wire.jobs import Engine
+from potluck.worker.worker import Worker
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A run with its folder, which no other process writes to; `finished` where there is nothing left to do."""
+class OpenRun:
+    """A run and its folder, locked by this process; `finished`: nothing is left to do."""
 
-    resolved: Resolved
+    plan: RunPlan
     path: Path
     finished: bool = False
 
 
 @contextmanager
-def open_run(resolved: Resolved, out: Path | None, *, resume: bool) -> Iterator[Opened]:
-    """Choose and lock the run's folder, and write the experiment into it, or see that it holds this very one."""
+def open_run(plan: RunPlan, out: Path | None, *, resume: bool) -> Iterator[OpenRun]:
+    """Choose and lock the run's folder, and write the experiment to it, or check that it holds the same one."""
     with ExitStack() as held:
-        path = held.enter_context(folder.chosen_folder(out, resolved.label))
-        resolved = decide_engine(resolved, path / folder.EXPERIMENT)
-        held.enter_context(locked(path))
-        there = folder.open_folder(path, resolved.experiment.to_toml(), resume=resume)
-        yield Opened(resolved, path, finished=there and (path / folder.SUMMARY).exists())
+        path = held.enter_context(
+            folder.run_folder(out, folder.run_label(plan.experiment, plan.federation.label))
+        )
+        held.enter_context(lock_folder(path))
+        there = folder.open_folder(path, plan.experiment.to_toml(), resume=resume)
+        yield OpenRun(plan, path, finished=there and (path / folder.SUMMARY).exists())
 
 
-def run_resolved(
-    resolved: Resolved,
+def run_plan(
+    plan: RunPlan,
     *,
     out: Path | None = None,
     resume: bool = False,
@@ -59,8 +60,8 @@ def run_resolved(
     command: str = "",
     engine: Engine | None = None,
 ) -> Run:
-    """Open and train; `engine` is one that is at work already."""
-    with open_run(resolved, out, resume=resume) as opened:
+    """Open the run's folder and train; `engine` replaces the engine of the plan."""
+    with open_run(plan, out, resume=resume) as opened:
         if not opened.finished:
             path = opened.path
             train(opened, [*callbacks], [tracker(path, path.name) for tracker in trackers], command, engine)
@@ -68,37 +69,34 @@ def run_resolved(
 
 
 def train(
-    opened: Opened,
+    opened: OpenRun,
     callbacks: Sequence[Callback],
     trackers: Sequence[Any],
     command: str,
     engine: Engine | None,
 ) -> None:
-    """The loop with everything that watches it, from the start or from the folder's last checkpoint."""
-    experiment, federation = opened.resolved.experiment, opened.resolved.federation
-    method, settings = opened.resolved.method, experiment.engine
-    writer = RunWriter(opened.path, facts(opened.resolved, command))
-    absent, attackers = opened.resolved.absent, opened.resolved.attackers
+    """Run the loop with its callbacks, from the start or from the folder's last checkpoint."""
+    plan = opened.plan
+    experiment, federation, method, attackers = plan.experiment, plan.federation, plan.method, plan.attackers
+    settings = experiment.engine
+    writer = RunWriter(opened.path, facts(plan, command))
     privacy = experiment.privacy if experiment.uses("privacy") else None
-    # Both look at every client: left for the end, when everybody is tested.
-    writer.late_facts.append(lambda: {"class_counts": federation.class_counts()})
-    writer.late_facts.append(lambda: flops_per_round(method, federation, absent))
+    # Both visit every client, so they wait for the end, when all clients are tested.
+    writer.final_facts.append(lambda: {"class_counts": federation.class_counts()})
+    flops = functools.cache(lambda: MethodFlops(method, federation, experiment.schedule.rounds))
+    writer.final_facts.append(lambda: flops().facts(plan.newcomers))
     with ExitStack() as held:
         keeper = held.enter_context(Checkpointer(writer, federation, every=settings.checkpoint_every))
         held.enter_context(one_thread())
         worker = Worker(method, federation.client, keeper.client_state, privacy, attackers)
-        plan = blueprint(opened.resolved, None if keeper.saved is None else keeper.saved.client)
-        engine = engine or make_engine(settings, worker, federation, opened.path / folder.WORK, plan)
+        saved = None if keeper.saved is None else keeper.saved.client
+        blueprint = plan.blueprint(saved) if settings.name == "pool" else None
+        engine = engine or build_engine(settings, worker, federation, opened.path / folder.WORK, blueprint)
         held.callback(engine.close)
         if experiment.uses("faults"):
             engine = FaultyEngine(engine, experiment.faults, experiment.seed)
         for tracker in trackers:
             held.enter_context(tracker)
-        ledgers: list[Callback] = [KeepAnswers(opened.path)] if settings.keep_answers else []
-        if privacy:
-            ledgers.append(PrivacyLedger(privacy, writer.facts))
-        if attackers is not None:
-            ledgers.append(AttackLedger(attackers, experiment.evaluate.protocol, writer.facts))
         on_clock = bool(federation.devices or experiment.faults.slow)
         loop = Loop(
             method,
@@ -106,20 +104,32 @@ def train(
             engine,
             experiment.schedule,
             experiment.evaluate,
-            [*ledgers, writer, Heartbeat(opened.path), *trackers, *callbacks, keeper],
-            clock=make_clock(experiment, method, federation) if on_clock else None,
+            [*_ledgers(plan, writer), writer, Heartbeat(opened.path), *trackers, *callbacks, keeper],
+            clock=make_clock(experiment, federation, flops()) if on_clock else None,
             shared_test=federation.shared_test,
             attackers=attackers,
+            newcomers=plan.newcomers,
         )
-        if opened.resolved.state is not None:
-            loop.server.begin_with(opened.resolved.state)
+        if plan.parts.state is not None:
+            loop.server.set_initial_state(plan.parts.state)
         keeper.restore(loop)
         loop.run()
 
 
-def facts(resolved: Resolved, command: str) -> dict[str, Any]:
-    """What a reader of the summary must know of the experiment."""
-    experiment, federation = resolved.experiment, resolved.federation
+def _ledgers(plan: RunPlan, writer: RunWriter) -> list[Callback]:
+    """Return the callbacks that record answers, privacy loss and attacks, as far as the run has them."""
+    experiment = plan.experiment
+    ledgers: list[Callback] = [KeepAnswers(writer.path)] if experiment.engine.keep_answers else []
+    if experiment.uses("privacy") and experiment.privacy:
+        ledgers.append(PrivacyLedger(experiment.privacy, writer.facts))
+    if plan.attackers is not None:
+        ledgers.append(AttackLedger(plan.attackers, experiment.evaluate.protocol, writer.facts))
+    return ledgers
+
+
+def facts(plan: RunPlan, command: str) -> dict[str, Any]:
+    """Return the facts of the experiment that `summary.json` begins with."""
+    experiment, federation = plan.experiment, plan.federation
     return {
         "method": experiment.method.name,
         "dataset": federation.label,
@@ -133,4 +143,5 @@ def facts(resolved: Resolved, command: str) -> dict[str, Any]:
         "models": list(federation.task.architectures),
         "command": command,
         "made": provenance(),
+        **({"class_names": list(federation.class_names)} if federation.class_names else {}),
     }

@@ -1,4 +1,4 @@
-"""Writes a run down while it happens: its results, where it stands this very moment, where and when it was made."""
+"""Record a run while it trains: results, current progress, and provenance."""
 
 from __future__ import annotations
 
@@ -23,73 +23,73 @@ from potluck.core.task import Task
 from potluck.loop.callbacks import Arrival, Callback, End, Step
 from potluck.loop.loop import Loop
 from potluck.loop.records import ClientScore, Scores
-from potluck.loop.score import Score
 from potluck.runs import folder
-from potluck.runs.digests import of_run
+from potluck.runs.digests import run_digests
 from potluck.runs.folder import write_atomic
-from potluck.runs.summary import Accounting, newcomers_found, summarise_run
+from potluck.runs.summary import Accounting, newcomer_summary, summarise_run
+from potluck.wire.score import Score
 
 
 class RunWriter(Callback):
-    """Appends to `rounds.jsonl` and `clients.jsonl` after every step; the summary comes at the end."""
+    """Append to `rounds.jsonl` and `clients.jsonl` after every step; write the summary at the end."""
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
         self.path, self.facts = path, dict(facts)
         self.summary: dict[str, Any] = {}
-        self.late_facts: list[Callable[[], dict[str, Any]]] = []
-        """What the summary also says, found out when it is written."""
+        self.final_facts: list[Callable[[], dict[str, Any]]] = []
+        """Functions that compute further facts of the summary at the end of the run."""
         self._accounting = Accounting()
         self._task: Task | None = None
 
     def on_start(self, loop: Loop) -> None:
-        """Remember who takes part."""
+        """Store the task, which has the clients."""
         self._task = loop.task
 
     def notes(self) -> dict[str, Any]:
-        """What this writer knows beyond its files, so that another process can go on with `take_up`."""
+        """Return the state beyond the files, for `restore_notes` in another process."""
         return {"accounting": asdict(self._accounting), "command": self.facts.get("command", "")}
 
-    def take_up(self, notes: dict[str, Any]) -> None:
-        """Go on from the notes of an earlier process; the command on record stays the one that began the run."""
+    def restore_notes(self, notes: dict[str, Any]) -> None:
+        """Restore the state of an earlier process; the recorded command stays the one that started the run."""
         self._accounting = Accounting(**notes["accounting"])
         self.facts["command"] = notes["command"]
 
     def on_step(self, step: Step) -> None:
-        """One line per server step, one per client and evaluation."""
-        for one in step.counted:
-            self._accounting.add(one)
+        """Append one line per server step, and one per client and evaluation."""
+        for exchange in step.paper_accounting:
+            self._accounting.add(exchange)
         rows = client_rows(Scores(step.scores, step.validation))
         folder.append_lines(self.path / folder.CLIENTS, rows)
         folder.append_lines(self.path / folder.ROUNDS, [_finite(asdict(step.record))])
 
     def on_end(self, end: End) -> None:
-        """Every client's last score, and the summary."""
+        """Append every client's final score, and write the summary."""
         scores = Scores(end.scores, end.validation)
         folder.append_lines(self.path / folder.CLIENTS, client_rows(scores))
         rounds = folder.read_lines(self.path / folder.ROUNDS)
-        for find in self.late_facts:
-            self.facts |= find()
+        for compute in self.final_facts:
+            self.facts |= compute()
         assert self._task is not None
         if end.newcomers:
-            self.facts["newcomers"] = newcomers_found(end.newcomers)
+            self.facts["newcomers"] = newcomer_summary(end.newcomers)
         self.summary = summarise_run(self.facts, rounds, self._task, scores, self._accounting)
         path = self.path / folder.SUMMARY
         with folder.writing(path):
             (self.path / folder.DIGESTS).unlink(missing_ok=True)
             write_atomic(path, json.dumps(self.summary, indent=2) + "\n")
-            write_atomic(self.path / folder.DIGESTS, json.dumps(of_run(self.path), indent=2) + "\n")
+            write_atomic(self.path / folder.DIGESTS, json.dumps(run_digests(self.path), indent=2) + "\n")
 
 
 def client_rows(scores: Scores) -> list[dict[str, Any]]:
-    """A row per client and protocol, with what its validation samples gave beside the test; the server has none."""
-    beside = {_key(score): score.score for score in scores.validation}
+    """Return a row per client and protocol: test scores with validation scores; the server has no row."""
+    validation = {_key(score): score.score for score in scores.validation}
     rows = [
-        _client_row(score, score.score, beside.pop(_key(score), None))
+        _client_row(score, score.score, validation.pop(_key(score), None))
         for score in scores.test
         if score.client
     ]
-    alone = [score for score in scores.validation if _key(score) in beside]  # clients without test samples
-    return rows + [_client_row(score, None, score.score) for score in alone]
+    untested = [score for score in scores.validation if _key(score) in validation]  # no test samples
+    return rows + [_client_row(score, None, score.score) for score in untested]
 
 
 def _key(score: ClientScore) -> tuple[int, str]:
@@ -125,38 +125,38 @@ def _client_row(about: ClientScore, test: Score | None, validation: Score | None
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: a diverged loss is recorded as null."""
+    """Replace numbers that are not finite by None, since JSON has no NaN."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in row.items()
     }
 
 
-# -- where a run stands this very moment, for those who look at it from outside --------------------------------
+# -- current progress, for other processes ---------------------------------------------------------------------
 
 
 PROGRESS = ".progress"
-EVERY = 1.0
-"""Seconds between two writings, at the least."""
+HEARTBEAT_SECONDS = 1.0
+"""Minimum time between two heartbeats."""
 
 
 class Heartbeat(Callback):
-    """Writes the present round, how far it is, and (of machines far away) when each was last heard of.
+    """Write the current round, its progress, and the last contact of every remote node.
 
-    It is no part of the results: nobody reads it to go on with a run, and a full disk does not matter to it.
+    The file is not a result: resuming does not read it, and errors in writing it are ignored.
     """
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
         self.file, self._now = path / PROGRESS, now
         self._written = 0.0
-        self._told: dict[str, Any] = {}
+        self._status: dict[str, Any] = {}
         self._nodes: dict[int, dict[str, Any]] = {}
 
     def on_start(self, loop: Loop) -> None:
-        """Remember who takes part, and say that the run goes on."""
+        """Store the clients, and write the first heartbeat."""
         done = loop.progress.ended // loop.cohort
-        self._told = {"round": done + 1, "rounds": loop.schedule.rounds, "cohort": loop.cohort}
-        self._told |= {"phase": "training", "arrived": 0, "samples": 0, "since": self._now()}
+        self._status = {"round": done + 1, "rounds": loop.schedule.rounds, "cohort": loop.cohort}
+        self._status |= {"phase": "training", "arrived": 0, "samples": 0, "since": self._now()}
         if loop.dispatcher.engine.remote:
             self._nodes = {
                 info.index: {"name": info.name, "architecture": info.architecture, "answered": 0, "failed": 0}
@@ -165,58 +165,58 @@ class Heartbeat(Callback):
         self._write(at_once=True)
 
     def on_arrival(self, arrival: Arrival) -> None:
-        """One more client is done."""
+        """Count a finished job."""
         phase = "training" if arrival.kind in ("train", "join") else "testing"
-        if (phase, arrival.round) != (self._told["phase"], self._told["round"]):
-            self._told |= {"phase": phase, "round": arrival.round, "arrived": 0}
-        self._told["arrived"] += 1
-        self._told["samples"] += arrival.samples
+        if (phase, arrival.round) != (self._status["phase"], self._status["round"]):
+            self._status |= {"phase": phase, "round": arrival.round, "arrived": 0}
+        self._status["arrived"] += 1
+        self._status["samples"] += arrival.samples
         if arrival.client in self._nodes:
-            self._nodes[arrival.client] |= _seen(self._nodes[arrival.client], arrival, self._now())
+            self._nodes[arrival.client] |= _node_status(self._nodes[arrival.client], arrival, self._now())
         self._write()
 
     def on_step(self, step: Step) -> None:
-        """A round, or a part of one, is over."""
+        """Write a heartbeat."""
         self._write()
 
     def on_end(self, end: End) -> None:
-        """Nothing goes on any more."""
-        self._told["phase"] = "ended"
+        """Write that the run has ended."""
+        self._status["phase"] = "ended"
         self._write(at_once=True)
 
     def _write(self, *, at_once: bool = False) -> None:
-        if not at_once and self._now() - self._written < EVERY:
+        if not at_once and self._now() - self._written < HEARTBEAT_SECONDS:
             return
         self._written = self._now()
-        told = {
-            **self._told,
+        status = {
+            **self._status,
             "time": self._written,
             "process": os.getpid(),
             "nodes": list(self._nodes.values()),
         }
         part = self.file.with_name(f"{PROGRESS}.part")
         with suppress(OSError):
-            part.write_text(json.dumps(told), encoding="utf-8")
+            part.write_text(json.dumps(status), encoding="utf-8")
             part.replace(self.file)
 
 
 def read_heartbeat(run: Path) -> dict[str, Any]:
-    """What a run last said of itself; empty where it never did."""
+    """Read the last heartbeat of a run; empty if there is none."""
     try:
-        told = parse_json(read_text(run / PROGRESS))
+        status = parse_json(read_text(run / PROGRESS))
     except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return status if isinstance(status, dict) else {}
 
 
-def _seen(node: dict[str, Any], arrival: Arrival, now: float) -> dict[str, Any]:
+def _node_status(node: dict[str, Any], arrival: Arrival, now: float) -> dict[str, Any]:
     if arrival.failure is None:
         return {"answered": node["answered"] + 1, "seen": now, "trouble": ""}
     gone = {} if arrival.failure.kind in ("lost", "late") else {"seen": now}
     return {"failed": node["failed"] + 1, "trouble": arrival.failure.kind, **gone}
 
 
-# -- where and when a run was made, for a reader who wonders months later --------------------------------------
+# -- provenance ------------------------------------------------------------------------------------------------
 
 
 _PACKAGES = ("potluck", "torch", "numpy")
@@ -227,6 +227,7 @@ def provenance() -> dict[str, Any]:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count() or 1} cores",
+        "processor": processor_name(),
         "python": platform.python_version(),
         **{name: version for name in _PACKAGES if (version := _version(name))},
         **({"commit": commit} if (commit := _commit()) else {}),
@@ -241,17 +242,31 @@ def _version(package: str) -> str:
 
 
 @cache
+def processor_name() -> str:
+    """The processor's model as the system names it; its architecture where it does not."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+@cache
 def _commit() -> str:
-    """The commit that this source is of, with a + where it was changed since; empty for an installed package."""
+    """The commit that this source is of, with a + where it was changed since; empty for an installed package.
+
+    Only files below `src` count: results that are stored in the same repository do not change the code.
+    """
     git, root = shutil.which("git"), Path(__file__).parents[3]
     if git is None or not (root / ".git").exists():
         return ""
     try:
         asked = [
             [git, "-C", str(root), *words]
-            for words in (["rev-parse", "--short=12", "HEAD"], ["diff", "--quiet"])
+            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--", "src"])
         ]
         named, changed = (subprocess.run(each, capture_output=True, text=True, timeout=5) for each in asked)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return named.stdout.strip() + ("+" if changed.returncode == 1 else "") if named.returncode == 0 else ""
+    return named.stdout.strip() + ("+" if changed.stdout.strip() else "") if named.returncode == 0 else ""

@@ -1,4 +1,4 @@
-"""A public conformance check: does a method keep the contract that engines, checkpoints and wires rely on?
+"""A public conformance check: does a method keep the contract that engines, checkpoints and messages rely on?
 
 from potluck.testing import check_method
 check_method(MyMethod(lr=0.1))
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from potluck.core.method import Method, check_needs
+from potluck.core.method import Method
+from potluck.core.needs import check_needs
 from potluck.core.random import one_thread
 from potluck.federation.federation import Federation
-from potluck.loop.jobs import Engine
-from potluck.loop.worker import Worker
-from potluck.testing import promises
-from potluck.testing.federation import small_federation
-from potluck.testing.watch import MethodError
+from potluck.testing import conformance
+from potluck.testing.conformance import MethodError, small_federation
+from potluck.wire.jobs import Engine
+from potluck.worker.worker import Worker
 
 __all__ = ["MethodError", "check_method", "small_federation"]
 
@@ -27,7 +27,7 @@ def check_method(
     federation: Callable[[], Federation] | None = None,
     engines: Sequence[Callable[[Worker], Engine]] = (),
 ) -> None:
-    """Raise `MethodError` at the first promise that the method breaks.
+    """Raise `MethodError` for the first requirement of the contract that the method breaks.
 
     The federation for the check is made to the method's needs (nested models where it asks for them) unless you
     pass a function that makes one. `engines` are further engines that must give the serial engine's results.
@@ -35,16 +35,18 @@ def check_method(
     make = federation or (lambda: small_federation(method))
     check_needs(method, make().task)
     checks = (
-        promises.check_runs_and_repeats,
-        promises.check_payloads_travel,
-        promises.check_payloads_are_copies,
-        promises.check_predict_leaves_the_client_alone,
-        promises.check_state_survives_saving,
-        promises.check_global_random_state,
+        conformance.check_runs_and_repeats,
+        conformance.check_payloads_travel,
+        conformance.check_payloads_are_copies,
+        conformance.check_predict_leaves_the_client_alone,
+        conformance.check_state_survives_saving,
+        conformance.check_global_random_state,
     )
     with one_thread():
+        if federation is None:
+            conformance.check_precisions(method)
         for check in checks:
             check(method, make)
         for engine in engines:
-            promises.check_engine(method, make, engine)
-        promises.check_corner_cases(method)
+            conformance.check_engine(method, make, engine)
+        conformance.check_corner_cases(method)

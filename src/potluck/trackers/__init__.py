@@ -1,11 +1,10 @@
-"""Trackers: small callbacks that copy a run's figures to CSV, TensorBoard, MLflow or Weights & Biases.
+"""Copy a run's metrics to CSV, TensorBoard, MLflow or Weights & Biases by callbacks.
 
-The run folder holds everything already; a tracker is for those who watch many experiments in one place.
+The run folder contains all metrics already; trackers serve those who compare many experiments in one place.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,22 +13,26 @@ from potluck.core.errors import unknown
 if TYPE_CHECKING:
     from potluck.trackers.base import Tracker
 
-TRACKERS: dict[str, tuple[str, str]] = {
-    "csv": ("csv_file", "CsvTracker"),
-    "tensorboard": ("tensorboard", "TensorBoardTracker"),
-    "mlflow": ("mlflow", "MlflowTracker"),
-    "wandb": ("wandb", "WandbTracker"),
-}
+TRACKERS = ("csv", "tensorboard", "mlflow", "wandb")
 
 
 def find_trackers(names: Sequence[str]) -> list[type[Tracker]]:
-    """The trackers of these names, each once, after a look whether what they need is installed."""
-    found: list[type[Tracker]] = []
-    for name in dict.fromkeys(names):
+    """Return the trackers of these names, each once, after checking that their packages are installed."""
+    for name in names:
         if name not in TRACKERS:
             raise unknown("tracker", name, TRACKERS)
-        module, cls = TRACKERS[name]
-        tracker: type[Tracker] = getattr(importlib.import_module(f"potluck.trackers.{module}"), cls)
+    if not names:
+        return []
+    from potluck.trackers import builtin
+
+    classes = (
+        builtin.CsvTracker,
+        builtin.TensorBoardTracker,
+        builtin.MlflowTracker,
+        builtin.WandbTracker,
+    )
+    by_name: dict[str, type[Tracker]] = {each.name: each for each in classes}
+    trackers = [by_name[name] for name in dict.fromkeys(names)]
+    for tracker in trackers:
         tracker.check()
-        found.append(tracker)
-    return found
+    return trackers

@@ -1,4 +1,4 @@
-"""What all trackers share: which figures of a step are shown, and what happens when showing them fails."""
+"""The base of trackers: which metrics of a step are logged, and how failures are handled."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any, ClassVar, Self
 from potluck.core.errors import PotluckError
 from potluck.loop.callbacks import Callback, End, Step
 from potluck.loop.loop import Loop
-from potluck.loop.score import summarise
+from potluck.wire.score import summarise
 
 _log = logging.getLogger("potluck")
 
 
-def figures(step: Step) -> dict[str, float]:
-    """The numbers of a server step by name; what was not measured, or is not finite, is left out."""
+def step_metrics(step: Step) -> dict[str, float]:
+    """Return the numbers of a server step by name, without missing and non-finite ones."""
     values: dict[str, Any] = asdict(step.record)
     values["failures"] = len(step.failures)
     values["participants"] = len(step.record.participants)
@@ -31,8 +31,8 @@ def figures(step: Step) -> dict[str, float]:
     }
 
 
-def facts(loop: Loop) -> dict[str, Any]:
-    """What makes a run this one."""
+def run_facts(loop: Loop) -> dict[str, Any]:
+    """Return the parameters that identify a run."""
     return {
         "method": loop.method.name or type(loop.method).__name__,
         "rounds": loop.schedule.rounds,
@@ -42,10 +42,10 @@ def facts(loop: Loop) -> dict[str, Any]:
 
 
 class Tracker(Callback):
-    """Shows each server step's figures; subclasses say where. `path` is the run's folder.
+    """Log each server step's metrics to a service; `path` is the run's folder.
 
-    A tracker that cannot start stops the run before it trains. One that fails later is left out from then on,
-    with a warning: the run folder has its figures anyway. Use it as a context, so that it is closed in any case.
+    A tracker that cannot start stops the run before training. One that fails later is disabled with a warning,
+    since the run folder has all metrics. Use it as a context manager, so that it is always closed.
     """
 
     name: ClassVar[str]
@@ -57,42 +57,42 @@ class Tracker(Callback):
 
     @classmethod
     def check(cls) -> None:
-        """Raise a sentence if a package is missing."""
+        """Raise `PotluckError` if a package is missing."""
 
     def open(self, loop: Loop) -> None:
-        """Get ready; a resumed run has `loop.progress.step` server steps behind it, which were shown already."""
+        """Open the service; the first `loop.progress.step` server steps of a resumed run were logged already."""
 
-    def show(self, values: dict[str, float], step: int) -> None:
-        """Show some figures of a server step."""
+    def log_metrics(self, values: dict[str, float], step: int) -> None:
+        """Log metrics of a server step."""
         raise NotImplementedError
 
     def close(self, *, finished: bool) -> None:
-        """The run is over; or it was stopped, and may be resumed one day."""
+        """Close the service; an unfinished run may be resumed later."""
 
     def on_start(self, loop: Loop) -> None:
-        """Begin, or go on where a resumed run stands."""
+        """Open the service."""
         try:
             self.open(loop)
         except PotluckError:
             raise
         except Exception as error:
             raise PotluckError(
-                f"--track {self.name} cannot start: {_said(error)}; once that is mended, "
-                f"go on with: potluck resume {self.path} --track {self.name}"
+                f"--track {self.name} cannot start: {_first_line(error)}; once that is fixed, "
+                f"continue with: potluck resume {self.path} --track {self.name}"
             ) from None
         self._last, self._open = loop.progress.step, True
 
     def on_step(self, step: Step) -> None:
-        """The figures of this step."""
+        """Log the metrics of this step."""
         self._last = step.record.step
-        self._attempt(lambda: self.show(figures(step), step.record.step))
+        self._attempt(lambda: self.log_metrics(step_metrics(step), step.record.step))
 
     def on_end(self, end: End) -> None:
-        """The clients' last accuracy, then good-bye."""
+        """Log the final accuracy and close."""
         final = summarise(score.score for score in end.scores).accuracy
         if final is not None:
-            self._attempt(lambda: self.show({"final_accuracy": final}, self._last))
-        self._shut(finished=True)
+            self._attempt(lambda: self.log_metrics({"final_accuracy": final}, self._last))
+        self._close(finished=True)
 
     def __enter__(self) -> Self:
         return self
@@ -100,14 +100,14 @@ class Tracker(Callback):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._shut(finished=False)
+        self._close(finished=False)
 
-    def _shut(self, *, finished: bool) -> None:
+    def _close(self, *, finished: bool) -> None:
         self._attempt(lambda: self.close(finished=finished))
         self._open = False
 
     def _attempt(self, action: Callable[[], None]) -> None:
-        """Hours of training are not given up because somebody else's server went away."""
+        """Run the action; a failure disables the tracker, and training continues."""
         if not self._open:
             return
         try:
@@ -115,15 +115,15 @@ class Tracker(Callback):
         except Exception as error:
             self._open = False
             _log.warning(
-                "--track %s failed and is left out from here on (%s); the run folder %r has every figure.",
+                "--track %s failed and is disabled (%s); the run folder %r has all metrics.",
                 self.name,
-                _said(error),
+                _first_line(error),
                 str(self.path),
             )
 
 
-def need(package: str, extra: str) -> Any:
-    """An optional package, or a sentence on how to get it."""
+def import_package(package: str, extra: str) -> Any:
+    """Import an optional package, or raise an error that says how to install it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -132,7 +132,7 @@ def need(package: str, extra: str) -> Any:
         ) from None
 
 
-def _said(error: Exception) -> str:
-    """The first line of what an error says; some say pages."""
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error's message."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

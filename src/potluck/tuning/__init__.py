@@ -1,1 +1,1 @@
-"""Choosing settings by validation samples: a space, trials that are compared round by round, the best experiment."""
+"""Tune settings on validation samples: a search space, trials with pruning, the best experiment."""

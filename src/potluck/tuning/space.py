@@ -1,4 +1,4 @@
-"""What may be varied: settings by their dotted names, each with the values to choose from."""
+"""Define the search space: settings by dotted name and their candidate values."""
 
 from __future__ import annotations
 
@@ -11,14 +11,48 @@ from typing import Any
 
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_toml, read_text
-from potluck.experiment import Experiment, apply_setting, dotted, parse_experiment, put
+from potluck.experiment import Experiment, apply_setting, flat_settings, parse_experiment, put_setting
+from potluck.runs.resolve import resolve
+
+SPLIT = "6:2:2"
+"""Default split of clients' rows into training, validation and test samples."""
+
+
+def prepare_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the experiment's values for trials, validated, and the method's name."""
+    flat = flat_settings(values)
+    fixed = {"data.split": SPLIT} if "data.split" not in flat else {}
+    fixed |= {"evaluate.select": "validation", "engine.name": "serial"}
+    for name in ("engine.name", "evaluate.select"):
+        if flat.get(name) not in (None, fixed[name], "auto"):
+            raise PotluckError(
+                f"{name} = {flat[name]!r} is not supported by tune; trials run with {fixed[name]!r}."
+            )
+    result: dict[str, Any] = {}
+    for name, value in {**flat, **fixed}.items():
+        put_setting(result, name.split("."), value)
+    experiment: Experiment = resolve(parse_experiment(result), measure=False).experiment
+    return result, experiment.method.name
+
+
+def choose_space(method: str, file: Path | None, grid: Sequence[str]) -> Space:
+    """Return the space of a file, of a grid, or the default of the method."""
+    if file is not None and grid:
+        raise PotluckError("--space and --grid cannot be combined; pass one of them.")
+    if grid:
+        return grid_space(grid)
+    return default_space(method) if file is None else read_space(file)
+
 
 Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The values of one setting: a few, or all between two numbers, evenly or by orders of magnitude."""
+    """Values of one setting: a list, or a range on a linear or logarithmic scale.
+
+    `study.log` contains the fields' names, so they stay.
+    """
 
     values: tuple[Any, ...] = ()
     low: float = 0.0
@@ -28,50 +62,50 @@ class Choice:
 
     @property
     def corners(self) -> tuple[Any, ...]:
-        """Values that must be allowed if the others are to be."""
+        """Return the values to validate: all of a list, or the ends of a range."""
         return self.values or (self.low, self.high)
 
 
 @dataclass(frozen=True)
 class Space:
-    """Settings and their choices, in the order in which they were named."""
+    """Settings and their choices, in the order given."""
 
     choices: Mapping[str, Choice]
 
     @property
     def is_grid(self) -> bool:
-        """Whether every setting has a few values that can all be tried."""
+        """Return whether every setting is a list of values."""
         return all(choice.values for choice in self.choices.values())
 
     def combinations(self) -> list[Values]:
-        """Every combination of values, the last setting changing fastest."""
+        """Return every combination of values, the last setting changing fastest."""
         lists = [choice.values for choice in self.choices.values()]
         return [dict(zip(self.choices, values, strict=True)) for values in itertools.product(*lists)]
 
     def check(self, values: Mapping[str, Any]) -> None:
-        """Refuse a setting that is not there, and values that it may not have."""
+        """Raise an error for an unknown setting or an invalid value."""
         for name, choice in self.choices.items():
             for value in choice.corners:
                 with_settings(values, {name: value})
 
 
 def with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Experiment:
-    """An experiment with some of its settings replaced."""
+    """Return an experiment with some of its settings replaced."""
     changed: Values = {}
-    for name, value in {**dotted(values), **settings}.items():
-        put(changed, name.split("."), value)
-    return parse_experiment(changed).resolved()
+    for name, value in {**flat_settings(values), **settings}.items():
+        put_setting(changed, name.split("."), value)
+    return parse_experiment(changed).with_method_defaults()
 
 
-def usual_space(method: str) -> Space:
-    """The learning rate, and what the method's paper tunes; for a method of your own the learning rate alone."""
+def default_space(method: str) -> Space:
+    """Return the learning rate and what the method's paper tunes; for other methods the learning rate alone."""
     text = (resources.files("potluck.tuning") / "spaces.toml").read_text("utf-8")
     tables = parse_toml(text)
     return parse_space({**tables["all"], **tables.get(method, {})}, f"of {method}")
 
 
 def read_space(path: Path) -> Space:
-    """A space from a file."""
+    """Read a space from a TOML file."""
     try:
         return parse_space(parse_toml(read_text(path)), str(path))
     except OSError as error:
@@ -83,25 +117,25 @@ def read_space(path: Path) -> Space:
 
 
 def grid_space(texts: Sequence[str]) -> Space:
-    """A space out of `section.key=value,value` texts."""
+    """Make a grid from `section.key=value,value` texts."""
     choices = {}
     for text in texts:
         name, equals, listed = text.partition("=")
-        words = [word for word in listed.split(",") if word.strip()]
-        if not equals or not words:
-            raise PotluckError(f"--grid {text!r} is not understood; write --grid section.key=value,value.")
-        choices[name.strip()] = Choice(tuple(_value(name.strip(), word) for word in words))
+        values = [value for value in listed.split(",") if value.strip()]
+        if not equals or not values:
+            raise PotluckError(f"--grid {text!r} is not valid; write --grid section.key=value,value.")
+        choices[name.strip()] = Choice(tuple(_value(name.strip(), value) for value in values))
     return Space(choices)
 
 
-def _value(name: str, word: str) -> Any:
+def _value(name: str, text: str) -> Any:
     values: Values = {}
-    apply_setting(values, f"{name}={word}")
-    return dotted(values)[name]
+    apply_setting(values, f"{name}={text}")
+    return flat_settings(values)[name]
 
 
 def parse_space(values: Mapping[str, Any], where: str) -> Space:
-    """A space from nested values: lists of values, or tables with low and high."""
+    """Make a space from nested values: lists of values, or tables with low and high."""
     choices = {name: _choice(name, entry, where) for name, entry in _flat(values).items()}
     if not choices:
         raise PotluckError(
@@ -111,7 +145,7 @@ def parse_space(values: Mapping[str, Any], where: str) -> Space:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Choices by dotted names; a table with `low` is a choice itself."""
+    """Flatten choices to dotted names; a table with `low` or `high` is a choice."""
     flat: dict[str, Any] = {}
     for name, entry in values.items():
         if isinstance(entry, Mapping) and not {"low", "high"} & entry.keys():
@@ -124,8 +158,8 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _choice(name: str, entry: Any, where: str) -> Choice:
     if isinstance(entry, list) and entry:
         return Choice(tuple(entry))
-    known = {"low", "high", "log"}
-    if not isinstance(entry, Mapping) or not {"low", "high"} <= entry.keys() <= known:
+    keys = {"low", "high", "log"}
+    if not isinstance(entry, Mapping) or not {"low", "high"} <= entry.keys() <= keys:
         raise PotluckError(
             f"{name} in the space {where} is {entry!r}; write a list of values, or "
             "{ low = 0.01, high = 0.3, log = true }."

@@ -1,8 +1,4 @@
-"""A study: trials in small batches, each batch learning from all before it, kept in a file that Optuna's tools read.
-
-What a trial tries depends on the batches before it and never on which process was faster, so a study gives the same
-on any number of cores, and after any interruption.
-"""
+"""Run a study: trials in small batches, recorded in a journal, each trained in a separate process."""
 
 from __future__ import annotations
 
@@ -14,33 +10,100 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from potluck.api import execute
 from potluck.core.errors import PotluckError
+from potluck.core.files import parse_json
 from potluck.core.random import derive_seed
-from potluck.runs.several import run_processes
+from potluck.experiment import parse_experiment
+from potluck.loop.callbacks import Callback, Step
+from potluck.runs.process_pool import run_processes
 from potluck.tuning.space import Choice, Space, Values, with_settings
-from potluck.tuning.trial import Outcome, run_trial
 
 if TYPE_CHECKING:
     import optuna
 
-BATCH = 4
-"""Trials that are decided upon together."""
-STARTUP = 4
-"""Trials that are drawn before any is given up, or learned from."""
-JOURNAL = "study.log"
-SPACE = "space"
-Say = Callable[[str], None]
+
+Floor = Mapping[int, float]
+"""For each round, the median of the best accuracies of earlier trials."""
+
+
+class TrialPruned(Exception):
+    """The trial is below the median of earlier trials."""
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A finished trial: what it tried, the best validation accuracy, and whether it was given up."""
+class TrialOutcome:
+    """Validation accuracy by round until the trial ended; `failure` is an error message or empty."""
+
+    curve: tuple[tuple[int, float], ...] = ()
+    pruned: bool = False
+    failure: str = ""
+
+    @property
+    def score(self) -> float:
+        """Return the best round's accuracy."""
+        return max((value for _, value in self.curve), default=0.0)
+
+
+class ValidationCurve(Callback):
+    """Record the curve, and stop a trial whose best accuracy is below the floor."""
+
+    def __init__(self, floor: Floor) -> None:
+        self.floor = floor
+        self.curve: dict[int, float] = {}
+
+    def on_step(self, step: Step) -> None:
+        """Record an evaluated round, and raise `TrialPruned` below the floor."""
+        record = step.record
+        if record.accuracy_validation is None:
+            return
+        self.curve[record.round] = float(record.accuracy_validation)
+        if max(self.curve.values()) < self.floor.get(record.round, 0.0):
+            raise TrialPruned
+
+
+def run_trial(text: str, folder: str, floor: Floor) -> TrialOutcome:
+    """Train an experiment, or resume an interrupted trial."""
+    from potluck.core.errors import PotluckError
+    from potluck.runs.read import read_run
+
+    watch = ValidationCurve(floor)
+    path = Path(folder)
+    try:
+        run = execute(parse_experiment(parse_json(text)), out=path, resume=path.exists(), callbacks=[watch])
+    except TrialPruned:
+        run, pruned = read_run(path), True
+    except PotluckError as error:
+        return TrialOutcome(failure=str(error))
+    else:
+        pruned = False
+    # From the folder, because a resumed trial observed only its last rounds.
+    curve = {
+        int(row["round"]): float(row["accuracy_validation"])
+        for row in run.rounds
+        if row.get("accuracy_validation") is not None
+    }
+    return TrialOutcome(tuple({**curve, **watch.curve}.items()), pruned)
+
+
+BATCH = 4
+"""Number of trials that are drawn together."""
+STARTUP = 4
+"""Number of trials before pruning and before the sampler uses earlier results."""
+JOURNAL = "study.log"
+SPACE = "space"
+Reporter = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """A finished trial: settings, best validation accuracy, rounds, and whether it was pruned."""
 
     number: int
     settings: Values
     score: float
     rounds: int
-    given_up: bool
+    pruned: bool
 
 
 class Study:
@@ -54,32 +117,32 @@ class Study:
         self._check_same()
 
     def _check_same(self) -> None:
-        """The same question and the same space as when the study began."""
+        """Raise an error unless experiment and space are those of the recorded study."""
         asked = {"experiment": _plain(self.values), SPACE: repr(dict(self.space.choices))}
-        known = self._study.user_attrs
-        if not known:
+        recorded = self._study.user_attrs
+        if not recorded:
             for name, value in asked.items():
                 self._study.set_user_attr(name, value)
-        elif any(known.get(name) != value for name, value in asked.items()):
+        elif any(recorded.get(name) != value for name, value in asked.items()):
             raise PotluckError(
                 f"--out {str(self.folder)!r} holds a study of another experiment or another space; "
                 "choose another folder."
             )
 
-    def run(self, jobs: int, say: Say) -> list[Tried]:
-        """Do the trials that are missing, and give all finished ones, the best first."""
+    def run(self, jobs: int, say: Reporter) -> list[TrialResult]:
+        """Run the missing trials, and return all finished trials, the best first."""
         with run_processes(jobs) as pool:
             while asked := self._next_batch():
                 floor = self._floor()
                 futures = {
-                    number: pool.submit(run_trial, self._text(settings), str(self._place(number)), floor)
+                    number: pool.submit(run_trial, self._text(settings), str(self._folder(number)), floor)
                     for number, settings in asked.items()
                 }
-                self._tell(asked, futures, say)
-        return self.tried()
+                self._record(asked, futures, say)
+        return self.results()
 
     def _next_batch(self) -> dict[int, Values]:
-        """Trials that were interrupted, or else new ones up to a batch."""
+        """Return interrupted trials, or new trials up to a batch."""
         from optuna.trial import TrialState
 
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
@@ -90,7 +153,7 @@ class Study:
         if count <= 0:
             return {}
         grid = self.space.combinations() if self.space.is_grid else []
-        found = {}
+        batch = {}
         for number in range(done, done + count):
             self._study.sampler = _sampler(self.seed, number)
             if grid:
@@ -98,18 +161,18 @@ class Study:
             trial = self._study.ask(
                 {name: _distribution(choice) for name, choice in self.space.choices.items()}
             )
-            found[trial.number] = dict(trial.params)
-        return found
+            batch[trial.number] = dict(trial.params)
+        return batch
 
     def _floor(self) -> dict[int, float]:
-        """For each round the median of the best that finished trials had reached by then; none for the first trials."""
+        """Return the median of finished trials' best accuracy by round; empty for the first trials and grids."""
         from optuna.trial import TrialState
 
-        known = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        if len(known) < STARTUP or self.space.is_grid:
+        finished = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if len(finished) < STARTUP or self.space.is_grid:
             return {}
         best: dict[int, list[float]] = {}
-        for trial in known:
+        for trial in finished:
             high = 0.0
             for number, value in sorted(trial.intermediate_values.items()):
                 high = max(high, value)
@@ -117,8 +180,10 @@ class Study:
         warm = max(best, default=0) // 4
         return {number: median(values) for number, values in best.items() if number > warm}
 
-    def _tell(self, asked: Mapping[int, Values], futures: Mapping[int, Future[Outcome]], say: Say) -> None:
-        """Keep the outcomes of a batch, in the order of trials."""
+    def _record(
+        self, asked: Mapping[int, Values], futures: Mapping[int, Future[TrialOutcome]], say: Reporter
+    ) -> None:
+        """Record the outcomes of a batch, in the order of trials."""
         import optuna
         from optuna.trial import TrialState
 
@@ -126,23 +191,25 @@ class Study:
             outcome = future.result()
             if outcome.failure:
                 raise PotluckError(
-                    f"Trial {number} ({_words(asked[number])}) cannot be run: {outcome.failure}"
+                    f"Trial {number} ({_settings_text(asked[number])}) failed: {outcome.failure}"
                 )
             trial = optuna.Trial(self._study, self._study.trials[number]._trial_id)
             for step, value in outcome.curve:
                 trial.report(value, step)
-            state = TrialState.PRUNED if outcome.given_up else TrialState.COMPLETE
-            self._study.tell(number, None if outcome.given_up else outcome.score, state)
-            ended = f"given up after round {len(outcome.curve)}" if outcome.given_up else "done"
-            say(f"trial {number + 1} of {self.trials}: {_words(asked[number])}: {outcome.score:.1%}, {ended}")
+            state = TrialState.PRUNED if outcome.pruned else TrialState.COMPLETE
+            self._study.tell(number, None if outcome.pruned else outcome.score, state)
+            ended = f"pruned after round {len(outcome.curve)}" if outcome.pruned else "done"
+            say(
+                f"trial {number + 1} of {self.trials}: {_settings_text(asked[number])}: {outcome.score:.1%}, {ended}"
+            )
 
-    def tried(self) -> list[Tried]:
-        """Finished trials, the best first; of equals the earlier. Those that were given up come last."""
+    def results(self) -> list[TrialResult]:
+        """Return finished trials, the best first, then the earlier; pruned trials come last."""
         from optuna.trial import TrialState
 
         states = (TrialState.COMPLETE, TrialState.PRUNED)
-        found = [
-            Tried(
+        results = [
+            TrialResult(
                 trial.number,
                 dict(trial.params),
                 max(trial.intermediate_values.values(), default=0.0),
@@ -151,9 +218,9 @@ class Study:
             )
             for trial in self._study.get_trials(deepcopy=False, states=states)
         ]
-        return sorted(found, key=lambda one: (one.given_up, -one.score, one.number))
+        return sorted(results, key=lambda trial: (trial.pruned, -trial.score, trial.number))
 
-    def _place(self, number: int) -> Path:
+    def _folder(self, number: int) -> Path:
         return self.folder / "trials" / f"{number:04d}"
 
     def _text(self, settings: Values) -> str:
@@ -181,7 +248,7 @@ def _open(journal: Path) -> optuna.Study:
 
 
 def _sampler(seed: int, number: int) -> optuna.samplers.BaseSampler:
-    """A sampler for one trial: its draws depend on the trials so far alone, not on what this process drew before."""
+    """Make a sampler whose draws depend only on the seed, the trial's number and earlier trials."""
     import optuna
 
     return optuna.samplers.TPESampler(
@@ -199,7 +266,7 @@ def _distribution(choice: Choice) -> optuna.distributions.BaseDistribution:
     return FloatDistribution(choice.low, choice.high, log=choice.log)
 
 
-def _words(settings: Mapping[str, Any]) -> str:
+def _settings_text(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {_short(value)}" for name, value in settings.items())
 
 
@@ -211,6 +278,6 @@ def _plain(values: Mapping[str, Any]) -> Any:
     return json.loads(json.dumps(values, sort_keys=True, default=list))
 
 
-def words_of(tried: Sequence[Tried]) -> str:
-    """The settings of the best trial."""
-    return _words(tried[0].settings)
+def describe_best(tried: Sequence[TrialResult]) -> str:
+    """Return the settings of the best trial as text."""
+    return _settings_text(tried[0].settings)

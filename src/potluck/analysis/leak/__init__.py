@@ -1,6 +1,6 @@
-"""What a server could find out from the answers that it saw, each score beside its chance level."""
+"""Measure what a server could infer from the answers it received, each score beside its chance level."""
 
-from potluck.analysis.leak.find import find_leaks
-from potluck.analysis.leak.finding import Findings, Leak, Shown, read_shown
+from potluck.analysis.leak.audit import find_leaks
+from potluck.analysis.leak.observations import LeakFindings, LeakScore, Reconstruction, read_pictures
 
 __all__ = ["Findings", "Leak", "Shown", "find_leaks", "read_shown"]

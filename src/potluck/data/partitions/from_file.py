@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, read_text
-from potluck.data.arrays import read_arrays
+from potluck.data.files import read_arrays
 from potluck.data.partitions.rules import Partition, Rows
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.data.partitions.rules import Partition, Rows, apportion, class_rows, deal_counts
+from potluck.data.partitions.rules import Partition, Rows, apportion, class_rows, split_by_counts
 
 Rule = Literal["yi", "pfllib"]
 
@@ -52,7 +52,7 @@ class Pathological(Partition):
             )
         sizes = np.array([len(rows) for rows in rows_by_class])
         counts = self.slots(sizes, clients, rng) if self.rule == "yi" else self.in_order(sizes, clients, rng)
-        return deal_counts(rows_by_class, counts)
+        return split_by_counts(rows_by_class, counts)
 
     def slots(self, sizes: NDArray[np.int64], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Yi's rule. A client draws its classes at once, so it can never draw the same class twice.

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from potluck.core.random import derive_seed
 from potluck.data.dataset import Data
 from potluck.data.partitions.names import parse_partition
-from potluck.data.partitions.rules import Partition, Rows, apportion, deal_counts
+from potluck.data.partitions.rules import Partition, Rows, apportion, split_by_counts
 from potluck.data.show import counts as count
 
 
@@ -51,7 +51,7 @@ def partition(
 ) -> Partitioning:
     """Deal the training rows of `data` (or plain labels) to `clients` by a rule such as `"dirichlet:0.1"`.
 
-    With `rows`, only those are dealt; the others (held out as public data, say) go to nobody.
+    With `rows`, only those are dealt; the others (held out as public data, say) stay unused.
     """
     labels = data.y.numpy() if isinstance(data, Data) else np.asarray(data)
     groups = data.groups.numpy() if isinstance(data, Data) and data.groups is not None else None
@@ -72,7 +72,7 @@ def match_shares(
     """Deal a test part so that each client has the same share of each class as of the training part.
 
     A client that rounding would leave without a test row takes one, of a class it trains on, from the client
-    that has most of them; test rows of classes nobody trains on stay unused.
+    that has most of them; test rows of classes that no client trains on stay unused.
     """
     known, tested = np.asarray(labels), np.asarray(test_labels)
     num_classes = int(max(known.max(), tested.max(initial=0))) + 1
@@ -96,4 +96,4 @@ def match_shares(
     rows = [rng.permutation(np.flatnonzero(tested == label)) for label in classes]
     if not rows:
         return [np.empty(0, dtype=np.int64) for _ in parts]
-    return [np.sort(part) for part in deal_counts(rows, dealt[:, classes])]
+    return [np.sort(part) for part in split_by_counts(rows, dealt[:, classes])]

@@ -56,7 +56,9 @@ class Partition(ABC):
     ) -> list[Rows]:
         """The rows of each client, in any order."""
 
-    def seen(self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]) -> list[Samples]:
+    def transform_samples(
+        self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]
+    ) -> list[Samples]:
         """Each client's samples in its own way of seeing; as they are unless the rule changes them."""
         return samples
 
@@ -77,18 +79,17 @@ def pieces(rows: Rows, sizes: Iterable[int]) -> list[Rows]:
     return [rows[begin:end] for begin, end in itertools.pairwise(itertools.accumulate(sizes, initial=0))]
 
 
-def deal_evenly(rows: Rows, clients: int) -> list[Rows]:
+def split_evenly(rows: Rows, clients: int) -> list[Rows]:
     """Equal pieces; the first ones get a row more each where it does not come out even."""
     size, more = divmod(len(rows), clients)
     return pieces(rows, [size + 1] * more + [size] * (clients - more))
 
 
-def deal_counts(rows_by_class: list[Rows], counts: NDArray[np.int64]) -> list[Rows]:
-    """Hand out each class's rows in turn: `counts[client, class]` of them to each client; nobody gets what is left."""
-    everybody = np.arange(len(counts))
+def split_by_counts(rows_by_class: list[Rows], counts: NDArray[np.int64]) -> list[Rows]:
+    """Hand out each class's rows in turn: `counts[client, class]` of them to each client; the rest stays unused."""
+    clients = np.arange(len(counts))
     owners = [
-        np.repeat(everybody, column)[: len(rows)]
-        for rows, column in zip(rows_by_class, counts.T, strict=True)
+        np.repeat(clients, column)[: len(rows)] for rows, column in zip(rows_by_class, counts.T, strict=True)
     ]
     given = [rows[: len(owner)] for rows, owner in zip(rows_by_class, owners, strict=True)]
     owner = np.concatenate(owners)
@@ -115,7 +116,7 @@ class Iid(Partition):
         rng: np.random.Generator,
         groups: NDArray[np.generic] | None,
     ) -> list[Rows]:
-        return deal_evenly(rng.permutation(len(labels)), clients)
+        return split_evenly(rng.permutation(len(labels)), clients)
 
     def __str__(self) -> str:
         return "iid"
@@ -132,7 +133,7 @@ class Contiguous(Partition):
         rng: np.random.Generator,
         groups: NDArray[np.generic] | None,
     ) -> list[Rows]:
-        return deal_evenly(np.arange(len(labels)), clients)
+        return split_evenly(np.arange(len(labels)), clients)
 
     def __str__(self) -> str:
         return "contiguous"
@@ -209,7 +210,7 @@ class Dirichlet(Partition):
             for _ in range(ATTEMPTS):
                 counts = self.draw(class_sizes, clients, rng)
                 if counts.sum(axis=1).min() >= self.min_size:
-                    return deal_counts(rows_by_class, counts)
+                    return split_by_counts(rows_by_class, counts)
         raise PotluckError(
             f"Partition '{self}' found no draw in which each of {clients} clients has {self.min_size} of the "
             f"{len(labels)} rows; use fewer clients, a larger alpha or a smaller min_size."
@@ -245,7 +246,7 @@ class Dirichlet(Partition):
 # -- a client's own rows ------------------------------------------------------------------------------------
 
 
-MOST_SHARES = 20
+MAX_SHARE_SUM = 20
 """Parts with a larger sum are taken for percents, which a slip of the finger may keep from adding up."""
 
 
@@ -314,7 +315,7 @@ def parse_split(text: str) -> tuple[float, ...]:
             f"Split {text!r} is not understood; write train:test or train:val:test, such as 8:1:1."
         )
     total = sum(numbers)
-    if total > MOST_SHARES and abs(total - 100) > 0.5:
+    if total > MAX_SHARE_SUM and abs(total - 100) > 0.5:
         raise PotluckError(
             f"Split {text!r} adds up to {total:g}; write percents that add up to 100, such as 75:25, or small shares, "
             "such as 8:1:1."

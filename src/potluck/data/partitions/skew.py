@@ -18,7 +18,7 @@ from potluck.data.partitions.rules import Iid, Partition, Rows
 
 
 @dataclass(frozen=True)
-class Look:
+class ClientTransform:
     """How one client's images differ: turned by degrees, blurred by so many pixels, contrast times a factor."""
 
     rotate: float = 0.0
@@ -31,16 +31,16 @@ class Look:
         """A batch of images `[n, channels, height, width]`, changed."""
         x = x if self.before is None else self.before(x)
         if self.rotate:
-            x = rotated(x, self.rotate)
+            x = rotate_images(x, self.rotate)
         if self.blur:
-            x = blurred(x, self.blur)
+            x = blur_images(x, self.blur)
         if self.contrast != 1:
             mean = x.mean(dim=(1, 2, 3), keepdim=True)
             x = mean + self.contrast * (x - mean)
         return x
 
 
-def rotated(x: Tensor, degrees: float) -> Tensor:
+def rotate_images(x: Tensor, degrees: float) -> Tensor:
     """Images turned anticlockwise about their centre; what comes in from outside repeats the border."""
     turn = math.radians(degrees)
     tall, wide = x.shape[2:]
@@ -55,7 +55,7 @@ def rotated(x: Tensor, degrees: float) -> Tensor:
     return grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
-def blurred(x: Tensor, sigma: float) -> Tensor:
+def blur_images(x: Tensor, sigma: float) -> Tensor:
     """A Gaussian of `sigma` pixels, one direction after the other."""
     reach = max(1, math.ceil(2 * sigma))
     places = torch.arange(-reach, reach + 1, dtype=x.dtype, device=x.device)
@@ -69,7 +69,7 @@ def blurred(x: Tensor, sigma: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Skew(Partition):
-    """Rows by another rule (equal shares unless told), and to each client its own rotation, blur and contrast.
+    """Rows by another rule (default: equal shares), and to each client its own rotation, blur and contrast.
 
     Rotations are spread evenly over ±`rotate` degrees, blurs over 0 to `blur` pixels, contrasts over 1 ± `contrast`;
     which client has which is drawn from the seed, each kind apart. A client's training, validation and test images are
@@ -98,14 +98,18 @@ class Skew(Partition):
     ) -> list[Rows]:
         return self.base.deal(labels, clients, rng, groups)
 
-    def seen(self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]) -> list[Samples]:
-        looks = self.looks(len(samples), seed, input_shape)
+    def transform_samples(
+        self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]
+    ) -> list[Samples]:
+        client_transforms = self.client_transforms(len(samples), seed, input_shape)
         return [
             replace(one, transform=replace(look, before=one.transform))
-            for one, look in zip(samples, looks, strict=True)
+            for one, look in zip(samples, client_transforms, strict=True)
         ]
 
-    def looks(self, clients: int, seed: int, input_shape: tuple[int, ...]) -> list[Look]:
+    def client_transforms(
+        self, clients: int, seed: int, input_shape: tuple[int, ...]
+    ) -> list[ClientTransform]:
         """Every client's own way of seeing."""
         if len(input_shape) != 3:
             raise PotluckError(
@@ -118,7 +122,7 @@ class Skew(Partition):
             for kind in ("rotate", "blur", "contrast")
         )
         return [
-            Look(self.rotate * turn, self.blur * (1 + blur) / 2, 1 + self.contrast * contrast)
+            ClientTransform(self.rotate * turn, self.blur * (1 + blur) / 2, 1 + self.contrast * contrast)
             for turn, blur, contrast in zip(turns.tolist(), blurs.tolist(), contrasts.tolist(), strict=True)
         ]
 

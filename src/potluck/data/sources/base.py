@@ -11,11 +11,11 @@ from potluck.data.fetch import Download
 
 
 @dataclass(frozen=True)
-class Request:
+class LoadRequest:
     """What the user asked for: the data root, what follows `name:`, and the options of `load_data`."""
 
     root: Path
-    rest: str = ""
+    argument: str = ""
     label: str | None = None
     groups: str | None = None
     image_size: int | None = None
@@ -28,7 +28,7 @@ class Source:
 
     name: str
     about: str
-    load: Callable[[Request], Data]
+    load: Callable[[LoadRequest], Data]
     layout: str = ""  # which files belong where below the data root
     rows: int = 0  # training and test rows of the complete set, to tell it from a part of it
     downloads: tuple[Download, ...] = ()

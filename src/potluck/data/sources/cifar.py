@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.data.cache import Raw, cached
+from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data, Normalise
 from potluck.data.fetch import Download
-from potluck.data.files import damaged, find, read_bytes
-from potluck.data.sources.base import Request, Source
+from potluck.data.files import damaged_file, find_file, read_bytes
+from potluck.data.sources.base import LoadRequest, Source
 
 PIXELS = 3 * 32 * 32
 
@@ -59,30 +59,30 @@ def read_records(path: Path, label_bytes: int, classes: int) -> tuple[NDArray[np
     content = np.frombuffer(read_bytes(path), np.uint8)
     record = label_bytes + PIXELS
     if len(content) == 0 or len(content) % record:
-        raise damaged(path, f"{len(content):,} bytes, which is not a number of records of {record:,}")
+        raise damaged_file(path, f"{len(content):,} bytes, which is not a number of records of {record:,}")
     records = content.reshape(-1, record)
     labels = records[:, label_bytes - 1]
     if labels.max() >= classes:
-        raise damaged(path, f"label {labels.max()} of {classes} classes")
+        raise damaged_file(path, f"label {labels.max()} of {classes} classes")
     return records[:, label_bytes:].reshape(-1, 3, 32, 32), labels
 
 
-def _read(layout: Layout, paths: list[Path], names: Path) -> Raw:
+def _read(layout: Layout, paths: list[Path], names: Path) -> RawArrays:
     parts = [read_records(path, layout.label_bytes, layout.classes) for path in paths]
     class_names = tuple(read_bytes(names).decode().split())
     if len(class_names) != layout.classes:
-        raise damaged(names, f"{len(class_names)} class names instead of {layout.classes}")
+        raise damaged_file(names, f"{len(class_names)} class names instead of {layout.classes}")
     train = sum(len(labels) for _, labels in parts[: len(layout.train)])
     x = np.concatenate([images for images, _ in parts])
-    return Raw(x, np.concatenate([labels for _, labels in parts]), train, class_names=class_names)
+    return RawArrays(x, np.concatenate([labels for _, labels in parts]), train, class_names=class_names)
 
 
-def load(layout: Layout, request: Request) -> Data:
+def load(layout: Layout, request: LoadRequest) -> Data:
     """50,000 training and 10,000 test images of 32×32 colour pixels."""
     folder = request.root / layout.folder
-    paths = [find(layout.name, (folder,), file) for file in layout.train + layout.test]
-    names = find(layout.name, (folder,), layout.names)
-    raw = cached(request.root, layout.name, [*paths, names], lambda: _read(layout, paths, names))
+    paths = [find_file(layout.name, (folder,), file) for file in layout.train + layout.test]
+    names = find_file(layout.name, (folder,), layout.names)
+    raw = read_cached(request.root, layout.name, [*paths, names], lambda: _read(layout, paths, names))
     return raw.data(layout.name, layout.normalise)
 
 

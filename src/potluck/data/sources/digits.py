@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from potluck.data.dataset import Data, Normalise
-from potluck.data.sources.base import Request, Source
+from potluck.data.sources.base import LoadRequest, Source
 
 
-def load(request: Request) -> Data:
+def load(request: LoadRequest) -> Data:
     """1,797 images of 8×8 pixels with sixteen levels of grey, scaled to [0, 1]."""
     table = torch.from_numpy(_table())
     x, y = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].to(torch.int64)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from potluck.data.cache import Raw, cached
+from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data, Normalise
 from potluck.data.fetch import Download
-from potluck.data.files import damaged, find
-from potluck.data.sources.base import Request, Source
+from potluck.data.files import damaged_file, find_file
+from potluck.data.sources.base import LoadRequest, Source
 from potluck.data.sources.images import read_images
 from potluck.data.sources.matlab import read_mat
 
@@ -18,23 +18,25 @@ BASE = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102"
 HALF = Normalise((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
-def _read(folder: Path, size: int) -> Raw:
+def _read(folder: Path, size: int) -> RawArrays:
     labels = read_mat(folder / "imagelabels.mat", ("labels",))["labels"].reshape(-1).astype(np.int64)
     sets = read_mat(folder / "setid.mat", ("trnid", "valid", "tstid"))
     train = np.concatenate([sets["trnid"].reshape(-1), sets["valid"].reshape(-1)]).astype(np.int64)
     order = np.concatenate([train, sets["tstid"].reshape(-1).astype(np.int64)])
     if len(order) and (order.min() < 1 or order.max() > len(labels)):
-        raise damaged(folder / "setid.mat", f"image {order.max()} of {len(labels)} labelled images")
+        raise damaged_file(folder / "setid.mat", f"image {order.max()} of {len(labels)} labelled images")
     files = [folder / "jpg" / f"image_{number:05d}.jpg" for number in order]
-    return Raw(read_images(files, size), labels[order - 1] - 1, len(train))
+    return RawArrays(read_images(files, size), labels[order - 1] - 1, len(train))
 
 
-def load(request: Request) -> Data:
+def load(request: LoadRequest) -> Data:
     """2,040 training (the publisher's training and validation parts) and 6,149 test images."""
     folder, size = request.root / "flowers102", request.image_size or 64
-    sources = [find("flowers102", (folder,), file) for file in ("imagelabels.mat", "setid.mat")]
-    find("flowers102", (folder / "jpg",), "image_00001.jpg")
-    raw = cached(request.root, "flowers102", [*sources, folder / "jpg"], lambda: _read(folder, size), size)
+    sources = [find_file("flowers102", (folder,), file) for file in ("imagelabels.mat", "setid.mat")]
+    find_file("flowers102", (folder / "jpg",), "image_00001.jpg")
+    raw = read_cached(
+        request.root, "flowers102", [*sources, folder / "jpg"], lambda: _read(folder, size), size
+    )
     return raw.data("flowers102", HALF)
 
 

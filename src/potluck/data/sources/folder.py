@@ -8,24 +8,24 @@ from pathlib import Path
 import numpy as np
 
 from potluck.core.errors import PotluckError
-from potluck.data.cache import Raw, cached
+from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data, Normalise
-from potluck.data.sources.base import Request, Source
+from potluck.data.sources.base import LoadRequest, Source
 from potluck.data.sources.images import is_grey, list_images, read_images
-from potluck.data.sources.text import LENGTH, WORDS, decode, to_raw
+from potluck.data.sources.text import LENGTH, WORDS, decode, encode_texts
 
 Rows = list[tuple[Path, int]]
 
 
-def load(request: Request) -> Data:
+def load(request: LoadRequest) -> Data:
     """`PATH/CLASS/*.png` (or `.txt`), or the same below `PATH/train`, `PATH/test` and perhaps `PATH/valid`.
 
     Rows of `valid` (or `val`, `validation`) are training rows where there is a test part, else they are the test part.
     """
-    path = Path(request.rest).expanduser()
-    if not request.rest or not path.is_dir():
+    path = Path(request.argument).expanduser()
+    if not request.argument or not path.is_dir():
         raise PotluckError(
-            f"Data 'folder:{request.rest}' need an existing folder of class folders; check the path."
+            f"Data 'folder:{request.argument}' need an existing folder of class folders; check the path."
         )
     first, more, test = _parts(path)
     names = [
@@ -51,25 +51,25 @@ def _parts(path: Path) -> tuple[Path, list[Path], list[Path]]:
     return (train, valid, [test]) if test.is_dir() else (train, [], valid)
 
 
-def _pictures(request: Request, name: str, train: Rows, test: Rows, names: list[str]) -> Data:
+def _pictures(request: LoadRequest, name: str, train: Rows, test: Rows, names: list[str]) -> Data:
     files, labels = zip(*train, *test, strict=True)
 
-    def read() -> Raw:
+    def read() -> RawArrays:
         x = read_images(files, request.image_size, is_grey(files[0]))
-        return Raw(x, np.array(labels), len(train), class_names=tuple(names))
+        return RawArrays(x, np.array(labels), len(train), class_names=tuple(names))
 
-    raw = cached(request.root, f"folder-{name}", files, read, request.image_size)
+    raw = read_cached(request.root, f"folder-{name}", files, read, request.image_size)
     return raw.data(f"folder:{name}", Normalise())
 
 
-def _texts(request: Request, name: str, train: Rows, test: Rows, names: list[str]) -> Data:
+def _texts(request: LoadRequest, name: str, train: Rows, test: Rows, names: list[str]) -> Data:
     files = [file for file, _ in (*train, *test)]
 
-    def read() -> Raw:
+    def read() -> RawArrays:
         known, held = ([(label, decode(file)) for file, label in rows] for rows in (train, test))
-        return to_raw(known, held, names, words=WORDS, length=LENGTH)
+        return encode_texts(known, held, names, words=WORDS, length=LENGTH)
 
-    return cached(request.root, f"folder-{name}", files, read).data(f"folder:{name}", None)
+    return read_cached(request.root, f"folder-{name}", files, read).data(f"folder:{name}", None)
 
 
 def list_texts(folder: Path) -> list[Path]:

@@ -9,18 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.data.cache import Raw, cached
+from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data
 from potluck.data.memory import channels_first, default_transform
-from potluck.data.sources.base import Request, Source
-from potluck.data.sources.table import number
-from potluck.data.sources.words import build_vocabulary, encode
+from potluck.data.sources.base import LoadRequest, Source
+from potluck.data.sources.table import encode_labels
+from potluck.data.sources.text import build_vocabulary, encode
 
 WORDS, LENGTH = 10_000, 64
 LABELS = ("label", "labels", "fine_label", "class", "target")
 
 
-def load(request: Request) -> Data:
+def load(request: LoadRequest) -> Data:
     """The `train` split (and a labelled `test` or `validation`) of `hf:NAME` or `hf:NAME@CONFIGURATION`."""
     try:
         import datasets
@@ -28,7 +28,7 @@ def load(request: Request) -> Data:
         raise PotluckError(
             "Data 'hf:NAME' need the library 'datasets'; run: pip install potluck[hf]"
         ) from problem
-    name, _, configuration = request.rest.partition("@")
+    name, _, configuration = request.argument.partition("@")
     if not name:
         raise PotluckError("Data 'hf:' need a name; write hf:NAME, such as hf:ylecun/mnist.")
     try:
@@ -36,25 +36,25 @@ def load(request: Request) -> Data:
     except Exception as problem:  # the hub's library raises a dozen kinds; all mean "not there"
         reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
         raise PotluckError(
-            f"Data 'hf:{request.rest}' cannot be loaded ({reason}); check the name."
+            f"Data 'hf:{request.argument}' cannot be loaded ({reason}); check the name."
         ) from problem
     train = found["train"] if "train" in found else next(iter(found.values()))
     others = [found[part] for part in ("test", "validation") if part in found and found[part] is not train]
     stamps = [getattr(table, "_fingerprint", None) for table in (train, *others)]
     if None in stamps:
-        return to_data(convert(request, train, others), f"hf:{request.rest}")
+        return to_data(convert(request, train, others), f"hf:{request.argument}")
     choices = (*stamps, request.label, request.groups, request.image_size)
-    slug = f"hf-{request.rest.replace('/', '-')}"
-    raw = cached(request.root, slug, [], lambda: convert(request, train, others), *choices)
-    return to_data(raw, f"hf:{request.rest}")
+    slug = f"hf-{request.argument.replace('/', '-')}"
+    raw = read_cached(request.root, slug, [], lambda: convert(request, train, others), *choices)
+    return to_data(raw, f"hf:{request.argument}")
 
 
-def to_data(raw: Raw, name: str) -> Data:
+def to_data(raw: RawArrays, name: str) -> Data:
     """Tensors over the arrays, with the transform that fits their kind."""
     return raw.data(name, default_transform(raw.data(name, None).x, raw.vocabulary))
 
 
-def convert(request: Request, train: Any, others: Sequence[Any] = ()) -> Raw:
+def convert(request: LoadRequest, train: Any, others: Sequence[Any] = ()) -> RawArrays:
     """One array of rows and one of labels out of the library's tables.
 
     The first of `others` with labels is the test part; many published test parts have -1 for every label.
@@ -70,24 +70,28 @@ def convert(request: Request, train: Any, others: Sequence[Any] = ()) -> Raw:
     groups = None
     if request.groups is not None:
         _pick(request.groups, columns, (), "groups", request)
-        groups = number([str(value) for part in parts for value in part[request.groups]])[1]
+        groups = encode_labels([str(value) for part in parts for value in part[request.groups]])[1]
     if isinstance(values[0], str):
         vocabulary = build_vocabulary(values[: len(train)], WORDS)
-        return Raw(encode(values, vocabulary, LENGTH), y, len(train), groups, names, len(vocabulary) + 2)
-    return Raw(_array(values, request), y, len(train), groups, names)
+        return RawArrays(
+            encode(values, vocabulary, LENGTH), y, len(train), groups, names, len(vocabulary) + 2
+        )
+    return RawArrays(_array(values, request), y, len(train), groups, names)
 
 
 def _labelled(values: Any) -> bool:
     return all(isinstance(value, str) or value >= 0 for value in values)
 
 
-def _pick(named: str | None, columns: list[str], usual: tuple[str, ...], what: str, request: Request) -> str:
+def _pick(
+    named: str | None, columns: list[str], usual: tuple[str, ...], what: str, request: LoadRequest
+) -> str:
     if named is not None and named not in columns:
-        raise unknown(f"column of hf:{request.rest}", named, columns)
+        raise unknown(f"column of hf:{request.argument}", named, columns)
     chosen = named or next((name for name in usual if name in columns), None)
     if chosen is None:
         raise PotluckError(
-            f"Data 'hf:{request.rest}' have no {what} column among {', '.join(columns)}; pass {what}=COLUMN."
+            f"Data 'hf:{request.argument}' have no {what} column among {', '.join(columns)}; pass {what}=COLUMN."
         )
     return chosen
 
@@ -97,10 +101,10 @@ def _labels(train: Any, parts: list[Any], label: str) -> tuple[tuple[str, ...], 
     names = getattr(train.features[label], "names", None)
     if names:
         return tuple(names), np.array(values, dtype=np.int64)
-    return number([str(value) for value in values])
+    return encode_labels([str(value) for value in values])
 
 
-def _array(values: list[Any], request: Request) -> NDArray[np.generic]:
+def _array(values: list[Any], request: LoadRequest) -> NDArray[np.generic]:
     size = request.image_size
     if hasattr(values[0], "convert"):  # PIL images
         mode = "L" if values[0].mode in ("1", "L") else "RGB"
@@ -108,13 +112,13 @@ def _array(values: list[Any], request: Request) -> NDArray[np.generic]:
         if size is not None:
             values = [value.resize((size, size)) for value in values]
         if len({value.size for value in values}) > 1:
-            raise PotluckError(f"The images of 'hf:{request.rest}' differ in size; pass image_size.")
+            raise PotluckError(f"The images of 'hf:{request.argument}' differ in size; pass image_size.")
         return channels_first(np.stack([np.asarray(value, dtype=np.uint8) for value in values]))
     try:
         x = np.asarray(values, dtype=np.float32)
     except (ValueError, TypeError) as problem:
         raise PotluckError(
-            f"The rows of 'hf:{request.rest}' are no images, numbers or texts ({problem})."
+            f"The rows of 'hf:{request.argument}' are no images, numbers or texts ({problem})."
         ) from problem
     return x[:, None] if x.ndim == 1 else x
 

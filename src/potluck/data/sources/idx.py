@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.data.cache import Raw, cached
+from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data, Normalise
 from potluck.data.fetch import Download
-from potluck.data.files import damaged, find, read_bytes
-from potluck.data.sources.base import Request, Source
+from potluck.data.files import damaged_file, find_file, read_bytes
+from potluck.data.sources.base import LoadRequest, Source
 
 FILES = (
     "train-images-idx3-ubyte",
@@ -42,28 +42,32 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     content = read_bytes(path)
     start = 4 + 4 * dimensions
     if len(content) < start or content[:4] != bytes([0, 0, 8, dimensions]):
-        raise damaged(path, f"not an IDX file of bytes with {dimensions} dimensions")
+        raise damaged_file(path, f"not an IDX file of bytes with {dimensions} dimensions")
     shape = struct.unpack(f">{dimensions}I", content[4:start])
     if len(content) - start != int(np.prod(shape)):
-        raise damaged(path, f"{len(content) - start:,} values where the header says {int(np.prod(shape)):,}")
+        raise damaged_file(
+            path, f"{len(content) - start:,} values where the header says {int(np.prod(shape)):,}"
+        )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def _read(paths: list[Path], names: tuple[str, ...]) -> Raw:
+def _read(paths: list[Path], names: tuple[str, ...]) -> RawArrays:
     images = [read_idx(path, 3) for path in paths[:2]]
     labels = [read_idx(path, 1) for path in paths[2:]]
     for path, image, label in zip(paths[2:], images, labels, strict=True):
         if len(image) != len(label):
-            raise damaged(path, f"{len(label):,} labels for {len(image):,} images")
+            raise damaged_file(path, f"{len(label):,} labels for {len(image):,} images")
         if label.max(initial=0) >= len(names):
-            raise damaged(path, f"label {label.max()} of {len(names)} classes")
-    return Raw(np.concatenate(images)[:, None], np.concatenate(labels), len(labels[0]), class_names=names)
+            raise damaged_file(path, f"label {label.max()} of {len(names)} classes")
+    return RawArrays(
+        np.concatenate(images)[:, None], np.concatenate(labels), len(labels[0]), class_names=names
+    )
 
 
-def load(name: str, names: tuple[str, ...], normalise: Normalise, request: Request) -> Data:
+def load(name: str, names: tuple[str, ...], normalise: Normalise, request: LoadRequest) -> Data:
     """60,000 training and 10,000 test images of 28×28 grey pixels."""
-    paths = [find(name, (request.root / name, DEBIAN / name), file) for file in FILES]
-    raw = cached(request.root, name, paths, lambda: _read(paths, names))
+    paths = [find_file(name, (request.root / name, DEBIAN / name), file) for file in FILES]
+    raw = read_cached(request.root, name, paths, lambda: _read(paths, names))
     return raw.data(name, normalise)
 
 

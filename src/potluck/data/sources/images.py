@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potluck.core.errors import PotluckError
-from potluck.data.files import damaged
+from potluck.data.files import damaged_file
 
-LARGEST = 80_000_000
+MAX_PIXELS = 80_000_000
 """Pixels of one picture; a large camera makes 60 million, which is 180 MB unpacked."""
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
 
@@ -50,7 +50,7 @@ def read_image(path: Path, size: int | None, grey: bool = False) -> NDArray[np.u
     except Image.DecompressionBombError:
         raise _too_large(path, "far more") from None
     except (OSError, SyntaxError, ValueError) as problem:
-        raise damaged(path, str(problem)) from problem
+        raise damaged_file(path, str(problem)) from problem
     return pixels[None] if grey else pixels.transpose(2, 0, 1)
 
 
@@ -64,16 +64,16 @@ def is_grey(path: Path) -> bool:
     except Image.DecompressionBombError:
         raise _too_large(path, "far more") from None
     except (OSError, SyntaxError, ValueError) as problem:
-        raise damaged(path, str(problem)) from problem
+        raise damaged_file(path, str(problem)) from problem
 
 
 def _check_size(path: Path, size: tuple[int, int]) -> None:
     """Before anything is unpacked: a few kilobytes can claim to be a picture of gigabytes."""
-    if size[0] * size[1] > LARGEST:
+    if size[0] * size[1] > MAX_PIXELS:
         raise _too_large(path, f"{size[0]}×{size[1]}")
 
 
 def _too_large(path: Path, what: str) -> PotluckError:
     return PotluckError(
-        f"Image {str(path)!r} has {what} pixels where {LARGEST:,} are allowed; make the picture smaller."
+        f"Image {str(path)!r} has {what} pixels where {MAX_PIXELS:,} are allowed; make the picture smaller."
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.data.files import damaged
+from potluck.data.files import damaged_file
 
 
 def read_mat(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -30,6 +30,6 @@ def read_mat(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         MatReadError,
         NotImplementedError,
     ) as problem:
-        raise damaged(path, str(problem)) from problem
+        raise damaged_file(path, str(problem)) from problem
     except KeyError as problem:
-        raise damaged(path, f"it has no array {problem}") from problem
+        raise damaged_file(path, f"it has no array {problem}") from problem

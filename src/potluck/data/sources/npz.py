@@ -7,30 +7,30 @@ from pathlib import Path
 import numpy as np
 
 from potluck.core.errors import PotluckError, plain
-from potluck.data.arrays import names_in, read_arrays
-from potluck.data.cache import Raw, cached
+from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data
+from potluck.data.files import names_in, read_arrays
 from potluck.data.memory import channels_first, checked_labels, default_transform
-from potluck.data.sources.base import Request, Source
+from potluck.data.sources.base import LoadRequest, Source
 
 NAMES = (("x", "y", "test_x", "test_y"), ("x_train", "y_train", "x_test", "y_test"))
 _KNOWN = {name for names in NAMES for name in names} | {"groups", "class_names"}
 
 
-def load(request: Request) -> Data:
+def load(request: LoadRequest) -> Data:
     """Arrays `x`, `y` and perhaps `test_x`, `test_y` (or `x_train`, `y_train`, `x_test`, `y_test`).
 
     `groups` (who produced each row of `x`) makes a natural partition possible, `class_names` a readable plot.
     """
-    path = Path(request.rest).expanduser()
-    if not request.rest or not path.is_file():
-        raise PotluckError(f"Data 'npz:{request.rest}' need an existing .npz file; check the path.")
-    raw = cached(request.root, f"npz-{path.stem}", [path], lambda: _read(path))
+    path = Path(request.argument).expanduser()
+    if not request.argument or not path.is_file():
+        raise PotluckError(f"Data 'npz:{request.argument}' need an existing .npz file; check the path.")
+    raw = read_cached(request.root, f"npz-{path.stem}", [path], lambda: _read(path))
     x = raw.data(f"npz:{path.stem}", None)
     return raw.data(f"npz:{path.stem}", default_transform(x.x, None))
 
 
-def _read(path: Path) -> Raw:
+def _read(path: Path) -> RawArrays:
     try:
         arrays = read_arrays(path, _KNOWN)
     except ValueError as problem:
@@ -61,7 +61,7 @@ def _read(path: Path) -> Raw:
         )
     class_names = tuple(str(name) for name in arrays.get("class_names", np.array([])))
     who = None if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return Raw(x, y, train, who, class_names)
+    return RawArrays(x, y, train, who, class_names)
 
 
 SOURCES = (Source("npz", "npz:PATH — your arrays x and y, saved with numpy", load),)

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.data.cache import Raw, cached
+from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data, Normalise
 from potluck.data.fetch import Download
-from potluck.data.files import damaged, find
-from potluck.data.sources.base import Request, Source
+from potluck.data.files import damaged_file, find_file
+from potluck.data.sources.base import LoadRequest, Source
 from potluck.data.sources.matlab import read_mat
 
 FILES = {
@@ -26,24 +26,24 @@ def read_part(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     found = read_mat(path, ("X", "y"))
     images, labels = found["X"], found["y"].reshape(-1).astype(np.int64)
     if images.shape != (32, 32, 3, len(labels)) or images.dtype != np.uint8:
-        raise damaged(path, f"images of shape {images.shape} for {len(labels)} labels")
+        raise damaged_file(path, f"images of shape {images.shape} for {len(labels)} labels")
     if labels.min(initial=1) < 1 or labels.max(initial=1) > 10:
-        raise damaged(path, "labels outside 1 to 10")
+        raise damaged_file(path, "labels outside 1 to 10")
     return np.ascontiguousarray(images.transpose(3, 2, 0, 1)), labels % 10
 
 
-def _read(paths: list[Path]) -> Raw:
+def _read(paths: list[Path]) -> RawArrays:
     (train, train_y), (test, test_y) = (read_part(path) for path in paths)
     names = tuple("0123456789")
-    return Raw(
+    return RawArrays(
         np.concatenate([train, test]), np.concatenate([train_y, test_y]), len(train_y), class_names=names
     )
 
 
-def load(request: Request) -> Data:
+def load(request: LoadRequest) -> Data:
     """73,257 training and 26,032 test images of 32×32 colour pixels."""
-    paths = [find("svhn", (request.root / "svhn",), file) for file in FILES]
-    raw = cached(request.root, "svhn", paths, lambda: _read(paths))
+    paths = [find_file("svhn", (request.root / "svhn",), file) for file in FILES]
+    raw = read_cached(request.root, "svhn", paths, lambda: _read(paths))
     return raw.data("svhn", Normalise((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)))
 
 

@@ -11,25 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.data.cache import Raw, cached
+from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data, Normalise, statistics
-from potluck.data.files import damaged
-from potluck.data.sources.base import Request, Source
-from potluck.data.sources.text import LENGTH, WORDS, to_raw
-from potluck.data.sources.words import every_fifth
+from potluck.data.files import damaged_file
+from potluck.data.sources.base import LoadRequest, Source
+from potluck.data.sources.text import LENGTH, WORDS, encode_texts, every_fifth_row
 
-MOST_CATEGORIES = 100
+MAX_CATEGORIES = 100
 
 
-def load(request: Request) -> Data:
+def load(request: LoadRequest) -> Data:
     """Numbers are standardised over all rows; words become one column per word; labels may be anything."""
-    path = Path(request.rest).expanduser()
-    if not request.rest or not path.is_file():
-        raise PotluckError(f"Data 'csv:{request.rest}' need an existing file; check the path.")
+    path = Path(request.argument).expanduser()
+    if not request.argument or not path.is_file():
+        raise PotluckError(f"Data 'csv:{request.argument}' need an existing file; check the path.")
     choices = (request.label, request.groups, request.text)
     # The third choice is new, and copies made before it are as good as ever.
     known = choices if request.text else choices[:2]
-    raw = cached(request.root, f"csv-{path.stem}", [path], lambda: _read(path, *choices), *known)
+    raw = read_cached(request.root, f"csv-{path.stem}", [path], lambda: _read(path, *choices), *known)
     data = raw.data(f"csv:{path.stem}", None)
     if raw.vocabulary is not None:
         return data
@@ -37,7 +36,7 @@ def load(request: Request) -> Data:
     return raw.data(f"csv:{path.stem}", Normalise(mean, std, scale=1.0))
 
 
-def _read(path: Path, label: str | None, groups: str | None, text: str | None = None) -> Raw:
+def _read(path: Path, label: str | None, groups: str | None, text: str | None = None) -> RawArrays:
     columns = read_columns(path)
     label = label or ("label" if "label" in columns else None)
     if label is None:
@@ -45,8 +44,8 @@ def _read(path: Path, label: str | None, groups: str | None, text: str | None = 
     for named in (label, groups, text):
         if named is not None and named not in columns:
             raise unknown(f"column of {path.name}", named, columns)
-    names, y = number(columns.pop(label))
-    who = None if groups is None else number(columns.pop(groups))[1]
+    names, y = encode_labels(columns.pop(label))
+    who = None if groups is None else encode_labels(columns.pop(groups))[1]
     if text is not None:
         return _texts(columns[text], y, who, names)
     if not columns:
@@ -54,17 +53,17 @@ def _read(path: Path, label: str | None, groups: str | None, text: str | None = 
             f"Data 'csv:{path.name}' have no column besides {label!r}; give some to learn from."
         )
     x = np.concatenate([_encode(path, name, values) for name, values in columns.items()], axis=1)
-    return Raw(x, y, len(y), who, names)
+    return RawArrays(x, y, len(y), who, names)
 
 
 def _texts(
     texts: list[str], y: NDArray[np.int64], who: NDArray[np.int64] | None, names: tuple[str, ...]
-) -> Raw:
+) -> RawArrays:
     """Word numbers of a column of texts, by a vocabulary of four fifths of the rows; every fifth row is a test row."""
-    held = every_fifth(len(y))
+    held = every_fifth_row(len(y))
     order = np.concatenate([np.flatnonzero(~held), np.flatnonzero(held)])
     rows = [(int(y[row]), texts[row]) for row in order]
-    raw = to_raw(rows[: int((~held).sum())], rows[int((~held).sum()) :], names, WORDS, LENGTH)
+    raw = encode_texts(rows[: int((~held).sum())], rows[int((~held).sum()) :], names, WORDS, LENGTH)
     return raw if who is None else replace(raw, groups=who[order])
 
 
@@ -74,7 +73,7 @@ def read_columns(path: Path) -> dict[str, list[str]]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             header, *rows = [[value.strip() for value in row] for row in csv.reader(file) if row] or [[]]
     except (UnicodeDecodeError, csv.Error) as problem:
-        raise damaged(path, str(problem)) from problem
+        raise damaged_file(path, str(problem)) from problem
     if not header or not rows:
         raise PotluckError(
             f"Table {str(path)!r} has {'a header line and no row' if header else 'no line at all'}; give it a header "
@@ -82,7 +81,7 @@ def read_columns(path: Path) -> dict[str, list[str]]:
         )
     for line, row in enumerate(rows, start=2):
         if len(row) != len(header):
-            raise damaged(path, f"row {line} has {len(row)} values where the header has {len(header)}")
+            raise damaged_file(path, f"row {line} has {len(row)} values where the header has {len(header)}")
         if "" in row:
             empty = header[row.index("")]
             raise PotluckError(
@@ -91,7 +90,7 @@ def read_columns(path: Path) -> dict[str, list[str]]:
     return {name: [row[place] for row in rows] for place, name in enumerate(header)}
 
 
-def number(values: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+def encode_labels(values: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """The distinct values in order (by size when all are numbers) and the place of each value among them."""
     names = sorted(set(values))
     with suppress(ValueError):
@@ -104,16 +103,16 @@ def _encode(path: Path, name: str, values: list[str]) -> NDArray[np.float32]:
     try:
         column = np.array(values, dtype=np.float32)[:, None]
     except ValueError:
-        words, places = number(values)
-        if len(words) > MOST_CATEGORIES:
+        words, places = encode_labels(values)
+        if len(words) > MAX_CATEGORIES:
             raise PotluckError(
-                f"Column {name!r} of {str(path)!r} has {len(words)} different words (more than {MOST_CATEGORIES}); "
+                f"Column {name!r} of {str(path)!r} has {len(words)} different words (more than {MAX_CATEGORIES}); "
                 f"drop it, turn it into numbers, or read it as text: data.text={name}."
             ) from None
         return np.eye(len(words), dtype=np.float32)[places]
     if not np.isfinite(column).all():
         raise PotluckError(
-            f"Column {name!r} of {str(path)!r} holds a value that is not finite; mend or drop the row."
+            f"Column {name!r} of {str(path)!r} holds a value that is not finite; correct or drop the row."
         )
     return column
 

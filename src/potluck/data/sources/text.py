@@ -1,20 +1,53 @@
-"""AG News and SMS Spam: short texts as word numbers."""
+"""AG News and SMS Spam: short texts as word ids."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from potluck.data.cache import Raw, cached
+from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data
 from potluck.data.fetch import Download
-from potluck.data.files import damaged, find, read_bytes
-from potluck.data.sources.base import Request, Source
-from potluck.data.sources.words import build_vocabulary, encode, every_fifth
+from potluck.data.files import damaged_file, find_file, read_bytes
+from potluck.data.sources.base import LoadRequest, Source
+
+PADDING, UNKNOWN = 0, 1
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[!?$£€%]")
+
+
+def tokenise(text: str) -> list[str]:
+    """Lower-case words and the few marks that carry meaning in headlines and messages."""
+    return _WORD.findall(text.lower())
+
+
+def build_vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
+    """The `size - 2` most frequent words seen at least twice, numbered from 2; ties go by the alphabet."""
+    seen = Counter(word for text in texts for word in tokenise(text))
+    ranked = sorted((word for word, times in seen.items() if times > 1), key=lambda word: (-seen[word], word))
+    return {word: number for number, word in enumerate(ranked[: size - 2], start=2)}
+
+
+def encode(texts: Sequence[str], vocabulary: dict[str, int], length: int) -> NDArray[np.int64]:
+    """The first `length` words of each text as numbers `[n, length]`; 1 is any other word, 0 is padding."""
+    rows = np.full((len(texts), length), PADDING, dtype=np.int64)
+    for row, text in enumerate(texts):
+        numbers = [vocabulary.get(word, UNKNOWN) for word in tokenise(text)[:length]]
+        rows[row, : len(numbers)] = numbers
+    return rows
+
+
+def every_fifth_row(n: int) -> NDArray[np.bool_]:
+    """Which of `n` rows are held out for testing where the publisher has no test part: 4, 9, 14, …"""
+    held: NDArray[np.bool_] = np.arange(n) % 5 == 4
+    return held
+
 
 TOPICS = ("World", "Sports", "Business", "Sci/Tech")
 NEWS = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
@@ -28,7 +61,7 @@ def decode(path: Path) -> str:
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as problem:
-        raise damaged(path, str(problem)) from problem
+        raise damaged_file(path, str(problem)) from problem
 
 
 def read_news(path: Path) -> Rows:
@@ -36,7 +69,7 @@ def read_news(path: Path) -> Rows:
     rows = []
     for line, row in enumerate(csv.reader(io.StringIO(decode(path))), start=1):
         if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
-            raise damaged(path, f"entry {line} is not a class from 1 to 4, a title and a text")
+            raise damaged_file(path, f"entry {line} is not a class from 1 to 4, a title and a text")
         rows.append((int(row[0]) - 1, f"{row[1]} {row[2]}"))
     return rows
 
@@ -47,55 +80,55 @@ def read_messages(path: Path) -> Rows:
     for line, text in enumerate(decode(path).removesuffix("\n").split("\n"), start=1):
         kind, tab, message = text.partition("\t")
         if kind not in ("ham", "spam") or not tab:
-            raise damaged(path, f"line {line} is not ham or spam, a tab and a message")
+            raise damaged_file(path, f"line {line} is not ham or spam, a tab and a message")
         rows.append((int(kind == "spam"), message))
     return rows
 
 
-def to_raw(train: Rows, test: Rows, names: Sequence[str], words: int, length: int) -> Raw:
+def encode_texts(train: Rows, test: Rows, names: Sequence[str], words: int, length: int) -> RawArrays:
     """Number the words by a vocabulary of the training texts alone."""
     vocabulary = build_vocabulary((text for _, text in train), words)
     x = encode([text for _, text in train + test], vocabulary, length)
     y = np.array([label for label, _ in train + test])
-    return Raw(x, y, len(train), class_names=tuple(names), vocabulary=len(vocabulary) + 2)
+    return RawArrays(x, y, len(train), class_names=tuple(names), vocabulary=len(vocabulary) + 2)
 
 
 def hold_out(rows: Rows) -> tuple[Rows, Rows]:
     """Every fifth row as a test part, where the publisher has none."""
-    held = every_fifth(len(rows))
+    held = every_fifth_row(len(rows))
     return [row for row, out in zip(rows, held, strict=True) if not out], [
         row for row, out in zip(rows, held, strict=True) if out
     ]
 
 
-def load_news(request: Request) -> Data:
+def load_news(request: LoadRequest) -> Data:
     """120,000 + 7,600 headlines with their first lines; 64 words each, 10,000 different ones.
 
     With only `test.csv` at hand, its 7,600 texts are the whole data set and every fifth is the test part.
     """
     folder = request.root / "ag-news"
-    test = find("ag-news", (folder,), "test.csv")
+    test = find_file("ag-news", (folder,), "test.csv")
     complete = any((folder / file).is_file() for file in ("train.csv", "train.csv.gz"))
-    paths = [find("ag-news", (folder,), "train.csv"), test] if complete else [test]
+    paths = [find_file("ag-news", (folder,), "train.csv"), test] if complete else [test]
 
-    def read() -> Raw:
+    def read() -> RawArrays:
         parts = (read_news(paths[0]), read_news(paths[1])) if complete else hold_out(read_news(test))
-        return to_raw(*parts, TOPICS, words=10_000, length=64)
+        return encode_texts(*parts, TOPICS, words=10_000, length=64)
 
-    return cached(request.root, "ag-news", paths, read).data("ag-news", None)
+    return read_cached(request.root, "ag-news", paths, read).data("ag-news", None)
 
 
-def load_messages(request: Request) -> Data:
+def load_messages(request: LoadRequest) -> Data:
     """5,574 text messages, 32 words each; every fifth is the test part, as the publisher has none."""
     folder = request.root / "sms-spam"
     name = "SMSSpamCollection"
     tsv = [folder / f"{name}.tsv", folder / f"{name}.tsv.gz"]
-    path = next((file for file in tsv if file.is_file()), None) or find("sms-spam", (folder,), name)
+    path = next((file for file in tsv if file.is_file()), None) or find_file("sms-spam", (folder,), name)
 
-    def read() -> Raw:
-        return to_raw(*hold_out(read_messages(path)), ("ham", "spam"), words=5_000, length=32)
+    def read() -> RawArrays:
+        return encode_texts(*hold_out(read_messages(path)), ("ham", "spam"), words=5_000, length=32)
 
-    return cached(request.root, "sms-spam", [path], read).data("sms-spam", None)
+    return read_cached(request.root, "sms-spam", [path], read).data("sms-spam", None)
 
 
 def _news_file(file: str, md5: str) -> Download:

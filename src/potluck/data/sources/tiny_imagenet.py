@@ -6,25 +6,25 @@ from pathlib import Path
 
 import numpy as np
 
-from potluck.data.cache import Raw, cached
+from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data, Normalise
 from potluck.data.fetch import Download
-from potluck.data.files import damaged, find, read_bytes
-from potluck.data.sources.base import Request, Source
+from potluck.data.files import damaged_file, find_file, read_bytes
+from potluck.data.sources.base import LoadRequest, Source
 from potluck.data.sources.images import list_images, read_images
 
 NAME = "tiny-imagenet"
 FOLDER = "tiny-imagenet-200"
 
 
-def _read(folder: Path, classes: list[str], size: int | None) -> Raw:
+def _read(folder: Path, classes: list[str], size: int | None) -> RawArrays:
     files: list[Path] = []
     labels: list[int] = []
     for label, wnid in enumerate(classes):
         images = folder / "train" / wnid / "images"
         found = list_images(images) if images.is_dir() else []
         if not found:
-            raise damaged(images, "no training images")
+            raise damaged_file(images, "no training images")
         files += found
         labels += [label] * len(found)
     train = len(files)
@@ -32,21 +32,21 @@ def _read(folder: Path, classes: list[str], size: int | None) -> Raw:
     for line in read_bytes(notes).decode().splitlines():
         name, wnid = [*line.split("\t"), ""][:2]
         if wnid not in classes:
-            raise damaged(notes, f"the line {line[:40]!r} names no known class")
+            raise damaged_file(notes, f"the line {line[:40]!r} names no known class")
         files.append(folder / "val" / "images" / name)
         labels.append(classes.index(wnid))
-    return Raw(read_images(files, size), np.array(labels), train, class_names=tuple(classes))
+    return RawArrays(read_images(files, size), np.array(labels), train, class_names=tuple(classes))
 
 
-def load(request: Request) -> Data:
+def load(request: LoadRequest) -> Data:
     """100,000 training images of 64×64; the labelled validation part serves as test part."""
     folder = request.root / FOLDER
-    wnids = find(NAME, (folder,), "wnids.txt")
-    notes = find(NAME, (folder / "val",), "val_annotations.txt")
+    wnids = find_file(NAME, (folder,), "wnids.txt")
+    notes = find_file(NAME, (folder / "val",), "val_annotations.txt")
     classes = sorted(read_bytes(wnids).decode().split())
     folders = [folder / "train" / wnid / "images" for wnid in classes]
     sources = [wnids, notes, *(path for path in folders if path.is_dir())]
-    raw = cached(
+    raw = read_cached(
         request.root, NAME, sources, lambda: _read(folder, classes, request.image_size), request.image_size
     )
     return raw.data(NAME, Normalise((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)))

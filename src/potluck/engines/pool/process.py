@@ -1,8 +1,9 @@
-"""One worker process: how it is started, what it does all day, and how it ends.
+"""A worker process: fork it, serve jobs in it, end it.
 
-Workers are forked (`anew.py` has those on accelerators). So they see the data without a copy, and models, methods
-and closures need not be pickled. Forking is safe here because a worker computes on one thread only: a process that
-was forked after its parent used several torch threads hangs as soon as it asks for several itself, and not otherwise.
+Before Python 3.12 workers on the CPU are forked. They see the data without a copy, and models, methods and closures
+need not be pickled. That is safe because a worker computes on one thread only: a process that was forked after its
+parent used several torch threads hangs as soon as it asks for several itself, and not otherwise. Later Pythons warn of
+forking a process that has threads; there, as on accelerators, workers are new processes (`spawn.py`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from typing import Protocol
 import torch
 
 from potluck.core.errors import PotluckError
-from potluck.engines.memory import SpillFolder
-from potluck.engines.pool.wire import Order, Report, Wire
-from potluck.engines.vectorized.teams import Team, run_team
-from potluck.loop.worker import Worker, keep_freed_memory
+from potluck.engines.pool.channel import BatchOrder, JobChannel, JobReport
+from potluck.engines.vectorized.batches import JobBatch, run_batch
+from potluck.engines.vectorized.rendezvous import JobThreads
+from potluck.worker.memory import SpillFolder, retain_freed_memory
+from potluck.worker.worker import Worker
 
-_PATIENCE = 0.5
+_PARENT_CHECK_SECONDS = 0.5
 
 
 class Handle(Protocol):
@@ -55,8 +57,8 @@ class Process:
 
     handle: Handle
     socket: socket.socket
-    place: str = ""
-    team: Team = ()
+    device: str = ""
+    batch: JobBatch = ()
     since: float = 0.0
     stopped: bool = False
     forget: list[int] = field(default_factory=list)
@@ -70,8 +72,21 @@ class Process:
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def check_possible(*, anew: bool = False) -> None:
-    """Refuse where worker processes cannot be started: forked, or `anew`."""
+FORKS_ARE_RISKY = sys.version_info >= (3, 12)
+"""Whether this Python warns of forking a process that has threads."""
+
+
+def fork_problem() -> str | None:
+    """Why this process cannot be forked safely, or None: another thread may hold a lock that a copy never gets."""
+    threads = threading.active_count() - 1
+    if not FORKS_ARE_RISKY or not threads:
+        return None
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return f"Python {python} cannot safely fork a process with other threads, of which this one has {threads}"
+
+
+def check_can_start(*, spawned: bool = False) -> None:
+    """Raise `PotluckError` where worker processes cannot be forked, or `spawned`."""
     if "fork" not in multiprocessing.get_all_start_methods():
         raise PotluckError(f"engine.name = 'pool' cannot fork processes on {sys.platform}; use serial.")
     if multiprocessing.current_process().daemon:
@@ -79,13 +94,13 @@ def check_possible(*, anew: bool = False) -> None:
             "engine.name = 'pool' cannot start processes inside a worker of multiprocessing.Pool or another "
             "daemonic process; use engine='serial' there."
         )
-    if not anew and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not spawned and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise PotluckError(
             "engine.name = 'pool' cannot share a GPU with worker processes that are forked; use serial."
         )
 
 
-def connected() -> tuple[socket.socket, socket.socket]:
+def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Two ends that are wide enough for tensors."""
     pair = socket.socketpair()
     for end in pair:
@@ -93,9 +108,9 @@ def connected() -> tuple[socket.socket, socket.socket]:
     return pair
 
 
-def start(worker: Worker, wire: Wire, folder: SpillFolder, budget: int) -> Process:
+def fork_worker(worker: Worker, wire: JobChannel, folder: SpillFolder, budget: int) -> Process:
     """Fork a worker process that serves one end of a new socket pair."""
-    ours, theirs = connected()
+    ours, theirs = socket_pair()
     handle = multiprocessing.get_context("fork").Process(
         target=_main, args=(worker, wire, folder, budget, ours, theirs, os.getpid()), daemon=True
     )
@@ -108,7 +123,7 @@ def start(worker: Worker, wire: Wire, folder: SpillFolder, budget: int) -> Proce
 
 def _main(
     worker: Worker,
-    wire: Wire,
+    wire: JobChannel,
     folder: SpillFolder,
     budget: int,
     ours: socket.socket,
@@ -120,40 +135,42 @@ def _main(
 
 
 def serve(
-    worker: Worker, wire: Wire, folder: SpillFolder, budget: int, theirs: socket.socket, parent: int
+    worker: Worker, wire: JobChannel, folder: SpillFolder, budget: int, theirs: socket.socket, parent: int
 ) -> None:
     """Do jobs as they come, until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
-    keep_freed_memory()
+    retain_freed_memory()
     threading.Thread(target=_end_with, args=(parent, folder.make()), daemon=True).start()
-    worker.cache.limit(folder, budget, at_once=True)
+    worker.cache.set_budget(folder, budget, at_once=True)
+    threads = JobThreads()
     try:
         while True:
-            wire.send_reports(theirs, _do(worker, wire.receive_order(theirs)))
+            wire.send_reports(theirs, _do(worker, wire.receive_order(theirs), threads))
     except OSError:  # the parent hung up
         _leave(folder.make())
 
 
-def _do(worker: Worker, order: Order) -> list[Report]:
-    team, cache = order.team, worker.cache
+def _do(worker: Worker, order: BatchOrder, threads: JobThreads) -> list[JobReport]:
+    batch, cache = order.batch, worker.cache
     for client in order.forget:
-        cache.forget(client)
-    for job, version in zip(team, order.versions, strict=True):
-        cache.expect(job.client, version)
-    before = cache.loading
-    results = run_team(worker, team)
-    loading = (cache.loading - before) / len(team)
+        cache.discard(client)
+    for job, version in zip(batch, order.versions, strict=True):
+        cache.set_version(job.client, version)
+    before = cache.loading_seconds
+    results = run_batch(worker, batch, threads)
+    loading = (cache.loading_seconds - before) / len(batch)
     return [
-        Report(result, cache.stored(job.client), loading) for job, result in zip(team, results, strict=True)
+        JobReport(result, cache.stored_version(job.client), loading)
+        for job, result in zip(batch, results, strict=True)
     ]
 
 
 def _end_with(parent: int, folder: Path) -> None:
     """End this process soon after its parent, whatever killed that, and leave no folder behind."""
     while os.getppid() == parent:
-        time.sleep(_PATIENCE)
+        time.sleep(_PARENT_CHECK_SECONDS)
     _leave(folder)
 
 

@@ -1,4 +1,4 @@
-"""Local training of several clients at once: one set of stacked tensors, one call per step."""
+"""Local training of several clients at once, with stacked parameters."""
 
 from __future__ import annotations
 
@@ -9,48 +9,112 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.func import functional_call, vmap
-from torch.utils._pytree import tree_flatten, tree_map
 
 from potluck.core.client import Client
-from potluck.core.optimizers import autocast
+from potluck.core.mixed_precision import autocast
 from potluck.core.payload import Tensors
-from potluck.core.training import Fit, FitRequest
-from potluck.engines.vectorized.structure import structure_of
+from potluck.core.torch_fast import tree_flatten, tree_map
+from potluck.core.training import FitRequest, FitResult
+
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+"""What torch itself keeps in a module: tensors, parts, hooks and the mode, which are looked at apart."""
+
+RECURRENT_ALIASES = frozenset({"_flat_weights", "_flat_weight_refs"})
+"""Second names of a recurrent layer's parameters."""
+
+
+def model_structure(model: nn.Module) -> object:
+    """A value that is equal for networks of the same parts, settings and tensors; its numbers do not enter.
+
+    What cannot be compared by value is compared by identity, so a doubt makes two networks different. Parts of
+    it may be impossible to hash, which is a doubt as well. Shapes alone would not do: ReLU and Tanh have none.
+    """
+    modules = tuple((name, *_settings(module)) for name, module in model.named_modules())
+    return (
+        modules,
+        _tensors(model.named_parameters(remove_duplicate=False)),
+        _tensors(model.named_buffers(remove_duplicate=False)),
+    )
+
+
+def _settings(module: nn.Module) -> tuple[object, ...]:
+    hooks = tuple(
+        (name, *value.items()) for name, value in vars(module).items() if "_hooks" in name and value
+    )
+    if isinstance(module, fx.GraphModule):  # every one has a class of its own; its code says all
+        return fx.GraphModule, module.code, hooks
+    left_out = MODULE_ATTRIBUTES | (RECURRENT_ALIASES if isinstance(module, nn.RNNBase) else frozenset())
+    settings = {name: value for name, value in vars(module).items() if name not in left_out}
+    return type(module), _comparable(settings), hooks
+
+
+def _comparable(value: Any) -> object:
+    if isinstance(value, dict):
+        return dict, tuple((key, _comparable(item)) for key, item in sorted(value.items(), key=_by_name))
+    if isinstance(value, list | tuple):
+        return type(value), tuple(_comparable(item) for item in value)
+    if isinstance(value, set):
+        return set, frozenset(value)
+    return type(value), value  # the type too: True, 1 and 1.0 are equal
+
+
+def _by_name(item: tuple[Any, Any]) -> str:
+    return str(item[0])
+
+
+def _tensors(named: Iterable[tuple[str, Tensor]]) -> tuple[object, ...]:
+    """Name, form and learning of each tensor, and which name it had before if it is there twice (tied)."""
+    first: dict[int, str] = {}
+    return tuple(
+        (
+            name,
+            first.setdefault(id(tensor), name),
+            tuple(tensor.shape),
+            tensor.dtype,
+            tensor.device,
+            tensor.requires_grad,
+        )
+        for name, tensor in named
+    )
+
 
 Batch = tuple[Tensor, Tensor]
 Item = TypeVar("Item")
 
-MOST = 32
+MAX_STACK_CLIENTS = 32
 """Clients in a stack: more gain little, and fewer stacks would leave workers without one."""
 
-LARGEST, LARGEST_ELSEWHERE = 1 << 22, 1 << 28
+MAX_STACK_BYTES, MAX_STACK_BYTES_ACCELERATOR = 1 << 22, 1 << 28
 """Bytes of parameters in a stack, on the CPU and on accelerators. A core gains where calls take longer than what they
 compute, and loses where a stack does not stay in its cache; an accelerator has room for more."""
 
 
-def in_pieces(group: Sequence[Item], tensors: Iterable[Tensor], device: torch.device) -> list[Sequence[Item]]:
+def split_into_stacks(
+    group: Sequence[Item], tensors: Iterable[Tensor], device: torch.device
+) -> list[Sequence[Item]]:
     """A group, each with tensors like these, cut into as few about equal parts as make stacks of good size."""
-    largest = LARGEST if device.type == "cpu" else LARGEST_ELSEWHERE
-    most = max(1, min(MOST, largest // max(1, sum(tensor.nbytes for tensor in tensors))))
+    largest = MAX_STACK_BYTES if device.type == "cpu" else MAX_STACK_BYTES_ACCELERATOR
+    most = max(1, min(MAX_STACK_CLIENTS, largest // max(1, sum(tensor.nbytes for tensor in tensors))))
     count = -(-len(group) // most)
     return [group[i * len(group) // count : (i + 1) * len(group) // count] for i in range(count)]
 
 
-def key_of(me: Client, request: FitRequest) -> object | None:
+def stacking_key(me: Client, request: FitRequest) -> object | None:
     """What two requests must have in common to be stacked; None where a request must be done plainly."""
-    own_way = request.adjust is not None or request.samples is not None or request.batch_size is not None
+    own_steps = request.adjust is not None or bool(request.also) or request.after is not None
+    own_way = own_steps or request.samples is not None or request.batch_size is not None
     if own_way or me.training.keep_optimizer or me.training.amp == "fp16" or me.batch_size() == 1:
         return None
     if not any(tensor.requires_grad for tensor in request.model.parameters()):
         return None
-    values, shape = tree_flatten(request.given)
+    values, shape = tree_flatten(request.loss_args)
     given = tuple(
         (tuple(v.shape), v.dtype, v.device) if isinstance(v, Tensor) else (type(v), v) for v in values
     )
     architecture = me.info.architecture if request.model is me.model else None
-    structure = structure_of(request.model)
+    structure = model_structure(request.model)
     key = (request.loss, given, str(shape), request.epochs, me.training, me.lr, architecture, structure)
     try:
         hash(key)
@@ -99,7 +163,7 @@ class Stack:
         self.parameters = {name: nn.Parameter(tensor) for name, tensor in tensors.items() if learns[name]}
         self.constants = {name: tensor for name, tensor in tensors.items() if not learns[name]}
         self.buffers = _stacked([dict(m.named_buffers()) for m in models])
-        given = [list(each.given) for _, each in pairs]
+        given = [list(each.loss_args) for _, each in pairs]
         self.shared = [not _has_tensor(value) for value in given[0]]
         self.given = [
             values[0] if shared else tree_map(lambda *parts: torch.stack(parts), *values)
@@ -109,7 +173,7 @@ class Stack:
         self.training = first.training
         self.optimizer = self.training.make_optimizer(self.parameters.values(), first.lr)
 
-    def fit(self) -> list[Fit]:
+    def fit(self) -> list[FitResult]:
         """Train until every client has seen all its batches; each client's model gets its own row back."""
         while not all(row.done for row in self.rows):
             batches = [None if row.done else next(row.batches, None) for row in self.rows]
@@ -140,11 +204,11 @@ class Stack:
 
     def _losses(self, members: Sequence[int], batches: Sequence[Batch]) -> Tensor:
         """The losses of clients whose batches have one size."""
-        everyone = len(members) == len(self.rows)
+        all_rows = len(members) == len(self.rows)
         rows = torch.tensor(members)
 
         def pick(tensor: Tensor) -> Tensor:
-            return tensor if everyone else tensor[rows]
+            return tensor if all_rows else tensor[rows]
 
         parameters = {name: pick(tensor) for name, tensor in self.parameters.items()}
         constants = {name: pick(tensor) for name, tensor in self.constants.items()}
@@ -154,7 +218,7 @@ class Stack:
         dims = (0, 0, 0, 0, 0, *(None if shared else 0 for shared in self.shared))
         run = vmap(self._value, in_dims=dims, randomness="different")
         losses: Tensor = run(parameters, constants, buffers, x, y, *given)
-        if not everyone:
+        if not all_rows:
             for name, tensor in buffers.items():
                 self.buffers[name][rows] = tensor
         for number, loss in zip(members, losses.tolist(), strict=True):
@@ -181,7 +245,7 @@ class Stack:
         model.eval()
 
 
-def fit_together(pairs: Sequence[tuple[Client, FitRequest]]) -> list[Fit]:
+def fit_stacked(pairs: Sequence[tuple[Client, FitRequest]]) -> list[FitResult]:
     """Train clients that are alike as one stack; a single one by itself."""
     if len(pairs) == 1:
         ((me, request),) = pairs

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
-from potluck.flower.deploy.processes import need_flower
+from potluck.flower.deploy.processes import require_flower
 
 CA, CERTIFICATE, KEY, AUTHORITY_KEY = "ca.crt", "server.pem", "server.key", "ca.key"
 YEARS = 3
@@ -18,7 +18,7 @@ YEARS = 3
 
 def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
     """An authority of our own and a certificate for these host names and addresses, signed by it."""
-    need_flower()
+    require_flower()
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
@@ -57,7 +57,7 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
 
 def make_node_key(path: Path, name: str) -> Path:
     """A node's own key pair, as Flower wants it; gives the public half, which tells the server the node's name."""
-    need_flower()
+    require_flower()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -74,7 +74,7 @@ def make_node_key(path: Path, name: str) -> Path:
     return public
 
 
-def name_of(public_key: Path) -> str:
+def name_in_key(public_key: Path) -> str:
     """The name that a node gave with its public key: the only one under which this key may take part."""
     try:
         _, _, name = public_key.read_text(encoding="utf-8").strip().split(" ", 2)

@@ -1,4 +1,4 @@
-"""Start Flower's programs, watch them, and stop all of them whatever happens."""
+"""Start Flower's programs, watch them, and stop all their processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,29 +21,78 @@ from types import TracebackType
 from typing import IO, Any, NoReturn, Self
 
 from potluck.core.errors import PotluckError
-from potluck.flower.deploy import family
 
-QUIET = {
+ProcessId = tuple[int, int]
+"""A process: its number and when it began, for numbers are used again."""
+
+
+def descendants(roots: Iterable[int]) -> set[ProcessId]:
+    """Children, their children and so on, of these processes; none where there is no /proc."""
+    children: dict[int, list[ProcessId]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        if (found := _read(int(entry.name))) is not None:
+            children.setdefault(found[0], []).append((int(entry.name), found[1]))
+    family: set[ProcessId] = set()
+    ahead = list(roots)
+    while ahead:
+        for one in children.get(ahead.pop(), ()):
+            family.add(one)
+            ahead.append(one[0])
+    return family
+
+
+def wait_or_kill(family: Iterable[ProcessId], ends: float) -> None:
+    """Wait for processes that were asked to end; at `ends` (monotonic) those that are left are made to."""
+    left = alive(family)
+    while left and time.monotonic() < ends:
+        time.sleep(0.1)
+        left = alive(left)
+    send_signal(left, signal.SIGKILL)
+
+
+def send_signal(family: Iterable[ProcessId], number: int) -> None:
+    """Send a signal to each."""
+    for one in alive(family):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(one[0], number)
+
+
+def alive(family: Iterable[ProcessId]) -> set[ProcessId]:
+    """Those that are still there, and are who they were."""
+    return {one for one in family if (found := _read(one[0])) is not None and found[1] == one[1]}
+
+
+def _read(process: int) -> ProcessId | None:
+    """The parent of a process and when the process began; None if it is gone, or only its exit code is left."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else (int(fields[1]), int(fields[19]))
+
+
+FLOWER_ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "OMP_NUM_THREADS": "1",
 }
 
-LONG_LOG, LAST_WORDS = 64 << 20, 64 << 10
+MAX_LOG_BYTES, LOG_TAIL_BYTES = 64 << 20, 64 << 10
 """Bytes of a log above which a new one is begun when its program is started, and of its end that is looked at."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def need_flower() -> None:
+def require_flower() -> None:
     """Say how to install what is missing."""
     if importlib.util.find_spec("flwr") is None:
         raise PotluckError("The flower engine needs Flower; install it with: pip install 'potluck[flower]'")
 
 
-def program(name: str) -> str:
+def program_path(name: str) -> str:
     """One of Flower's programs, beside this Python."""
-    need_flower()
+    require_flower()
     return str(Path(sys.executable).parent / name)
 
 
@@ -64,7 +113,7 @@ class Processes:
     """Programs in groups of their own, so that what they start ends with them. Use it as a context."""
 
     home: Path
-    extra: dict[str, str] = field(default_factory=dict)
+    extra_environment: dict[str, str] = field(default_factory=dict)
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _logs: list[IO[bytes]] = field(default_factory=list)
     _began: dict[str, int] = field(default_factory=dict)
@@ -76,18 +125,18 @@ class Processes:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         return {
             **os.environ,
-            **QUIET,
+            **FLOWER_ENVIRONMENT,
             "FLWR_HOME": str(self.home),
             "PYTHONPATH": paths,
             "PATH": path,
-            **self.extra,
+            **self.extra_environment,
         }
 
     def start(self, name: str, command: Sequence[str], *, show: bool = False) -> None:
         """Start a program; what it prints goes to `NAME.log` in the home, or is shown."""
         output: IO[bytes] | None = None
         if not show:
-            _make_room(self.home / f"{name}.log")
+            _rotate_log(self.home / f"{name}.log")
             output = open(self.home / f"{name}.log", "ab")  # noqa: SIM115 - open as long as the program runs
             self._logs.append(output)
             self._began[name] = output.tell()
@@ -98,12 +147,12 @@ class Processes:
     def dead(self) -> dict[str, str]:
         """The programs that have ended by themselves, each with its last words."""
         return {
-            name: f"{name} ended with code {process.returncode}: {self.last_words(name)}"
+            name: f"{name} ended with code {process.returncode}: {self.last_error(name)}"
             for name, process in self.running.items()
             if process.poll() is not None
         }
 
-    def last_words(self, name: str) -> str:
+    def last_error(self, name: str) -> str:
         """What a program complained of since it was started, or else the end of its log."""
         data = _tail(self.home / f"{name}.log", self._began.get(name, 0))
         text = COLOUR.sub("", data.decode(errors="replace"))
@@ -115,17 +164,17 @@ class Processes:
     def stop(self, *names: str, patience: float = 10.0) -> None:
         """Ask programs (all, if none is named) to end, then make them, with everything they started."""
         chosen = [self.running.pop(name) for name in names or tuple(self.running)]
-        theirs = family.descendants(process.pid for process in chosen)
+        theirs = descendants(process.pid for process in chosen)
         for process in chosen:
             _signal(process, signal.SIGTERM)
-        family.tell(theirs, signal.SIGTERM)
+        send_signal(theirs, signal.SIGTERM)
         ends = time.monotonic() + patience
         for process in chosen:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, ends - time.monotonic()))
             _signal(process, signal.SIGKILL)
             process.wait()
-        family.end(theirs, ends)
+        wait_or_kill(theirs, ends)
 
     def __enter__(self) -> Self:
         """From here on, a request to end (as systemd sends it) stops everything as Ctrl-C does."""
@@ -143,9 +192,9 @@ class Processes:
             signal.signal(signal.SIGTERM, self._before)
 
 
-def _make_room(path: Path) -> None:
+def _rotate_log(path: Path) -> None:
     """A log that has become long is put aside, in the place of the one that was put aside before."""
-    if path.exists() and path.stat().st_size > LONG_LOG:
+    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
         path.replace(path.with_suffix(".old.log"))
 
 
@@ -155,8 +204,8 @@ def _tail(path: Path, since: int) -> bytes:
         return b""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(since, size - LAST_WORDS))
-        return file.read(LAST_WORDS)
+        file.seek(max(since, size - LOG_TAIL_BYTES))
+        return file.read(LOG_TAIL_BYTES)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
@@ -180,8 +229,8 @@ def wait_until_up(processes: Processes, address: str, ca: str = "", patience: fl
     url = f"{'https' if ca else 'http'}://{address}/health"
     ends = time.monotonic() + patience
     while time.monotonic() < ends:
-        for trouble in processes.dead().values():
-            raise PotluckError(f"The Flower server did not start: {trouble}")
+        for error_file in processes.dead().values():
+            raise PotluckError(f"The Flower server did not start: {error_file}")
         try:
             with urllib.request.urlopen(url, timeout=5, context=context):
                 return

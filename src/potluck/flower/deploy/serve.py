@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from potluck.core.errors import PotluckError
 from potluck.flower.deploy.keys import CA, CERTIFICATE, KEY
-from potluck.flower.deploy.processes import Processes, free_ports, need_flower, program, wait_until_up
-from potluck.flower.node.file import read_node
+from potluck.flower.deploy.processes import Processes, free_ports, program_path, require_flower, wait_until_up
+from potluck.flower.node.config import read_node
 
 Say = Callable[[str], None]
 Commands = dict[str, list[str]]
@@ -27,17 +29,17 @@ SECRET, SECRET_BYTES = "runner.secret", 32
 
 
 @dataclass(frozen=True)
-class Served:
+class ServerPrograms:
     """The programs of a server, the address of its control part, and the sentence that says where it can be reached."""
 
     commands: Commands
     control: str
-    where: str
+    description: str
 
 
 def server_commands(
     folder: Path, host: str, port: int, *, insecure: bool, control: int = 0, expose: bool = False
-) -> Served:
+) -> ServerPrograms:
     """The server, and apart from it the program that starts runs, so that a run survives the server's restart.
 
     On any but the loopback interface the server's own port stays on loopback (`control`, or the next one), and
@@ -64,17 +66,17 @@ def server_commands(
     link = ["--host", link_host, "--port", str(link_port), "--database", str(folder / "state.db"), *known]
     link += ["--isolation", "process", "--disable-runtime-dependency-installation"]
     commands = {
-        "server": [program("flower-superlink"), *safe, *link],
-        "runner": [program("flower-superexec"), *root, *known, "--runtime-api-address", here],
+        "server": [program_path("flower-superlink"), *safe, *link],
+        "runner": [program_path("flower-superexec"), *root, *known, "--runtime-api-address", here],
     }
     if inside:
-        return Served(commands, here, f"Serving on {host}:{port}. Stop with Ctrl-C.")
+        return ServerPrograms(commands, here, f"Serving on {host}:{port}. Stop with Ctrl-C.")
     outside = ["--host", host, "--port", str(port), "--server", here, *tls]
-    commands["door"] = [sys.executable, "-m", "potluck.flower.deploy.door", *outside]
-    where = (
+    commands["door"] = [sys.executable, "-m", "potluck.flower.deploy.fleet_proxy", *outside]
+    description = (
         f"Nodes come in at {host}:{port}; runs and keys only from this machine, at {here}. Stop with Ctrl-C."
     )
-    return Served(commands, here, where)
+    return ServerPrograms(commands, here, description)
 
 
 def is_loopback(host: str) -> bool:
@@ -105,37 +107,47 @@ def make_secret(path: Path) -> Path:
 
 
 def node_commands(path: Path, server: str, ca: Path | None, key: Path | None) -> Commands:
-    """The SuperNode of a node file, and the program that does its messages with the Potluck of this machine."""
-    need_flower()
+    """Return the commands of a node: its connection to the server, and the worker that answers messages."""
+    require_flower()
     file = read_node(path)
     (port,) = free_ports(1)
     secret = make_secret(file.state_folder() / "flower" / SECRET)
-    safe = ["--insecure"] if ca is None else ["--root-certificates", str(ca)]
-    if key is not None:
-        safe += ["--auth-supernode-private-key", str(key)]
-    config = f'node-file="{path.resolve()}"'
-    link = ["--superlink", server, "--host", "127.0.0.1", "--port", str(port), "--node-config", config]
-    own = ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
-    python = [sys.executable, "-m"]
+    config = {"node-file": str(path.resolve())}
     return {
-        "node": [*python, "potluck.flower.deploy.supernode", *safe, *link, *own],
-        "worker": [
-            *python,
-            "potluck.flower.deploy.own_app",
-            "--runtime",
-            f"127.0.0.1:{port}",
-            "--secret",
-            str(secret),
-        ],
+        "node": connection_command(server, port, secret, config, ca=ca, key=key),
+        "worker": worker_command([port], secret, 1),
     }
 
 
-def keep_alive(
+def connection_command(
+    server: str,
+    port: int,
+    secret: Path,
+    config: Mapping[str, Any],
+    *,
+    ca: Path | None = None,
+    key: Path | None = None,
+) -> list[str]:
+    """Return the command that connects a node to the server; its worker connects to `port`."""
+    safe = ["--ca", str(ca)] if ca is not None else []
+    safe += ["--key", str(key)] if key is not None else []
+    local = ["--port", str(port), "--secret", str(secret), "--config", json.dumps(dict(config))]
+    return [sys.executable, "-m", "potluck.flower.deploy.supernode", "--server", server, *local, *safe]
+
+
+def worker_command(ports: Sequence[int], secret: Path, processes: int) -> list[str]:
+    """Return the command that answers the messages of the nodes whose connections listen on these ports."""
+    listed = ",".join(map(str, ports))
+    own = ["--ports", listed, "--secret", str(secret), "--processes", str(processes)]
+    return [sys.executable, "-m", "potluck.flower.deploy.node_worker", *own]
+
+
+def supervise(
     home: Path,
     commands: Commands,
     say: Say,
     *,
-    up: tuple[str, str] | None = None,
+    ready_at: tuple[str, str] | None = None,
     pause: float = 5.0,
     tries: int | None = None,
 ) -> None:
@@ -144,14 +156,14 @@ def keep_alive(
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     ended = 0
     with Processes(home) as processes:
-        for name, command in _first(processes, commands, up):
+        for name, command in _first(processes, commands, ready_at):
             processes.start(name, command)
             say(f"{name} started; its log is {home / name}.log")
         while tries is None or ended < tries:
             time.sleep(1)
             for name in [name for name, process in processes.running.items() if process.poll() is not None]:
                 code = processes.running[name].returncode
-                words = processes.last_words(name)
+                words = processes.last_error(name)
                 say(f"{name} ended with code {code}: {words}{REFUSED if 'Exit Code: 305' in words else ''}")
                 ended += 1
                 processes.stop(name)
@@ -162,12 +174,12 @@ def keep_alive(
 
 
 def _first(
-    processes: Processes, commands: Commands, up: tuple[str, str] | None
+    processes: Processes, commands: Commands, ready_at: tuple[str, str] | None
 ) -> Sequence[tuple[str, list[str]]]:
     """All programs; where the others need the first one, they come when it answers."""
     (first, command), *others = commands.items()
-    if up is None:
+    if ready_at is None:
         return [(first, command), *others]
     processes.start(first, command)
-    wait_until_up(processes, *up)
+    wait_until_up(processes, *ready_at)
     return others

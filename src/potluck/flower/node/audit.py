@@ -1,8 +1,4 @@
-"""A node's record of everything that left it: one line per answer, each bound to the one before by a digest.
-
-A line that was changed or taken out in the middle breaks the chain. What was cut off at the end shows in the last
-digest and the count, which `potluck node log` prints: note them where nobody but you can write.
-"""
+"""A node's audit log: one line per answer, chained by digests, and its summary."""
 
 from __future__ import annotations
 
@@ -19,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
-from potluck.loop.letter import Letter, to_bytes
+from potluck.wire import Message, to_bytes
 
-START = "0" * 64
-LONGEST = 1 << 20
+FIRST_DIGEST = "0" * 64
+MAX_LINE_BYTES = 1 << 20
 """Bytes of a line; ours have some hundred."""
-MOST = 2000
+MAX_TENSORS_LISTED = 2000
 """Tensors that a line names; of a model with more, the digest has the rest."""
 
 
@@ -38,9 +34,9 @@ class Entry:
     job: int = 0
     cost: float = 0.0
     """1/z² for noise multiplier z, which sums over answers; 0 where nothing new was told with noise."""
-    bare: bool = False
+    without_noise: bool = False
     """Whether this was a new answer without any noise."""
-    again: bool = False
+    repeated: bool = False
     """Whether the same answer had left before."""
 
 
@@ -67,13 +63,13 @@ class AuditLog:
             return self._last(file)
 
     def append(
-        self, entry: Entry, letter: Letter, check: Callable[[dict[str, Any]], None] = lambda totals: None
+        self, entry: Entry, message: Message, check: Callable[[dict[str, Any]], None] = lambda totals: None
     ) -> None:
         """Write down an answer before it leaves; `check` may refuse it, with the totals that are before it.
 
         What was allowed before it was computed may be too much by now: runs side by side spend from one budget.
         """
-        data = to_bytes(letter)
+        data = to_bytes(message)
         with self.locked() as file:
             before = self._last(file)
             check(before)
@@ -81,15 +77,15 @@ class AuditLog:
                 "number": before["number"] + 1,
                 "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 **{name: getattr(entry, name) for name in ("run", "kind", "method", "job")},
-                "fields": fields_of(letter),
+                "fields": describe_message(message),
                 "bytes": len(data),
                 "digest": hashlib.sha256(data).hexdigest(),
-                "spent": before["spent"] + (0.0 if entry.again else entry.cost),
-                "bare": before["bare"] + int(entry.bare and not entry.again),
-                "again": entry.again,
+                "spent": before["spent"] + (0.0 if entry.repeated else entry.cost),
+                "bare": before["bare"] + int(entry.without_noise and not entry.repeated),
+                "again": entry.repeated,
                 "before": before["chain"],
             }
-            text = json.dumps({**line, "chain": chained(line)}, ensure_ascii=False)
+            text = json.dumps({**line, "chain": line_digest(line)}, ensure_ascii=False)
             self._write(file, text.encode() + b"\n")
 
     def _write(self, file: int, line: bytes) -> None:
@@ -102,7 +98,7 @@ class AuditLog:
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Every line, checked; the first that does not fit raises a sentence."""
-        before, number = START, 0
+        before, number = FIRST_DIGEST, 0
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -118,14 +114,14 @@ class AuditLog:
 
     def _last(self, file: int) -> dict[str, Any]:
         size = os.fstat(file).st_size
-        tail = os.pread(file, LONGEST, max(0, size - LONGEST))
+        tail = os.pread(file, MAX_LINE_BYTES, max(0, size - MAX_LINE_BYTES))
         whole, _, torn = tail.rpartition(b"\n")
         if not whole and size > len(tail):
             raise self._changed()
         if torn:
             os.ftruncate(file, size - len(torn))
         if not whole:
-            return {"number": 0, "spent": 0.0, "bare": 0, "chain": START}
+            return {"number": 0, "spent": 0.0, "bare": 0, "chain": FIRST_DIGEST}
         line = _read(whole.rpartition(b"\n")[2])
         if line is None:
             raise self._changed()
@@ -137,27 +133,27 @@ class AuditLog:
         )
 
 
-def fields_of(letter: Letter) -> dict[str, Any]:
+def describe_message(message: Message) -> dict[str, Any]:
     """What a letter tells: its tensors with type and shape, its scores by name, its other facts by name."""
     found: dict[str, Any] = {}
-    for part, flat in (("payload", letter.payload), ("state", letter.state)):
+    for part, flat in (("payload", message.payload), ("state", message.state)):
         if flat is not None:
             found[part] = {
                 name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape]
-                for name, tensor in islice(flat.tensors.items(), MOST)
+                for name, tensor in islice(flat.tensors.items(), MAX_TENSORS_LISTED)
             }
-            if len(flat.tensors) > MOST:
-                found[part]["and more"] = ["tensors", len(flat.tensors) - MOST]
-    answer = letter.facts.get("answer")
+            if len(flat.tensors) > MAX_TENSORS_LISTED:
+                found[part]["and more"] = ["tensors", len(flat.tensors) - MAX_TENSORS_LISTED]
+    answer = message.facts.get("answer")
     if isinstance(answer, dict):
         found["facts"] = sorted(name for name, value in answer.items() if value not in (None, 0, 0.0, {}, []))
-    if letter.facts.get("scores"):
-        found["scores"] = sorted(letter.facts["scores"])
-    found["says"] = sorted(letter.facts)
+    if message.facts.get("scores"):
+        found["scores"] = sorted(message.facts["scores"])
+    found["says"] = sorted(message.facts)
     return found
 
 
-def chained(line: dict[str, Any]) -> str:
+def line_digest(line: dict[str, Any]) -> str:
     """The digest of a line without its own; the digest of the line before is in it."""
     return hashlib.sha256(json.dumps(line, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
@@ -168,4 +164,4 @@ def _read(data: bytes) -> dict[str, Any] | None:
         chain = line.pop("chain")
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return {**line, "chain": chain} if chain == chained(line) else None
+    return {**line, "chain": chain} if chain == line_digest(line) else None

@@ -11,14 +11,13 @@ from torch import nn
 
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
-from potluck.core.method import check_needs
+from potluck.core.needs import check_needs
 from potluck.core.random import one_thread
 from potluck.experiment import Experiment
 from potluck.flower.node.audit import AuditLog
+from potluck.flower.node.config import NodeFile, jobs_to_keep, read_node
 from potluck.flower.node.federation import node_federation
-from potluck.flower.node.file import NodeFile, read_node
-from potluck.flower.node.ledger import check_budget
-from potluck.flower.node.policy import jobs_to_keep
+from potluck.flower.node.guard import check_budget
 
 
 def check_node(path: Path, experiment: Experiment) -> list[str]:
@@ -27,7 +26,7 @@ def check_node(path: Path, experiment: Experiment) -> list[str]:
     node.policy.check(experiment)
     if not experiment.engine.classes:
         classes = node.load_data().num_classes
-        experiment = experiment.changed({"engine.classes": classes})
+        experiment = experiment.with_settings({"engine.classes": classes})
     federation = node_federation(experiment, node)
     task, one = federation.task, federation.members[0]
     between = f", {len(one.validation)} validation" if len(one.validation) else ""

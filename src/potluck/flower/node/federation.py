@@ -11,18 +11,19 @@ import torch
 
 from potluck.core import tree
 from potluck.core.errors import PotluckError
-from potluck.core.method import Method, Need, check_needs
+from potluck.core.method import Method
+from potluck.core.needs import Need, check_needs
 from potluck.core.payload import Tensors
 from potluck.core.random import seeded
 from potluck.core.samples import Samples
-from potluck.core.schema import check_numbers
+from potluck.core.schema import check_finite
 from potluck.core.task import Architecture, ClientInfo, Context, Task
 from potluck.data import Data, load_data, split_in_three
 from potluck.data.augment import augmentation
 from potluck.experiment import Experiment
 from potluck.federation.federation import Builder, Federation, Member, assemble
-from potluck.federation.population import model_builder, own_start, pick_device
-from potluck.flower.node.file import NodeFile
+from potluck.federation.population import initial_model_builder, model_builder, resolve_device
+from potluck.flower.node.config import NodeFile
 from potluck.flower.node.registration import Registration
 from potluck.models import build_model
 
@@ -30,8 +31,12 @@ from potluck.models import build_model
 def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
     """The federation as one node sees it: itself. Its model starts from the run's seed and the node's name."""
     dtype = getattr(torch, experiment.models.precision)
-    device = pick_device(node.device)
-    data = _with_classes(node.load_data(), agreed_classes(experiment), node.name).to_dtype(dtype).on(device)
+    device = resolve_device(node.device)
+    data = (
+        _with_classes(node.load_data(), agreed_classes(experiment), node.name)
+        .to_dtype(dtype)
+        .to_device(device)
+    )
     train, validation, test = (
         data.view(rows)
         for rows in split_in_three(
@@ -44,7 +49,7 @@ def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
     )
     train = without_small_classes(train, node.policy.smallest_class)
     build = model_builder(node.model_source(), node.model, experiment, data)
-    start = own_start(build, experiment, node.model, node.name)
+    start = initial_model_builder(build, experiment, node.model, node.name)
     augment = experiment.data.augment
     return assemble(
         [
@@ -74,40 +79,42 @@ def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
 def server_federation(
     experiment: Experiment,
     method: Method[Any, Any, Any],
-    people: Sequence[Registration],
-    first_weights: Callable[[int], Tensors],
+    registrations: Sequence[Registration],
+    initial_weights: Callable[[int], Tensors],
 ) -> Federation:
     """The federation as the server sees it: registrations. First weights are asked for only where they are used."""
-    task = server_task(experiment, people, public_data(experiment, method))
+    task = server_task(experiment, registrations, public_data(experiment, method))
     check_needs(method, task)
-    if uses_first_weights(method, task, experiment.schedule.rounds):
+    if uses_initial_weights(method, task, experiment.schedule.rounds):
         task = replace(
             task,
             architectures={
-                name: replace(one, initial=_first_weights(task, one, first_weights))
+                name: replace(one, initial=_initial_weights(task, one, initial_weights))
                 for name, one in task.architectures.items()
             },
         )
     return Federation(task, _elsewhere(task), label="own nodes")
 
 
-def server_task(experiment: Experiment, people: Sequence[Registration], public: Samples | None) -> Task:
+def server_task(
+    experiment: Experiment, registrations: Sequence[Registration], public: Samples | None
+) -> Task:
     """What the server knows of these nodes together; first weights are not among it."""
-    shapes = {tuple(one.input_shape): one.name for one in reversed(people)}
+    shapes = {tuple(one.input_shape): one.name for one in reversed(registrations)}
     if len(shapes) > 1:
         told = ", ".join(f"{shape} of {name!r}" for shape, name in sorted(shapes.items()))
         raise PotluckError(f"The nodes' rows have different shapes ({told}); agree on one.")
-    names = _architecture_names(people)
+    names = _architecture_names(registrations)
     return Task(
         agreed_classes(experiment),
-        tuple(people[0].input_shape),
+        tuple(registrations[0].input_shape),
         tuple(
             ClientInfo(index, one.name, one.samples, names[index], one.device, one.validation)
-            for index, one in enumerate(people)
+            for index, one in enumerate(registrations)
         ),
-        {name: _architecture(people[names.index(name)], name) for name in dict.fromkeys(names)},
+        {name: _architecture(registrations[names.index(name)], name) for name in dict.fromkeys(names)},
         experiment.seed,
-        _shared(experiment, tuple(people[0].input_shape)),
+        _shared(experiment, tuple(registrations[0].input_shape)),
         public,
         getattr(torch, experiment.models.precision),
         training=experiment.training,
@@ -159,11 +166,11 @@ def _public(experiment: Experiment, root: str | None) -> Samples | None:
     return data.to_dtype(getattr(torch, experiment.models.precision)).train
 
 
-def _architecture_names(people: Sequence[Registration]) -> list[str]:
+def _architecture_names(registrations: Sequence[Registration]) -> list[str]:
     """The nodes' own names for their models; a number is added where one name stands for several models."""
     seen: dict[str, list[tuple[Any, ...]]] = {}
     names = []
-    for one in people:
+    for one in registrations:
         variants = seen.setdefault(one.architecture, [])
         if one.model() not in variants:
             variants.append(one.model())
@@ -194,14 +201,14 @@ def _architecture(one: Registration, name: str) -> Architecture:
     )
 
 
-def uses_first_weights(method: Method[Any, Any, Any], task: Task, rounds: int) -> bool:
+def uses_initial_weights(method: Method[Any, Any, Any], task: Task, rounds: int) -> bool:
     """Whether the server's first state is made from clients' first weights: then it holds what is not known."""
     with seeded(task.seed, "torch", "init_server"):
         state = method.init_server(Context(task, 1, rounds, task.seed))
     return any(bool(torch.isnan(tensor).any()) for tensor in tree.flatten(state).tensors.values())
 
 
-def _first_weights(task: Task, one: Architecture, ask: Callable[[int], Tensors]) -> Tensors:
+def _initial_weights(task: Task, one: Architecture, ask: Callable[[int], Tensors]) -> Tensors:
     """What the first node of this kind of model sends that is not wrong; any of them has the same."""
     kin = [info.index for info in task.clients if info.architecture == one.name]
     for index in kin:
@@ -220,7 +227,7 @@ def _checked(weights: Tensors, architecture: Architecture) -> Tensors:
             raise PotluckError(
                 f"The first weights of {architecture.name!r} do not have the shape of {name!r}."
             )
-        check_numbers(f"The first weights' {name}", given)
+        check_finite(f"The first weights' {name}", given)
     return {name: weights[name] for name in architecture.initial}
 
 

@@ -1,17 +1,144 @@
-"""What stands between a run and a node's own data: its policy, what was spent, and the record of what left."""
+"""Enforce a node's policy: limits per run, privacy budget and the audit record."""
 
 from __future__ import annotations
 
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from potluck.core.client import Client
+from potluck.core.errors import PotluckError
 from potluck.flower.node.audit import AuditLog, Entry
-from potluck.flower.node.ledger import check_budget, cost
-from potluck.flower.node.policy import Policy
-from potluck.flower.node.usage import Usage
-from potluck.loop.jobs import Job
-from potluck.loop.letter import Letter
-from potluck.loop.privacy import Privacy
+from potluck.flower.node.config import Policy
+from potluck.privacy.accounting import epsilon
+from potluck.privacy.settings import Privacy
+from potluck.runs.folder import write_atomic
+from potluck.wire import Message
+from potluck.wire.jobs import Job
+
+
+def privacy_cost(privacy: Privacy) -> float:
+    """What one answer adds: 1/z² sums over answers of any noise multipliers z, as Rényi divergences of Gaussians do."""
+    noisy = privacy and privacy.unit == "client" and privacy.noise_multiplier
+    return privacy.noise_multiplier**-2 if noisy else 0.0
+
+
+def spent_epsilon(totals: dict[str, Any], delta: float) -> float:
+    """ε of everything that has left; infinite where a training answer left without noise."""
+    if totals["bare"]:
+        return math.inf
+    return _epsilon(totals["spent"], delta)
+
+
+def _epsilon(total: float, delta: float) -> float:
+    return epsilon(total**-0.5, 1, delta) if total else 0.0
+
+
+def check_budget(policy: Policy, totals: dict[str, Any], privacy: Privacy) -> None:
+    """Refuse the answer that would take this node beyond its own limit.
+
+    Answers that left before a limit was set, and without noise, are no part of it: nothing can be promised for them.
+    """
+    if not policy.epsilon:
+        return
+    after = _epsilon(totals["spent"] + privacy_cost(privacy), policy.delta)
+    if after > policy.epsilon:
+        before = _epsilon(totals["spent"], policy.delta)
+        raise PotluckError(
+            f"This node refuses the job: with it, ε would be {after:.3g} over all its runs, above its policy.epsilon = "
+            f"{policy.epsilon:g} ({before:.3g} is spent)."
+        )
+
+
+HOUR = 3600.0
+
+
+class Usage:
+    """`usage.json` in a run's folder: the jobs that were begun, and the seconds that they took."""
+
+    def __init__(self, path: Path, policy: Policy) -> None:
+        self.path, self.policy = path, policy
+
+    @contextmanager
+    def job(self) -> Iterator[None]:
+        """Count a job, and stop it where the run's hours end."""
+        jobs, seconds = self._read()
+        if jobs >= self.policy.jobs:
+            raise PotluckError(
+                f"This node refuses the job: the run had its policy.jobs = {self.policy.jobs}."
+            )
+        left = self.policy.hours * HOUR - seconds
+        if left <= 0:
+            raise PotluckError(
+                f"This node refuses the job: the run had its policy.hours = {self.policy.hours:g}."
+            )
+        self._write(jobs + 1, seconds)
+        began = time.monotonic()
+        try:
+            with time_limit(
+                left, f"This node stopped the job: the run had its policy.hours = {self.policy.hours:g}."
+            ):
+                yield
+        finally:
+            self._write(jobs + 1, seconds + time.monotonic() - began)
+
+    def _read(self) -> tuple[int, float]:
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            return int(found["jobs"]), float(found["seconds"])
+        except FileNotFoundError:
+            return 0, 0.0
+        except (ValueError, KeyError, TypeError):
+            raise PotluckError(
+                f"{str(self.path)!r} was changed; move the run's folder away to begin anew."
+            ) from None
+
+    def _write(self, jobs: int, seconds: float) -> None:
+        write_atomic(self.path, json.dumps({"jobs": jobs, "seconds": round(seconds, 3)}))
+
+
+@contextmanager
+def time_limit(seconds: float, sentence: str) -> Iterator[None]:
+    """Raise in the middle of whatever is computed when time is over; only the main thread can be told so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise PotluckError(sentence)
+
+    before, began = signal.signal(signal.SIGALRM, stop), time.monotonic()
+    others, _ = signal.setitimer(signal.ITIMER_REAL, min(seconds, 1e8))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if others:  # somebody else was waiting for a time of their own
+            signal.setitimer(signal.ITIMER_REAL, max(0.01, others - (time.monotonic() - began)))
+
+
+def limit_samples(me: Client, most: int) -> Client:
+    """The client, which ends a job that trains on more rows than the node allows, whatever loop its method has."""
+    batches = me.batches
+
+    def counted(*arguments: Any, **named: Any) -> Iterator[Any]:
+        for batch in batches(*arguments, **named):
+            if me.trained_samples > most:
+                raise PotluckError(
+                    f"This node stopped the job: it trained on more than its policy.samples = {most}."
+                )
+            yield batch
+
+    me.__dict__["batches"] = counted
+    return me
 
 
 @dataclass(frozen=True)
@@ -31,16 +158,18 @@ class Guard:
         if job.kind == "train":
             check_budget(self.policy, self.log.last(), self.privacy)
 
-    def note(self, kind: str, letter: Letter, *, job: int = 0, again: bool = False) -> None:
+    def log_answer(self, kind: str, message: Message, *, job: int = 0, repeated: bool = False) -> None:
         """Write down what is about to leave, if the budget still allows it."""
-        spent = cost(self.privacy) if kind == "train" else 0.0
-        bare = kind == "train" and not spent
-        entry = Entry(self.run, kind, self.method, job, spent, bare, again)
-        self.log.append(entry, letter, self._within_budget if kind == "train" and not again else _anything)
+        spent_epsilon = privacy_cost(self.privacy) if kind == "train" else 0.0
+        without_noise = kind == "train" and not spent_epsilon
+        entry = Entry(self.run, kind, self.method, job, spent_epsilon, without_noise, repeated)
+        self.log.append(
+            entry, message, self._within_budget if kind == "train" and not repeated else _no_check
+        )
 
     def _within_budget(self, totals: dict[str, Any]) -> None:
         check_budget(self.policy, totals, self.privacy)
 
 
-def _anything(totals: dict[str, Any]) -> None:
+def _no_check(totals: dict[str, Any]) -> None:
     """Nothing is spent."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from potluck.core.errors import PotluckError
 from potluck.core.tree import Flat
-from potluck.loop.letter import encode_state, load_state
+from potluck.wire import encode_state, load_state
 
 
 class Journal:
@@ -32,6 +32,10 @@ class Journal:
         with open(self.folder / ".lock", "w", opener=_private) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+    def version(self) -> int:
+        """Return the number of the newest state: one more than the last training job; 0 before the first."""
+        return max(self._numbers(), default=0)
 
     def state(self) -> Flat | None:
         """The client as its last job left it; None where it is still as it was made."""

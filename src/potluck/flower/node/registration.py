@@ -1,23 +1,72 @@
-"""What a node tells the server of itself, and nothing more."""
+"""What a node tells the server about itself, and what every message says of its run."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+import re
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from potluck.core.payload import PayloadError
 from potluck.core.task import Architecture, ClientInfo
-from potluck.loop.letter import MAX_ROWS, Letter, items, mapping, one_of, real, section, text, whole
+from potluck.wire import (
+    MAX_ROWS,
+    Message,
+    bounded_list,
+    choice,
+    from_bytes,
+    integer,
+    number,
+    section,
+    string,
+    table,
+)
 
-DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-DTYPES |= {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+MEGABYTE = 1 << 20
+
+
+def read_message(data: bytes | None, limit: int) -> Message:
+    """Read a wire message of at most `limit` bytes; None stands for the content of another app."""
+    if data is None:
+        raise PayloadError("The message is not one of Potluck's.")
+    if len(data) > limit:
+        raise PayloadError(f"The message holds {len(data)} bytes, the limit is {limit}.")
+    return from_bytes(data)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The experiment as JSON, the run's id, and where clients of a dealt data set keep their states."""
+
+    experiment: str
+    run: str
+    state: str = ""
+
+    def attach_to(self, message: Message) -> Message:
+        """The letter with this written on it."""
+        return replace(message, facts={**message.facts, "assignment": asdict(self)})
+
+    @staticmethod
+    def read(message: Message) -> Assignment:
+        """What is written on a letter. A run's id names a folder, so it may hold nothing else."""
+        values = section(message, "assignment")
+        if set(values) != {"experiment", "run", "state"} or not all(
+            isinstance(value, str) for value in values.values()
+        ):
+            raise PayloadError("The message does not say which experiment it belongs to.")
+        if not re.fullmatch(r"[0-9a-f]{0,32}", values["run"]):
+            raise PayloadError(f"The run id {values['run']!r} is not one of Potluck's.")
+        return Assignment(**values)
+
+
+DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+DTYPE_BYTES |= {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 """Numbers that models are made of, and their bytes."""
 MAX_MODEL = 1 << 30
 """Bytes that a model may claim wherever messages are smaller: it need not travel."""
 MAX_REGISTRATION = 16 << 20
 """Bytes of a registration: it names tensors and holds none."""
-MAX_NAME, MAX_TENSORS, MAX_SIDES, MAX_FEATURES = 200, 100_000, 8, 1 << 20
+MAX_NAME, MAX_TENSORS, MAX_DIMENSIONS, MAX_FEATURES = 200, 100_000, 8, 1 << 20
 """Far beyond any honest node; what it claims is looked up, and allocated, on the server."""
 
 
@@ -61,34 +110,34 @@ class Registration:
         )
 
     @staticmethod
-    def read(letter: Letter, limit: int) -> Registration:
+    def read(message: Message, limit: int) -> Registration:
         """What a node says of itself, if it can be; `limit` is what a message, and so a model, may have of bytes."""
         limit = max(limit, MAX_MODEL)
-        told = section(letter, "registration")
+        told = section(message, "registration")
         if set(told) != {field.name for field in fields(Registration)}:
             raise PayloadError(
                 "The registration has other fields than ours; install the same Potluck everywhere."
             )
         tensors = _tensors(told["tensors"], limit)
-        parameters = items(told["parameters"], "parameters", MAX_TENSORS)
+        parameters = bounded_list(told["parameters"], "parameters", MAX_TENSORS)
         if not all(isinstance(name, str) and name in tensors for name in parameters):
             raise PayloadError("The registration has parameters that are none of its tensors.")
-        head = mapping(told["head"], "head")
-        stages = items(told["stage_shapes"], "stage_shapes", MAX_TENSORS)
+        head = table(told["head"], "head")
+        stages = bounded_list(told["stage_shapes"], "stage_shapes", MAX_TENSORS)
         rate = told["width_rate"]
         return Registration(
             _name(told["name"], "name"),
-            whole(told["samples"], "samples", MAX_ROWS),
+            integer(told["samples"], "samples", MAX_ROWS),
             _name(told["architecture"], "architecture"),
             _name(told["device"], "device"),
             _shape(told["input_shape"], "input_shape", limit, low=1),
-            whole(told["feature_dim"], "feature_dim", MAX_FEATURES),
+            integer(told["feature_dim"], "feature_dim", MAX_FEATURES),
             tensors,
             sorted(parameters),
             {name: _shape(shape, "head", limit) for name, shape in head.items()},
             [_shape(shape, "stage_shapes", limit) for shape in stages],
-            None if rate is None else real(rate, "width_rate", low=0.0, high=1.0),
-            whole(told["validation"], "validation", MAX_ROWS),
+            None if rate is None else number(rate, "width_rate", low=0.0, high=1.0),
+            integer(told["validation"], "validation", MAX_ROWS),
         )
 
     def model(self) -> tuple[Any, ...]:
@@ -102,13 +151,13 @@ class Registration:
             self.width_rate,
         )
 
-    def letter(self) -> Letter:
+    def message(self) -> Message:
         """The registration as it travels."""
-        return Letter({"registration": asdict(self)})
+        return Message({"registration": asdict(self)})
 
 
 def _name(value: Any, what: str) -> str:
-    name = text(value, what, MAX_NAME)
+    name = string(value, what, MAX_NAME)
     if name != value or not name.strip():
         raise PayloadError(f"{what} is no name of 1 to {MAX_NAME} characters.")
     return name
@@ -116,13 +165,13 @@ def _name(value: Any, what: str) -> str:
 
 def _tensors(value: Any, limit: int) -> dict[str, list[Any]]:
     """Names, types and shapes that together do not claim more bytes than a message may have."""
-    told = mapping(value, "tensors")
+    told = table(value, "tensors")
     found, size = dict[str, list[Any]](), 0
-    items(list(told), "tensors", MAX_TENSORS)
+    bounded_list(list(told), "tensors", MAX_TENSORS)
     for name, entry in told.items():
-        dtype, *sides = items(entry, "an entry of tensors", 1 + MAX_SIDES, low=1)
+        dtype, *sides = bounded_list(entry, "an entry of tensors", 1 + MAX_DIMENSIONS, low=1)
         shape = _shape(sides, "tensors", limit)
-        size += math.prod(shape) * DTYPES[one_of(dtype, "the type of a tensor", list(DTYPES))]
+        size += math.prod(shape) * DTYPE_BYTES[choice(dtype, "the type of a tensor", list(DTYPE_BYTES))]
         if size > limit:
             raise PayloadError(
                 f"Its model claims more than {limit / 2**20:g} MB; raise schedule.max_payload_mb if it is that large."
@@ -132,7 +181,7 @@ def _tensors(value: Any, limit: int) -> dict[str, list[Any]]:
 
 
 def _shape(value: Any, what: str, limit: int, *, low: int = 0) -> list[int]:
-    shape = [whole(side, what, limit, low=low) for side in items(value, what, MAX_SIDES)]
+    shape = [integer(side, what, limit, low=low) for side in bounded_list(value, what, MAX_DIMENSIONS)]
     if math.prod(shape) > limit:
         raise PayloadError(f"{what} claims more numbers than a message may have.")
     return shape

@@ -127,7 +127,7 @@ function numberTable({ head, rows }) {
 
 // Bars of several methods in one chart differ in pattern too.
 const bar = (group) => {
-  const at = data.groups.indexOf(group);
+  const at = group.position;
   return { color: colourOf(group), pattern: { shape: ["", "/", ".", "\\", "x", "-", "|"][at % 7], fgcolor: css("--panel"), fgopacity: 0.55, size: 7, solidity: 0.18, fillmode: "overlay" } };
 };
 const wholeNumbers = (values) => ({ rangemode: "tozero", tickformat: ",d", dtick: Math.max(0, ...values) <= 6 ? 1 : undefined });

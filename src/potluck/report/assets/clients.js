@@ -1,19 +1,19 @@
-// Clients one by one: sorted, as differences to a chosen method, as heat maps; means per architecture; their samples.
-const view = byId("client-view"), against = byId("client-reference"), whose = byId("client-method");
+// Results by client: sorted, as differences to a chosen method, as heat maps; means per architecture; samples.
+const view = byId("client-view"), against = byId("client-reference"), methodSelect = byId("client-method");
 onData(() => {
   const choices = data.groups.map((group, position) => [position, group.label]);
   fillSelect(against, choices, data.reference);
-  fillSelect(whose, choices);
-  const names = [...new Set(data.groups.flatMap((group) => Object.keys(group.noted)))], chosen = view.value;
-  [...view.options].filter((option) => option.value.startsWith("noted:")).forEach((option) => option.remove());
-  view.append(...names.map((name) => element("option", { value: `noted:${name}` }, `noted by the method: ${name}`)));
+  fillSelect(methodSelect, choices);
+  const names = [...new Set(data.groups.flatMap((group) => Object.keys(group.notes)))], chosen = view.value;
+  [...view.options].filter((option) => option.value.startsWith("notes:")).forEach((option) => option.remove());
+  view.append(...names.map((name) => element("option", { value: `notes:${name}` }, `note: ${name}`)));
   if ([...view.options].some((option) => option.value === chosen)) view.value = chosen;
   [...view.options].forEach((option) => { option.hidden = data.groups.length < 2 && ["difference", "map"].includes(option.value); });
 });
 if (data.groups.length > 8) view.value = "map";
-view.addEventListener("input", () => { // a method that notes nothing is not what is asked for
-  const name = view.value.startsWith("noted:") && view.value.slice("noted:".length), notes = (group) => group && group.noted[name];
-  if (name && !notes(data.groups[Number(whose.value)])) whose.value = String(data.groups.findIndex(notes));
+view.addEventListener("input", () => { // select a method that has the note
+  const name = view.value.startsWith("notes:") && view.value.slice("notes:".length), notes = (group) => group && group.notes[name];
+  if (name && !notes(data.groups[Number(methodSelect.value)])) methodSelect.value = String(data.groups.findIndex(notes));
 });
 
 // Every client of every seed; equal `pair` means the same client with the same samples.
@@ -89,53 +89,53 @@ function mapFigure() {
       rows: groups.map((group) => group.label), columns: pairs.map((pair) => all.get(pair).name), values, corner: "method, client", show: (value) => (100 * value).toFixed(0), title: "Accuracy of every client under every method, in %",
       tell: (at, column) => `${groups[at].label}, ${all.get(pairs[column]).name} (${all.get(pairs[column]).architecture})`,
     }),
-    caption: "Final accuracy in %, clients from the hardest to the easiest: a client that is dark under every method is hard, one that is dark under few is theirs to explain.",
+    caption: "Final accuracy in %, clients from the hardest to the easiest: a client that is dark under every method is hard.",
     table: { head: ["method", ...pairs.slice(0, 200).map((pair) => all.get(pair).name)], rows: groups.map((group, at) => [group.label, ...values[at].slice(0, 200).map((value) => (value === null ? null : percent(value, 1)))]) },
   };
 }
 
-function storyFigure() {
-  const group = data.groups[Number(whose.value)], told = group && group.story;
-  if (!told) return { traces: [], caption: "No client has been tested yet." };
+function historyFigure() {
+  const group = data.groups[Number(methodSelect.value)], history = group && group.history;
+  if (!history) return { traces: [], caption: "No client has been tested yet." };
   const names = new Map(rowsOf(group).map((row) => [row.pair.split(":")[1], row.name]));
   return {
     made: heat({
-      rows: told.clients.map((client) => names.get(String(client)) || `client ${client}`), columns: told.rounds.map(String), values: told.values, show: (value) => `${value}`, corner: "client, round", title: `Accuracy of ${group.label}'s clients over rounds, in %`,
-      tell: (at, column) => `${names.get(String(told.clients[at])) || told.clients[at]}, round ${told.rounds[column]}`,
+      rows: history.clients.map((client) => names.get(String(client)) || `client ${client}`), columns: history.rounds.map(String), values: history.values, show: (value) => `${value}`, corner: "client, round", title: `Accuracy of ${group.label}'s clients over rounds, in %`,
+      tell: (at, column) => `${names.get(String(history.clients[at])) || history.clients[at]}, round ${history.rounds[column]}`,
     }),
-    caption: `Accuracy in % of ${group.label}'s clients (rows) in the rounds in which they were tested (columns), ${told.rounds[0]} to ${told.rounds.at(-1)}.`
-      + (told.left_out ? ` ${spaced(told.left_out)} further clients are left out.` : "") + (group.seeds.length > 1 ? ` Seed ${group.seeds[0]}.` : ""),
+    caption: `Accuracy in % of ${group.label}'s clients (rows) in the rounds in which they were tested (columns), ${history.rounds[0]} to ${history.rounds.at(-1)}.`
+      + (history.left_out ? ` ${spaced(history.left_out)} further clients are left out.` : "") + (group.seeds.length > 1 ? ` Seed ${group.seeds[0]}.` : ""),
     table: null,
   };
 }
 
-// A line per client of what the method notes of it, such as pFedAFM's mean mixing weight.
-function notedFigure(name) {
-  const group = data.groups[Number(whose.value)], told = group && group.noted[name];
-  if (!told) return { traces: [], caption: group ? `${group.label} notes no ${name} of its clients.` : "No client has been tested yet." };
+// A line per client of a note of the method, such as pFedAFM's mean mixing weight.
+function notesFigure(name) {
+  const group = data.groups[Number(methodSelect.value)], note = group && group.notes[name];
+  if (!note) return { traces: [], caption: group ? `${group.label} has no note ${name} of its clients.` : "No client has been tested yet." };
   const names = new Map(rowsOf(group).map((row) => [row.pair.split(":")[1], row.name]));
   const nameOf = (client) => names.get(String(client)) || `client ${client}`;
-  const rounds = [...new Set(told.lines.flatMap((line) => line.rounds))].sort((a, b) => a - b).slice(-200);
-  const known = told.lines.map((line) => new Map(line.rounds.map((round, at) => [round, line.values[at]])));
+  const rounds = [...new Set(note.lines.flatMap((line) => line.rounds))].sort((a, b) => a - b).slice(-200);
+  const values = note.lines.map((line) => new Map(line.rounds.map((round, at) => [round, line.values[at]])));
   return {
-    traces: told.lines.map((line, at) => ({
+    traces: note.lines.map((line, at) => ({
       x: line.rounds, y: line.values, type: "scatter", mode: line.rounds.length > 1 ? "lines" : "markers", name: plain(nameOf(line.client)),
-      line: { color: `hsl(${Math.round(360 * at / told.lines.length)},65%,${isDark() ? 65 : 40}%)`, width: 2, dash: ["solid", "dash", "dot"][at % 3] },
+      line: { color: `hsl(${Math.round(360 * at / note.lines.length)},65%,${isDark() ? 65 : 40}%)`, width: 2, dash: ["solid", "dash", "dot"][at % 3] },
       hovertemplate: "%{fullData.name}<br>round %{x}: <b>%{y:.4f}</b><extra></extra>",
     })),
-    layout: layout(axis("round", wholeNumbers(told.lines.map((line) => line.rounds.at(-1)))), axis(plain(name))),
-    caption: `${name} as ${group.label} notes it, a line for every client.` + (told.left_out ? ` ${spaced(told.left_out)} further clients are left out.` : "")
+    layout: layout(axis("round", wholeNumbers(note.lines.map((line) => line.rounds.at(-1)))), axis(plain(name))),
+    caption: `${name} as noted by ${group.label}, a line per client.` + (note.left_out ? ` ${spaced(note.left_out)} further clients are left out.` : "")
       + (group.seeds.length > 1 ? ` Seed ${group.seeds[0]}.` : ""),
-    table: { head: ["client", ...rounds.map((round) => `round ${round}`)], rows: told.lines.map((line, at) => [nameOf(line.client), ...rounds.map((round) => known[at].get(round)?.toFixed(4) ?? null)]) },
+    table: { head: ["client", ...rounds.map((round) => `round ${round}`)], rows: note.lines.map((line, at) => [nameOf(line.client), ...rounds.map((round) => values[at].get(round)?.toFixed(4) ?? null)]) },
   };
 }
 
 chart("clients", () => {
-  const notes = view.value.startsWith("noted:");
+  const notes = view.value.startsWith("notes:");
   byId("client-reference-label").hidden = view.value !== "difference";
-  byId("client-method-label").hidden = !(notes || view.value === "story") || data.groups.length < 2;
-  if (notes) return notedFigure(view.value.slice("noted:".length));
-  return { accuracy: sortedFigure, difference: differenceFigure, map: mapFigure, story: storyFigure }[view.value]();
+  byId("client-method-label").hidden = !(notes || view.value === "history") || data.groups.length < 2;
+  if (notes) return notesFigure(view.value.slice("notes:".length));
+  return { accuracy: sortedFigure, difference: differenceFigure, map: mapFigure, history: historyFigure }[view.value]();
 });
 
 const architectureView = byId("architecture-view");
@@ -179,12 +179,12 @@ const drawSamples = chart("samples", () => {
   const greatest = Math.max(...cells.map((cell) => cell.count)), diameter = Math.max(5, Math.min(34, wide, 1.5 * high));
   return {
     traces: [{
-      type: "scatter", mode: "markers", x: cells.map((cell) => cell.client), y: cells.map((cell) => cell.label), text: cells.map((cell) => plain(chosen.names[cell.client])),
+      type: "scatter", mode: "markers", x: cells.map((cell) => cell.client), y: cells.map((cell) => cell.label), text: cells.map((cell) => `${plain(chosen.names[cell.client])}, class ${plain(chosen.class_names[cell.label])}`),
       marker: { size: cells.map((cell) => Math.max(2, diameter * Math.sqrt(cell.count / greatest))), color: css("--up"), opacity: 0.75, line: { width: 0 } },
-      customdata: cells.map((cell) => spaced(cell.count)), hovertemplate: "%{text}, class %{y}<br><b>%{customdata}</b> training samples<extra></extra>",
+      customdata: cells.map((cell) => spaced(cell.count)), hovertemplate: "%{text}<br><b>%{customdata}</b> training samples<extra></extra>",
     }],
-    layout: layout(axis("client", { range: [-0.7, chosen.counts.length - 0.3], zeroline: false, dtick: chosen.counts.length <= 20 ? 1 : undefined }), axis("class", { range: [-0.7, chosen.counts[0].length - 0.3], zeroline: false, dtick: chosen.counts[0].length <= 12 ? 1 : undefined })),
+    layout: layout(axis("client", { range: [-0.7, chosen.counts.length - 0.3], zeroline: false, dtick: chosen.counts.length <= 20 ? 1 : undefined }), axis("class", { range: [-0.7, chosen.counts[0].length - 0.3], zeroline: false, ...(chosen.counts[0].length <= 12 ? { tickvals: chosen.class_names.map((_, label) => label), ticktext: chosen.class_names.map(plain) } : {}) })),
     caption: `The area of a bubble is the number of samples; the largest has ${spaced(greatest)}.` + (chosen.left_out ? ` ${spaced(chosen.left_out)} further clients are left out.` : ""),
-    table: { head: ["client", ...chosen.counts[0].map((_, label) => `class ${label}`)], rows: chosen.counts.map((row, client) => [chosen.names[client], ...row]) },
+    table: { head: ["client", ...chosen.class_names.map((name) => `class ${name}`)], rows: chosen.counts.map((row, client) => [chosen.names[client], ...row]) },
   };
 });

@@ -1,5 +1,5 @@
-// The live page: asks for what is new, and hands it to the report's own charts.
-const EVERY = 2000, leftOut = new Set(), runRows = new Map(), lastParts = {};
+// The live page: asks for updates and passes them to the report's charts.
+const EVERY = 2000, leftOut = new Set(), runRows = new Map(), groupRows = new Map(), lastParts = {};
 let version = -1, asking = false;
 
 function span(seconds) {
@@ -23,7 +23,14 @@ function runRow(run) {
   return { row, parts };
 }
 
-function tellRun(run) {
+// A heading above the runs of one experiment.
+function groupRow(title) {
+  if (!groupRows.has(title)) groupRows.set(title, element("tr", { class: "experiment" }, element("th", { scope: "rowgroup", colspan: "8" }, title)));
+  return groupRows.get(title);
+}
+const clock = (seconds) => new Date(1000 * seconds).toLocaleString("sv", { month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+function updateRun(run) {
   if (!runRows.has(run.name)) runRows.set(run.name, runRow(run));
   const { row, parts } = runRows.get(run.name), { within } = run;
   const part = within && within.phase === "training" && within.of ? Math.min(1, within.arrived / within.of) : 0;
@@ -39,7 +46,7 @@ function tellRun(run) {
   return row;
 }
 
-function tellNodes(runs) {
+function updateNodes(runs) {
   const machines = runs.flatMap((run) => run.nodes.map((node) => [node.name, run.name, node.architecture, node.connected, node.seen === null ? "never" : `${span(node.seen)} ago`, node.answered, node.failed, node.trouble || "–"]));
   const place = byId("live-nodes");
   if (!machines.length) return place.replaceChildren();
@@ -47,18 +54,20 @@ function tellNodes(runs) {
   return place.replaceChildren(element("h3", {}, "Nodes"), element("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": "Nodes" }, numberTable({ head, rows: machines })));
 }
 
-function tellRuns(runs) {
-  const body = byId("live-runs").tBodies[0], rows = runs.map(tellRun);
+function updateRuns(runs) {
+  const body = byId("live-runs").tBodies[0], grouped = new Set(runs.map((run) => run.experiment)).size > 1;
+  const rows = runs.flatMap((run, at) => (grouped && runs[at - 1]?.experiment !== run.experiment ? [groupRow(run.experiment), updateRun(run)] : [updateRun(run)]));
   if (rows.length !== body.rows.length || rows.some((row, at) => row !== body.rows[at])) body.replaceChildren(...rows);
   const counts = Map.groupBy ? [...Map.groupBy(runs, (run) => run.status)].map(([status, some]) => `${some.length} ${status}`) : [`${runs.length} runs`];
-  byId("live-said").textContent = runs.length ? `${counts.join(", ")}.` : "No run yet; the page shows them as they begin.";
-  tellNodes(runs);
-  const log = runs.filter((run) => run.lines.length || run.trouble).slice(0, 12).flatMap((run) => [...(run.trouble ? [`${run.name}: ${run.trouble}`] : []), ...run.lines.map((line) => `${run.name}  ${line}`)]);
+  byId("live-status").textContent = runs.length ? `${counts.join(", ")}.` : "No run yet; the page shows them as they begin.";
+  updateNodes(runs);
+  const events = runs.flatMap((run) => run.events.map((event) => ({ ...event, run: run.name }))).sort((a, b) => b.time - a.time).slice(0, 40);
+  const log = [...runs.filter((run) => run.error).map((run) => `${run.name}: ${run.error}`), ...events.map((event) => `${clock(event.time)}  ${event.run}  ${event.text}`)];
   const shownLog = byId("live-log").querySelector("pre"), text = log.join("\n");
   if (shownLog.textContent !== text) shownLog.textContent = text;
 }
 
-function tellReport(report) {
+function updateReport(report) {
   if (!report.data) return;
   version = report.version;
   const many = data.groups.length > 8;
@@ -83,11 +92,11 @@ async function ask() {
     const answer = await fetch(`state?${question}`, { cache: "no-store" });
     if (!answer.ok) throw new Error(answer.statusText);
     const state = await answer.json();
-    tellRuns(state.runs);
-    tellReport(state.report);
+    updateRuns(state.runs);
+    updateReport(state.report);
     document.documentElement.dataset.live = String(version);
   } catch {
-    byId("live-said").textContent = "potluck watch has ended; this is what was last seen.";
+    byId("live-status").textContent = "potluck watch has ended; this is the last state.";
   } finally {
     asking = false;
   }

@@ -1,1 +1,1 @@
-"""The live page: the report's own charts, fed by run folders while they are written."""
+"""Serve a live page: the report's charts of run folders while they are written."""

@@ -1,0 +1,175 @@
+"""Options of single methods: each setting beside the default, on the same samples and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from generate.benchmark.formatting import format_mean_std, provenance_sentence, wrap_text
+from potluck.analysis.significance import holm
+from potluck.core.settings import settings_of
+from potluck.methods import method_class
+from potluck.suites.statistics import LEVEL, REFERENCE, paired_p_value
+from potluck.suites.store import Results, Row
+from potluck.suites.suite import Suite, Task
+
+ALONE = "standalone training"
+SHOWN = {"as it comes": "default"}
+"""What pages show for labels that stored task names hold."""
+NOTES: dict[str, tuple[str, str, Callable[[Sequence[float]], float]]] = {
+    "pfedafm": ("alpha", "mean of α at the end", lambda values: values[-1]),
+    "fedl2g-l": ("movement", "vectors move per round", lambda values: float(np.mean(values))),
+    "fedl2g-f": ("movement", "vectors move per round", lambda values: float(np.mean(values))),
+}
+"""What a method records of itself that is worth a column: its name, the heading, and what becomes of the rounds."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A setting of a method: accuracies over seeds, and its mean distance to the default setting on test samples."""
+
+    setting: str
+    default: bool
+    validation: tuple[float, ...]
+    test: tuple[float, ...]
+    received: tuple[float, ...]
+    note: tuple[float, ...]
+    gain: float | None
+    significant: bool
+
+
+def methods(suite: Suite) -> list[str]:
+    """The methods whose options are varied, in the suite's order."""
+    return list(
+        dict.fromkeys(method for task in suite.tasks for method in task.methods if method != REFERENCE)
+    )
+
+
+def is_default(task: Task) -> bool:
+    """Whether a task's settings are its method's defaults."""
+    known = {each.name: each.default for each in settings_of(method_class(task.methods[0]))}
+    return all(known[name] == value for name, value in task.experiment.get("method", {}).items())
+
+
+def lines(suite: Suite, results: Results, method: str) -> list[Line]:
+    """A line per setting that has results, in the suite's order, and one of training alone."""
+    mine = [task for task in suite.tasks if method in task.methods]
+    alone = [task for task in suite.tasks if REFERENCE in task.methods]
+    rows = {task.name: _rows(results, task) for task in mine + alone}
+    (default,) = (task for task in mine if is_default(task))
+    reference = {row.seed: row for row in rows[default.name]}
+    tests = {
+        task.name: paired_p_value(results, rows[task.name], reference)
+        for task in mine + alone
+        if task is not default
+    }
+    corrected = holm({name: p for name, p in tests.items() if p is not None})
+    return [
+        _line(task, rows[task.name], results, reference, corrected.get(task.name, 1.0) < LEVEL)
+        for task in mine + alone
+        if rows[task.name]
+    ]
+
+
+def _rows(results: Results, task: Task) -> list[Row]:
+    return [row for row in results.rows if row.task == task.name]
+
+
+def _line(
+    task: Task, rows: list[Row], results: Results, reference: dict[int, Row], significant: bool
+) -> Line:
+    alone = REFERENCE in task.methods
+    found = [results.details.get(row.experiment, {}) for row in rows]
+    note, _, summarise = NOTES.get(task.methods[0], ("", "", np.mean))
+    notes = [one.get("notes", {}).get(note) for one in found]
+    default = not alone and is_default(task)
+    gains = [row.final_accuracy - reference[row.seed].final_accuracy for row in rows if row.seed in reference]
+    return Line(
+        setting=ALONE if alone else SHOWN.get(task.axes["setting"], task.axes["setting"]),
+        default=default,
+        validation=tuple(one["last"]["validation"] for one in found if "validation" in one.get("last", {})),
+        test=tuple(row.final_accuracy for row in rows),
+        received=tuple(one["last"]["received"] for one in found if "received" in one.get("last", {})),
+        note=tuple(summarise([value for _, value in values]) for values in notes if values),
+        gain=float(np.mean(gains)) if gains and not default else None,
+        significant=significant,
+    )
+
+
+def table(suite: Suite, results: Results, method: str) -> str:
+    """A method's settings, the default marked, and in a sentence what they show."""
+    found = lines(suite, results, method)
+    if not any(line.default for line in found):
+        return f"Not measured yet; run `potluck benchmark {suite.name} --methods {method} --resume`."
+    head = ["setting", "validation", "test", "against default", "as received"]
+    if method in NOTES:
+        head.append(NOTES[method][1])
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    cells = [_cells(line, method) for line in found]
+    return (
+        "\n".join(f"| {' | '.join(one)} |" for one in [head, rule, *cells])
+        + f"\n\n{wrap_text(_verdict(found))}"
+    )
+
+
+def _cells(line: Line, method: str) -> list[str]:
+    gain = "" if line.gain is None else f"{100 * line.gain:+.1f}"
+    cells = [
+        f"{line.setting} (default)" if line.default and line.setting != "default" else line.setting,
+        format_mean_std(line.validation),
+        format_mean_std(line.test),
+        f"**{gain}**" if line.significant and gain else gain,
+        format_mean_std(line.received),
+    ]
+    if method in NOTES:
+        cells.append(f"{np.mean(line.note):.4g}" if line.note else "")
+    return cells
+
+
+def _verdict(found: Sequence[Line]) -> str:
+    """Which setting validation would choose, and whose clients' test accuracies differ from the default's."""
+    tried = [line for line in found if line.setting != ALONE and line.validation]
+    best = max(tried, key=lambda line: (round(float(np.mean(line.validation)), 6), line.default))
+    default = next(line for line in found if line.default)
+    ahead = 100 * float(np.mean(best.validation) - np.mean(default.validation))
+    chosen = (
+        "the default setting"
+        if best is default
+        else f"{best.setting}, {ahead:.1f} points ahead of the default setting"
+    )
+    significant = [
+        f"{line.setting} ({100 * line.gain:+.1f})"
+        for line in found
+        if line.significant and line.gain is not None
+    ]
+    names = "; ".join(significant) if significant else "none"
+    return f"Best on validation: {chosen}. Significantly different from the default setting on clients' test samples: {names}."
+
+
+def setting_of(suite: Suite) -> str:
+    """What all tasks have in common, in words."""
+    (common,) = {task.title.removesuffix(f", setting {task.axes.get('setting')}") for task in suite.tasks}
+    return common
+
+
+def page(suite: Suite, results: Results) -> str:
+    """All methods' tables."""
+    seeds = {row.seed for row in results.rows}
+    reading = (
+        f"All on {setting_of(suite)}. Accuracy is a mean over the clients' own samples after the last round, in per "
+        f"cent, with the standard deviation over {len(seeds)} seeds; *as received* tests clients with what the server "
+        "just sent. *Against default* is the difference on test samples to the method's default settings, in points; bold "
+        f"where Wilcoxon's test over all clients, corrected for the lines of a table, has p < {LEVEL}. Of some hundred "
+        "test samples per seed, differences of a few points are mostly chance."
+    )
+    parts = ["# Options, one at a time", wrap_text(provenance_sentence(suite, results)), wrap_text(reading)]
+    for method in methods(suite):
+        parts += [f"## {method}", table(suite, results, method)]
+    return "\n\n".join(parts) + "\n"
+
+
+def draw(suite: Suite, results: Results, folder: Path) -> None:
+    """Draw nothing: the page has no figure."""

@@ -1,0 +1,208 @@
+"""Attack × rule × method: how good honest clients still are, what a rule costs in peace, and which one to take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from generate.benchmark import shares
+from generate.benchmark.figures import new_figure, save
+from generate.benchmark.formatting import format_mean_std, provenance_sentence, wrap_text
+from potluck.suites.store import Results, Row
+from potluck.suites.suite import Suite, Task
+
+NO_ATTACK = "nobody"
+Grid = dict[tuple[str, str], Task]
+"""Tasks by attack and rule."""
+Seeds = dict[int, tuple[float, float]]
+"""Honest accuracy and the attack's success, by seed."""
+
+
+def page(suite: Suite, results: Results) -> str:
+    """For each data set a table per method, then the rule that the numbers carry."""
+    reading = (
+        "Accuracy of honest clients after the last round, in per cent; attackers do not count, and "
+        f"under “{NO_ATTACK}” the same clients are left out as where somebody attacks, so that columns "
+        "compare. For `backdoor` the second number is its success: how many pictures of other classes honest clients "
+        "take for class 0 once they bear the trigger. What each attack does is in [security](security.md)."
+    )
+    parts = [
+        "# Attacks and rules, measured",
+        wrap_text(provenance_sentence(suite, results)),
+        wrap_text(reading),
+    ]
+    for title, grid in _titles(suite).items():
+        found = [method for method in _methods(grid) if _measured(results, grid, method)]
+        if found:
+            parts.append(f"## {title[0].upper()}{title[1:]}\n\n{_seeds(results, grid)}")
+            parts += [f"### {method}\n\n{_table(results, grid, method)}" for method in found]
+            if NO_ATTACK in _axis(grid, 0):
+                parts += filter(None, [_advice(results, grid, found)])
+                parts.append(f"![Honest accuracy by attack and rule](figures/{_file(title)})")
+    parts += shares.sections(_found(suite, results))
+    return "\n\n".join(parts) + "\n"
+
+
+def _found(suite: Suite, results: Results) -> list[shares.HonestAccuracy]:
+    """Every number of the page with what it was measured on."""
+    found = []
+    for grid in _titles(suite).values():
+        for (attack, rule), task in grid.items():
+            share = float(task.experiment.get("attack", {}).get("share", 0.0))
+            kind = task.experiment.get("attack", {}).get("kind", attack)
+            for method in task.methods:
+                for seed, (honest, _) in _honest(results, grid, method, attack, rule).items():
+                    data = task.title.partition(",")[0]
+                    found.append(shares.HonestAccuracy(data, method, rule, kind, share, seed, honest))
+    return found
+
+
+def _seeds(results: Results, grid: Grid) -> str:
+    """How many runs a number is the mean of, and what that is worth."""
+    names = {task.name for task in grid.values()}
+    seeds = sorted({row.seed for row in results.rows if row.task in names})
+    if len(seeds) > 1:
+        return (
+            f"With ±: means over the seeds {', '.join(map(str, seeds))} and their standard deviation. Without: one run "
+            f"(seed {seeds[0]}), where a few points are chance."
+        )
+    return f"One run for each number (seed {seeds[0]}): differences of a few points are chance, those of tens are not."
+
+
+def _titles(suite: Suite) -> dict[str, Grid]:
+    """Tasks of one title (without their place on the axes) are one table."""
+    found: dict[str, Grid] = {}
+    for task in suite.tasks:
+        title = task.title.partition(", attack ")[0]
+        found.setdefault(title, {})[task.axes["attack"], task.axes["rule"]] = task
+    return found
+
+
+def _methods(grid: Grid) -> list[str]:
+    return list(dict.fromkeys(method for task in grid.values() for method in task.methods))
+
+
+def _axis(grid: Grid, place: int) -> list[str]:
+    return list(dict.fromkeys(key[place] for key in grid))
+
+
+def _rows(results: Results, task: Task | None, method: str) -> list[Row]:
+    if task is None:
+        return []
+    return [row for row in results.rows if row.task == task.name and row.method == method]
+
+
+def _measured(results: Results, grid: Grid, method: str) -> bool:
+    return any(_rows(results, task, method) for task in grid.values())
+
+
+def _attackers(results: Results, grid: Grid, method: str) -> dict[int, set[int]]:
+    """Who attacks in the runs of each seed: the same clients in all of a table's attacks of one share."""
+    found: dict[int, set[int]] = {}
+    for task in grid.values():
+        for row in _rows(results, task, method):
+            attack = results.details.get(row.experiment, {}).get("attack")
+            found.setdefault(row.seed, set()).update(attack["clients"] if attack else ())
+    return found
+
+
+def _honest(results: Results, grid: Grid, method: str, attack: str, rule: str) -> Seeds:
+    """Honest accuracy and the attack's success, by seed."""
+    values, liars = Seeds(), _attackers(results, grid, method)
+    for row in _rows(results, grid.get((attack, rule)), method):
+        details = results.details.get(row.experiment, {})
+        found = details.get("attack")
+        if found:
+            values[row.seed] = found["honest_accuracy"], found["success"]
+        elif details.get("clients"):
+            honest = [one for index, one in enumerate(details["clients"]) if index not in liars[row.seed]]
+            values[row.seed] = float(np.mean(honest)), float("nan")
+    return values
+
+
+def _mean(values: Seeds, place: int = 0) -> float:
+    return 100 * float(np.mean([value[place] for value in values.values()])) if values else float("nan")
+
+
+def _table(results: Results, grid: Grid, method: str) -> str:
+    attacks = [
+        one for one in _axis(grid, 0) if any(_honest(results, grid, method, one, r) for r in _axis(grid, 1))
+    ]
+    lines = [f"| rule | {' | '.join(attacks)} |", f"|---|{'---:|' * len(attacks)}"]
+    for rule in _axis(grid, 1):
+        cells = [_cell(_honest(results, grid, method, attack, rule), attack) for attack in attacks]
+        if any(cells):
+            lines.append(f"| `{rule}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(values: Seeds, attack: str) -> str:
+    if not values:
+        return ""
+    shown = format_mean_std([honest for honest, _ in values.values()])
+    return f"{shown} / {_mean(values, 1):.1f}" if attack == "backdoor" else shown
+
+
+def _advice(results: Results, grid: Grid, methods: Sequence[str]) -> str:
+    """Per method the rule with the best mean over all columns, what it costs in peace and what it saves at worst.
+
+    Of the seeds that every rule was run with, so that rules compare.
+    """
+    lines = [
+        "| method | rule with the best mean over the columns | that mean | under `mean` | cost when nobody attacks "
+        "| worst column | under `mean` |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for method in methods:
+        cells = {
+            rule: {attack: _honest(results, grid, method, attack, rule) for attack in _axis(grid, 0)}
+            for rule in _axis(grid, 1)
+        }
+        known = {rule: {a: v for a, v in row.items() if v} for rule, row in cells.items()}
+        full = {rule: row for rule, row in known.items() if row and row.keys() == known["mean"].keys()}
+        if NO_ATTACK not in known["mean"] or len(full) < 2:
+            continue
+        seeds = set.intersection(*(set(one) for row in full.values() for one in row.values()))
+        whole = {
+            rule: {a: _mean({s: v[s] for s in seeds}) for a, v in row.items()} for rule, row in full.items()
+        }
+        best = max(whole, key=lambda rule: float(np.mean(list(whole[rule].values()))))
+        mine, plain = whole[best], whole["mean"]
+        lines.append(
+            f"| {method} | `{best}` | {np.mean(list(mine.values())):.1f} | {np.mean(list(plain.values())):.1f} | "
+            f"{plain[NO_ATTACK] - mine[NO_ATTACK]:.1f} | {min(mine.values()):.1f} | {min(plain.values()):.1f} |"
+        )
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _file(title: str) -> str:
+    return f"attacks-{title.partition(',')[0].lower()}.svg"
+
+
+def draw(suite: Suite, results: Results, folder: Path) -> None:
+    """For each data set one panel per method: rules × attacks, darker where honest clients are worse."""
+    for title, grid in _titles(suite).items():
+        methods = [method for method in _methods(grid) if _measured(results, grid, method)]
+        if not methods or NO_ATTACK not in _axis(grid, 0):
+            continue
+        figure = new_figure(3.0 * len(methods), 3.0)
+        panels = np.atleast_1d(figure.subplots(1, len(methods), sharey=True))
+        for axes, method in zip(panels, methods, strict=True):
+            _panel(axes, results, grid, method)
+        save(figure, folder / _file(title))
+
+
+def _panel(axes: Any, results: Results, grid: Grid, method: str) -> None:
+    attacks, rules = _axis(grid, 0), _axis(grid, 1)
+    table = np.array([[_mean(_honest(results, grid, method, a, r)) for a in attacks] for r in rules])
+    axes.imshow(table, vmin=0, vmax=100, cmap="viridis", aspect="auto")
+    axes.set_title(method, fontsize=8)
+    axes.set_xticks(range(len(attacks)), attacks, rotation=60, ha="right", fontsize=6)
+    axes.set_yticks(range(len(rules)), rules, fontsize=6)
+    for place, value in np.ndenumerate(table):
+        if not np.isnan(value):
+            colour = "white" if value < 60 else "black"
+            axes.text(place[1], place[0], f"{value:.0f}", ha="center", va="center", fontsize=6, color=colour)

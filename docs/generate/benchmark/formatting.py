@@ -1,0 +1,35 @@
+"""Sentences that several pages share."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+import numpy as np
+
+from potluck.suites.provenance import provenance_text
+from potluck.suites.store import Results
+from potluck.suites.suite import Suite
+
+
+def wrap_text(text: str) -> str:
+    """A paragraph in lines."""
+    return textwrap.fill(text, 140, break_long_words=False, break_on_hyphens=False)
+
+
+def format_mean_std(values: Sequence[float]) -> str:
+    """A mean in per cent, and the standard deviation over seeds where there are several; nothing of nothing."""
+    if not values:
+        return ""
+    spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{100 * np.mean(values):.1f}{spread}"
+
+
+def provenance_sentence(suite: Suite, results: Results) -> str:
+    """Say where the page's numbers are stored, which commits made them and how many rows were confirmed later."""
+    trials = f" and {len(results.trials)} tuning trials" if results.trials else ""
+    return (
+        f"{suite.title} `potluck benchmark {suite.name}` stores the numbers in `results/{results.name}.csv` and "
+        f"`results/{results.name}.json`, and `make pages` writes this page from them. {len(results.rows)} runs{trials}. "
+        f"{provenance_text(results.rows, results.confirmations)}"
+    )

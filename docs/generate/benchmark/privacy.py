@@ -1,0 +1,146 @@
+"""What privacy of single rows costs: accuracy against ε, method by method, with training alone as the line to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from generate.benchmark.figures import COLOURS, SOFT, new_axes, save
+from generate.benchmark.formatting import provenance_sentence, wrap_text
+from potluck.suites.statistics import REFERENCE
+from potluck.suites.store import Results
+from potluck.suites.suite import Suite
+
+FIGURE = "privacy-accuracy.svg"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method at one size of noise: what it spent (None: no promise), and its accuracies over seeds."""
+
+    epsilon: float | None
+    noise: float | None
+    accuracies: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """In per cent."""
+        return 100 * float(np.mean(self.accuracies))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over seeds, in points; 0 of a single one."""
+        return 100 * float(np.std(self.accuracies, ddof=1)) if len(self.accuracies) > 1 else 0.0
+
+
+def curves(suite: Suite, results: Results) -> dict[str, list[Point]]:
+    """For each method its points, the strictest promise first; what has none comes last."""
+    found: dict[str, list[Point]] = {}
+    methods = list(dict.fromkeys(method for task in suite.tasks for method in task.methods))
+    for method in methods:
+        points = [point for task in suite.tasks if (point := _point(results, task.name, method))]
+        if points:
+            found[method] = sorted(points, key=lambda one: np.inf if one.epsilon is None else one.epsilon)
+    return found
+
+
+def _point(results: Results, task: str, method: str) -> Point | None:
+    rows = [row for row in results.rows if (row.task, row.method) == (task, method)]
+    if not rows:
+        return None
+    spent = [results.details.get(row.experiment, {}).get("privacy") or {} for row in rows]
+    promised = [one["epsilon"] for one in spent if one.get("epsilon") is not None]
+    noise = spent[0].get("noise_multiplier")
+    return Point(max(promised, default=None), noise, tuple(row.final_accuracy for row in rows))
+
+
+def page(suite: Suite, results: Results) -> str:
+    """A table of all curves, the picture, and what they say."""
+    found = curves(suite, results)
+    reading = (
+        "Accuracy is the mean over the clients on their own test samples after the last round, in per cent, ± the "
+        "standard deviation over seeds. ε holds at δ = 10⁻⁵ for one training row of one client, against anybody "
+        'who sees every answer (`privacy.unit = "record"`, [privacy](privacy.md)); *noise* is the multiplier that '
+        "it took. *No promise* is plain training, in batches and at a rate of its own (the best of "
+        "eleven by test accuracy on another seed). Noisy training has one rate and one clip that nobody tuned, which "
+        f"favours the former. *{REFERENCE}* sends nothing, so it needs no noise: what is "
+        "not above it has bought nothing by federating."
+    )
+    parts = [
+        "# Privacy against accuracy",
+        wrap_text(provenance_sentence(suite, results)),
+        wrap_text(reading),
+        _table(found),
+        f"![Accuracy against ε](figures/{FIGURE})",
+        wrap_text(_verdict(found)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(found: dict[str, list[Point]]) -> str:
+    lines = ["| method | ε | noise | accuracy | runs |", "|---|---:|---:|---:|---:|"]
+    for method, points in found.items():
+        for point in points:
+            epsilon = "no promise" if point.epsilon is None else f"{point.epsilon:.1f}"
+            noise = "" if point.noise is None else f"{point.noise:g}"
+            spread = f" ± {point.spread:.1f}" if len(point.accuracies) > 1 else ""
+            lines.append(
+                f"| {method} | {epsilon} | {noise} | {point.mean:.1f}{spread} | {len(point.accuracies)} |"
+            )
+    return "\n".join(lines)
+
+
+def _verdict(found: dict[str, list[Point]]) -> str:
+    """For each method the strictest promise under which it is still above training alone, seed spread considered."""
+    alone = next((one for one in found.get(REFERENCE, []) if one.epsilon is None), None)
+    if alone is None:
+        return "Training alone was not measured."
+    sentences = []
+    for method, points in found.items():
+        if method == REFERENCE:
+            continue
+        above = [one.epsilon for one in points if one.epsilon is not None and _above(one, alone)]
+        if above:
+            sentences.append(
+                f"{method} is above training alone ({alone.mean:.1f}) from ε = {min(above):.1f} on."
+            )
+        else:
+            sentences.append(
+                f"{method} is above training alone ({alone.mean:.1f}) under no ε that was tried."
+            )
+    caution = "Above means: by more than the standard deviations of both over seeds together."
+    return " ".join([*sentences, caution])
+
+
+def _above(point: Point, alone: Point) -> bool:
+    return point.mean - alone.mean > point.spread + alone.spread
+
+
+def draw(suite: Suite, results: Results, folder: Path) -> None:
+    """A line per method over ε, plain training at the right edge, training alone as a level."""
+    found = curves(suite, results)
+    figure, axes = new_axes(7.0, 4.2)
+    private = {method: points for method, points in found.items() if method != REFERENCE}
+    for colour, (method, points) in zip(COLOURS, private.items(), strict=False):
+        promised = [one for one in points if one.epsilon is not None]
+        axes.errorbar(
+            [one.epsilon for one in promised],
+            [one.mean for one in promised],
+            [one.spread for one in promised],
+            color=colour,
+            marker="o",
+            markersize=4,
+            capsize=2,
+            label=method,
+        )
+        for plain in (one for one in points if one.epsilon is None):
+            axes.axhline(plain.mean, color=colour, linewidth=0.8, linestyle=":")
+    for alone in found.get(REFERENCE, []):
+        axes.axhline(alone.mean, color=SOFT, linewidth=1.5, linestyle="--", label=f"{REFERENCE}, no noise")
+    axes.set_xscale("log")
+    axes.set_xlabel("ε of one training row at δ = 10⁻⁵ (dotted: the same method without any promise)")
+    axes.set_ylabel("accuracy, %")
+    axes.legend(fontsize=7)
+    save(figure, folder / FIGURE)

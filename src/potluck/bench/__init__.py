@@ -1,5 +1,0 @@
-"""What Potluck costs and gains, as ratios measured side by side in one run: `python -m potluck.bench`."""
-
-from potluck.bench.suite import PARTS, run_suite
-
-__all__ = ["PARTS", "run_suite"]

@@ -1,0 +1,122 @@
+"""`potluck reproduce --estimate`: what the runs of a table will cost on this machine, and in which order they come."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from potluck.analysis.formatting import duration
+from potluck.core.errors import PotluckError
+from potluck.recipes.cost import Cost, Estimator
+from potluck.recipes.reproduce import Key, Reproduction, run_path
+from potluck.runs.folder import ROUNDS, SUMMARY, read_lines
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A run to come: rounds done and in all, and what is left of its cost; None where it cannot be run."""
+
+    key: Key
+    done: int
+    rounds: int
+    cost: Cost | None
+    reason: str = ""
+
+    @property
+    def share_left(self) -> float:
+        """The part of the run that is still to be done."""
+        return 1 - self.done / self.rounds
+
+    @property
+    def core_seconds(self) -> float:
+        """Processor time that the rest will take."""
+        return 0.0 if self.cost is None else self.share_left * self.cost.core_seconds
+
+    @property
+    def seconds(self) -> float:
+        """Wall time that the rest will take on an idle machine."""
+        return 0.0 if self.cost is None else self.share_left * self.cost.seconds
+
+
+def show_estimate(table: Reproduction, out: Path | None, budget: float | None, *, quiet: bool) -> None:
+    """Measure what is still to be done and print it as a table, in the order of the runs."""
+    from rich.console import Console
+
+    console, runs = Console(), list(_expected(table, out, quiet=quiet))
+    console.print(_rich(runs))
+    left = [one for one in runs if one.share_left and one.cost is not None]
+    seconds, core_seconds = sum(one.seconds for one in left), sum(one.core_seconds for one in left)
+    lines = [
+        f"{len(left)} of {len(runs)} runs are to be done: {core_seconds / 3600:.2f} core-hours, about "
+        f"{duration(seconds)} on this machine if nothing else runs."
+    ]
+    if budget is not None:
+        lines.append(f"A budget of {duration(budget)} covers {_covered(left, budget)} of them.")
+    lines += [f"{', '.join(map(str, one.key))}: {one.reason}" for one in runs if one.reason]
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _expected(table: Reproduction, out: Path | None, *, quiet: bool) -> Iterator[Expected]:
+    estimator, costs = Estimator(), dict[tuple[str, str], Cost | str]()
+    for number, (key, experiment) in enumerate(table.work.items(), 1):
+        row, setting, _ = key
+        rounds = experiment.schedule.rounds
+        done = rounds if key in table.values else _rounds_done(out, key, rounds)
+        if done < rounds and (row, setting) not in costs:
+            if not quiet:
+                print(f"[{number}/{len(table.work)}] measuring {row}, {setting}", file=sys.stderr, flush=True)
+            try:
+                costs[row, setting] = estimator.cost(experiment)
+            except PotluckError as error:
+                costs[row, setting] = str(error)
+        cost = costs.get((row, setting))
+        reason = cost if isinstance(cost, str) and done < rounds else ""
+        yield Expected(key, done, rounds, cost if isinstance(cost, Cost) else None, reason)
+
+
+def _rounds_done(out: Path | None, key: Key, rounds: int) -> int:
+    """How many rounds a run has on disk; all but one at the most where it has not ended."""
+    if out is None:
+        return 0
+    path = run_path(out, key)
+    done = max((int(line["round"]) for line in read_lines(path / ROUNDS)), default=0)
+    return min(done, rounds if (path / SUMMARY).exists() else rounds - 1)
+
+
+def _covered(runs: list[Expected], budget: float) -> int:
+    """How many runs, in their order, end within the budget."""
+    spent = 0.0
+    for number, one in enumerate(runs):
+        spent += one.seconds
+        if spent > budget:
+            return number
+    return len(runs)
+
+
+def _rich(runs: list[Expected]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("", "row", "setting"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("seed", "rounds", "core-hours", "hours", "ends at"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    spent = 0.0
+    for number, one in enumerate(runs, 1):
+        row, setting, seed = one.key
+        spent += one.seconds
+        cells = ["done", "", ""]
+        if one.share_left:
+            cells = [f"{seconds / 3600:.2f}" for seconds in (one.core_seconds, one.seconds, spent)]
+        if one.reason:
+            cells = ["cannot run", "", ""]
+        table.add_row(str(number), row, setting, str(seed), f"{one.done}/{one.rounds}", *cells)
+    return table

@@ -1,0 +1,90 @@
+"""What crosses between the pool's own processes: letters, and which version of a client they are about."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from potluck import wire
+from potluck.core.payload import Payload, PayloadError
+from potluck.engines.vectorized.batches import JobBatch
+from potluck.wire.jobs import Answer, Failure
+
+
+@dataclass(frozen=True)
+class BatchOrder:
+    """A team of jobs as the parent sends it: which versions of the clients to work on, and whom to forget."""
+
+    batch: JobBatch
+    versions: list[int]
+    forget: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """A result as the worker sends it: the client's stored version, and the seconds it took to bring it here."""
+
+    result: Answer | Failure
+    version: int
+    loading: float
+
+
+@dataclass(frozen=True)
+class JobChannel:
+    """Orders and reports of one method, whose payload types both sides know.
+
+    A team crosses as one letter per job; each says how many follow (`more`).
+    """
+
+    down: type[Payload]
+    up: type[Payload]
+
+    def send_order(self, to: socket.socket, order: BatchOrder) -> None:
+        """Send a team's jobs."""
+        for job in order.batch:
+            if job.message is not None and type(job.message) is not self.down:
+                raise PayloadError(
+                    f"broadcast gave a {type(job.message).__name__}; the method declares {self.down.__name__}."
+                )
+        for number, (job, version) in enumerate(zip(order.batch, order.versions, strict=True), 1):
+            facts = {"version": version, "forget": order.forget, "more": len(order.batch) - number}
+            _send(to, wire.pack_job(job), facts)
+
+    def receive_order(self, source: socket.socket) -> BatchOrder:
+        """The next team's jobs; `ConnectionError` when the other side is gone."""
+        letters = list(_receive(source))
+        jobs = [wire.unpack_job(one, self.down) for one in letters]
+        return BatchOrder(jobs, [one.facts["version"] for one in letters], letters[0].facts["forget"])
+
+    def send_reports(self, to: socket.socket, reports: Sequence[JobReport]) -> None:
+        """Send a team's results; an answer of another type than the method declares is an invalid one."""
+        for number, report in enumerate(reports, 1):
+            facts = {"version": report.version, "loading": report.loading, "more": len(reports) - number}
+            _send(to, wire.pack_result(self._declared(report.result)), facts)
+
+    def receive_reports(self, source: socket.socket) -> list[JobReport]:
+        """The next team's results; `ConnectionError` when the worker is gone."""
+        return [
+            JobReport(wire.unpack_result(one, self.up), one.facts["version"], one.facts["loading"])
+            for one in _receive(source)
+        ]
+
+    def _declared(self, result: Answer | Failure) -> Answer | Failure:
+        if isinstance(result, Failure) or result.payload is None or type(result.payload) is self.up:
+            return result
+        reason = f"Expected a {self.up.__name__}, got a {type(result.payload).__name__}."
+        return Failure(result.job, result.client, reason, "invalid")
+
+
+def _send(to: socket.socket, one: wire.Message, facts: dict[str, Any]) -> None:
+    wire.send(to, replace(one, facts={**one.facts, **facts}))
+
+
+def _receive(source: socket.socket) -> Iterator[wire.Message]:
+    more = True
+    while more:
+        one = wire.receive(source)
+        more = one.facts["more"] > 0
+        yield one

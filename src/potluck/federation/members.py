@@ -1,0 +1,113 @@
+"""A federation of the user's own clients: model instances, tensors, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from potluck.core.errors import PotluckError
+from potluck.core.model import ClientModel
+from potluck.core.samples import Samples
+from potluck.core.training import Training
+from potluck.federation.devices import Device, fleet
+from potluck.federation.federation import Federation, Member, TensorPair, as_samples, assemble
+
+
+def federate(
+    members: Sequence[Member],
+    *,
+    training: Training | None = None,
+    num_classes: int | None = None,
+    shared_model: nn.Module | None = None,
+    shared_test: TensorPair | Samples | None = None,
+    public: TensorPair | Samples | None = None,
+    dtype: torch.dtype | None = None,
+    devices: str | Sequence[Device] = (),
+    seed: int = 0,
+) -> Federation:
+    """A federation from your own list of clients. Weights start exactly as given; your modules stay as they are.
+
+    A model that is no `ClientModel` must be split first: `potluck.split(model, head="fc")`. Clients whose models
+    have the same class and the same tensor shapes count as one architecture. The precision is that of the models.
+    `devices` give the virtual clock something to count: a fleet's name, or one `Device` per client.
+    """
+    if not members:
+        raise PotluckError("A federation needs at least one client; the list is empty.")
+    clients, precision = _described(members)
+    small = None if shared_model is None else Member(shared_model, clients[0].train, name="shared model")
+    labels = [
+        samples.labels for member in members for samples in (member.train, member.validation, member.test)
+    ]
+    return assemble(
+        clients,
+        num_classes=num_classes or 1 + max(int(label.max()) for label in labels if len(label)),
+        input_shape=tuple(members[0].train.take(slice(0, 1))[0].shape[1:]),
+        training=training or Training(),
+        seed=seed,
+        builders={one.architecture: one.build for one in reversed(clients)},
+        shared_builder=None if small is None else small.build,
+        shared_test=None if shared_test is None else as_samples(shared_test),
+        public=None if public is None else as_samples(public),
+        dtype=dtype or precision,
+        devices=_devices(devices, len(members), seed),
+    )
+
+
+def _described(members: Sequence[Member]) -> tuple[list[Member], torch.dtype]:
+    """The clients with names and kinds of models, and the first one's precision; what was given stays as it is."""
+    clients = [
+        Member(
+            member.model,
+            member.train,
+            member.test,
+            member.name or f"client-{index}",
+            validation=member.validation,
+            architecture=member.architecture,
+            device=member.device,
+        )
+        for index, member in enumerate(members)
+    ]
+    facts, seen, precision = dict[int, _ModelFacts](), dict[str, list[object]](), None
+    for client in clients:
+        place = id(client.model)
+        # One network given to many is looked at once. A maker is asked for each: it may draw from torch's own stream.
+        if place not in facts or not isinstance(client.model, nn.Module):
+            facts[place] = _model_facts(client.build())
+        precision = precision or facts[place].dtype
+        client.architecture = _architecture_name(client.architecture or facts[place].name, facts[place], seen)
+    return clients, precision or torch.float32
+
+
+def _devices(given: str | Sequence[Device], clients: int, seed: int) -> Sequence[Device]:
+    if isinstance(given, str):
+        return fleet(given, clients, seed) if given else ()
+    if given and len(given) != clients:
+        raise PotluckError(f"devices lists {len(given)} devices for {clients} clients; give one per client.")
+    return given
+
+
+@dataclass(frozen=True)
+class _ModelFacts:
+    """What tells one kind of network from another; the network itself need not stay."""
+
+    name: str
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    dtype: torch.dtype | None
+
+
+def _model_facts(model: ClientModel) -> _ModelFacts:
+    shapes = tuple((key, tuple(tensor.shape)) for key, tensor in model.state_dict().items())
+    name = str(getattr(model, "name", None) or type(model).__name__)
+    return _ModelFacts(name, shapes, next((one.dtype for one in model.parameters()), None))
+
+
+def _architecture_name(base: str, look: _ModelFacts, seen: dict[str, list[object]]) -> str:
+    """The class's name; a number is added where one class comes in several shapes."""
+    variants = seen.setdefault(base, [])
+    if look.shapes not in variants:
+        variants.append(look.shapes)
+    position = variants.index(look.shapes)
+    return base if position == 0 else f"{base}-{position + 1}"

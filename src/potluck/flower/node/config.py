@@ -1,0 +1,262 @@
+"""`node.toml`: data, model and policy of one node."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from potluck.core.errors import PotluckError
+from potluck.data import Data, as_data, load_data
+from potluck.data.load import SOURCES
+from potluck.experiment import Experiment
+from potluck.methods import METHODS
+from potluck.wire.jobs import Job
+
+
+class Section(BaseModel):
+    """A table of node.toml. Unknown keys are refused, defaults are visible."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, allow_inf_nan=False)
+
+
+ALLOWED_JOB_KINDS = ("train", "evaluate", "join")
+"""The kinds of job that a node does; its state is neither handed over nor replaced, whoever asks."""
+
+
+class Policy(Section):
+    """Limits of this node. What goes beyond them is refused with one sentence, here and at the server."""
+
+    methods: tuple[str, ...] = Field(
+        (), description="exactly these, module:Class among them; empty: all built-in"
+    )
+    epochs: int = Field(100, ge=1, description="passes over the rows in one job")
+    samples: int = Field(
+        10_000_000, ge=1, description="rows that one job may train on, counted as often as it does"
+    )
+    jobs: int = Field(10_000, ge=1, description="answers for one run, scores included")
+    hours: float = Field(168.0, gt=0, description="of computing for one run")
+    clip: float = Field(
+        0.0, ge=0, description="answers must be clipped to this length or less; 0: need not be"
+    )
+    noise: float = Field(0.0, ge=0, description="the least privacy.noise_multiplier; 0: none is needed")
+    epsilon: float = Field(
+        0.0, ge=0, description="privacy that may be spent in all runs together; 0: no limit"
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="the δ at which ε is counted")
+    smallest_class: int = Field(
+        2, ge=1, description="classes with fewer training rows are left out of training"
+    )
+    scores: bool = Field(True, description="whether scores and training losses leave this node")
+    kept_jobs: int = Field(64, ge=2, description="the most jobs that a run may have kept for its restarts")
+
+    def check(self, experiment: Experiment) -> None:
+        """Refuse an experiment that asks for more than this node gives; nothing of it has been built yet."""
+        for problem in self.problems(experiment):
+            raise PotluckError(f"This node refuses the run: {problem}.")
+
+    def problems(self, experiment: Experiment) -> list[str]:
+        """Everything that this node would refuse, with the remedy on either side."""
+        return [*self._of_method(experiment), *self._of_work(experiment), *self._of_privacy(experiment)]
+
+    def _of_method(self, experiment: Experiment) -> list[str]:
+        name, allowed = experiment.method.name, self.methods or tuple(METHODS)
+        found = []
+        if name not in allowed:
+            listed = ", ".join(self.methods) if self.methods else "the built-in ones"
+            found.append(f"method {name!r} is not among its policy.methods ({listed})")
+        public = experiment.data.public
+        if isinstance(public, str) and ":" in public:
+            found.append(
+                f"data.public = {public!r} names a file or an address; it loads public sets by name only"
+            )
+        if experiment.attack:
+            found.append("it has an [attack], and a node with data of its own is not for that")
+        return found
+
+    def _of_work(self, experiment: Experiment) -> list[str]:
+        found = []
+        if experiment.training.epochs > self.epochs:
+            found.append(
+                f"training.epochs = {experiment.training.epochs} is above its policy.epochs = {self.epochs}"
+            )
+        if (wanted := jobs_to_keep(experiment)) > self.kept_jobs:
+            found.append(
+                f"engine.checkpoint_every = {experiment.engine.checkpoint_every} needs {wanted} kept jobs, above its "
+                f"policy.kept_jobs = {self.kept_jobs}"
+            )
+        return found
+
+    def _of_privacy(self, experiment: Experiment) -> list[str]:
+        privacy, found = experiment.privacy, []
+        if self.clip and not 0 < privacy.clip <= self.clip:
+            found.append(
+                f"privacy.clip = {privacy.clip:g} must be above 0 and at most its policy.clip = {self.clip:g}"
+            )
+        if privacy.unit == "record" and (self.clip or self.noise or self.epsilon):
+            found.append(
+                "privacy.unit = 'record' protects single rows, and its policy.clip, noise and epsilon are about whole "
+                "answers"
+            )
+        least = self.noise or (1e-9 if self.epsilon else 0.0)
+        if privacy.noise_multiplier < least:
+            given = f"privacy.noise_multiplier = {privacy.noise_multiplier:g}"
+            rule = (
+                f"policy.noise = {self.noise:g}"
+                if self.noise
+                else f"policy.epsilon = {self.epsilon:g} needs noise"
+            )
+            found.append(f"{given} is too little for it ({rule})")
+        if least and privacy.reproducible:
+            found.append(
+                "privacy.reproducible = true gives noise that the server can take away; set it to false"
+            )
+        return found
+
+    def check_job(self, job: Job, rows: int) -> None:
+        """Refuse a job that is not a node's, or that trains for longer than this node does."""
+        if job.kind not in ALLOWED_JOB_KINDS:
+            raise PotluckError(
+                f"This node refuses the job: it does not {job.kind} its state, which is its own."
+            )
+        if job.epochs > self.epochs:
+            raise PotluckError(
+                f"This node refuses the job: {job.epochs} epochs are above its policy.epochs = {self.epochs}."
+            )
+        if max(job.epochs, 1) * rows > self.samples:
+            raise PotluckError(
+                f"This node refuses the job: its {rows} rows alone are above its policy.samples = {self.samples}."
+            )
+
+
+def jobs_to_keep(experiment: Experiment) -> int:
+    """How many jobs of one client lie between two checkpoints at most, and the two at their ends.
+
+    In an asynchronous schedule a quick node may do all jobs of a round.
+    """
+    often = 1 if experiment.schedule.synchronous else max(1, experiment.engine.nodes)
+    return max(1, experiment.engine.checkpoint_every) * often + 2
+
+
+class NodeData(Section):
+    """Where the node's rows come from, and how they are split."""
+
+    source: str = Field(description="a data source of Potluck (npz:rows.npz, csv:…), or module:function")
+    root: str | None = None
+    label: str | None = None
+    split: str = Field("75:25", description="train:test, or train:val:test")
+
+
+class NodeFile(Section):
+    """One node. Relative paths, and modules named in it, are looked for beside the file."""
+
+    name: str = Field(min_length=1, pattern=r"^[\w.-]+$")
+    model: str = Field(description="a model of Potluck's zoo, or module:factory")
+    data: NodeData
+    device: str = Field("cpu", description="cpu, cuda, …")
+    device_class: str = Field("default", description="what the server may know of the machine")
+    state: Path = Field(Path("potluck-state"), description="folder of the private model and method state")
+    keep: int = Field(4, ge=2, description="jobs that can be answered again, should the server be restarted")
+    max_megabytes: float = Field(1024.0, gt=0, description="larger messages are refused unread")
+    policy: Policy = Policy()
+    folder: Path = Field(Path(), exclude=True)
+
+    def load_data(self) -> Data:
+        """The node's data."""
+        settings = self.data
+        if settings.source.partition(":")[0] in SOURCES:
+            return load_data(self._beside(settings.source), settings.root, label=settings.label)
+        return as_data(self.imported(settings.source, "data.source")(), name=self.name)
+
+    def model_source(self) -> Any:
+        """A zoo name, or the user's own factory."""
+        return self.imported(self.model, "model") if ":" in self.model else self.model
+
+    def state_folder(self) -> Path:
+        """Where private state is kept."""
+        return self.folder / self.state
+
+    def audit_log(self) -> Path:
+        """Where it is written down what left this node."""
+        return self.state_folder() / "audit.jsonl"
+
+    def imported(self, name: str, field: str) -> Any:
+        """The object called `module:name`, from a file beside node.toml or from an installed package."""
+        module, _, attribute = name.partition(":")
+        if str(self.folder) not in sys.path:
+            sys.path.insert(0, str(self.folder))
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise PotluckError(
+                f"{field} = {name!r} could not be imported ({error}); write module:name of something in "
+                f"{str(self.folder)!r} or installed."
+            ) from None
+
+    def _beside(self, source: str) -> str:
+        kind, _, rest = source.partition(":")
+        here = self.folder / rest
+        return f"{kind}:{here}" if rest and here.exists() else source
+
+
+def read_node(path: Path) -> NodeFile:
+    """The node that a file describes; the first thing wrong with it becomes one sentence."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return NodeFile.model_validate({**values, "folder": path.resolve().parent})
+    except OSError as error:
+        raise PotluckError(
+            f"Node file {str(path)!r} cannot be read ({error.strerror}); write one with potluck node init."
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PotluckError(f"Node file {str(path)!r} is not valid TOML: {error}.") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise PotluckError(f"{path!s}: {where} is not valid: {first['msg'].lower()}.") from None
+
+
+TEMPLATE = """\
+# What this machine brings to a federation. Try it with: potluck node check node.toml
+# Nothing in this file travels but the name, the numbers of training and validation rows, the shape of the model
+# and the device class.
+
+name = "{name}"          # unique in the federation, and always the same: random streams depend on it
+
+# The model: a name of `potluck models`, or module:factory of your own (a function without arguments that
+# gives a potluck.ClientModel; see `potluck.split`). The module may lie beside this file.
+model = "{model}"
+
+device = "cpu"
+device_class = "default"     # what the server may know of this machine
+state = "potluck-state"      # private model and method state, committed after every job
+keep = 4                     # jobs that can be answered again after the server was restarted
+max_megabytes = 1024         # larger messages are refused unread
+
+[data]
+# npz:FILE, csv:FILE, folder:PATH, hf:NAME, a data set's name, or module:function that returns (x, y).
+source = "{source}"
+split = "75:25"              # train:test, or train:validation:test such as 8:1:1
+# root = "/data"             # where named data sets lie
+# label = "column"           # what to predict, for tables
+
+# What this node does for a server. Whatever goes beyond is refused before anything is computed or sent; see what an
+# experiment would be allowed with: potluck node check node.toml --experiment experiment.toml
+[policy]
+methods = []                 # exactly these, module:Class among them; empty: every method that comes with Potluck
+epochs = 100                 # passes over the rows in one job
+samples = 10_000_000         # rows that one job may train on, counted as often as it does
+jobs = 10_000                # answers for one run, scores included
+hours = 168                  # of computing for one run
+clip = 0                     # answers must be clipped to this length or less; 0: need not be
+noise = 0                    # the least privacy.noise_multiplier; 0: none is needed
+epsilon = 0                  # privacy that may be spent in all runs together, at delta; 0: no limit
+delta = 1e-5
+smallest_class = 2           # classes with fewer training rows are left out: a mean of one row is that row
+scores = true                # whether scores and training losses leave this node
+kept_jobs = 64               # the most jobs that a run may have kept for its restarts
+"""

@@ -1,0 +1,66 @@
+"""Wait out an outage: decide whether a round whose nodes are lost waits for them, and say for whom it waits."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from potluck.runs.folder import write_atomic
+
+log = logging.getLogger(__name__)
+
+WAITING = "waiting.txt"
+"""The file in a run's folder that says for whom the run waits; it is there only meanwhile."""
+GRACE = 10.0
+"""Seconds that nodes have to come back after the first one did."""
+
+
+@dataclass
+class OutageWait:
+    """How long a round waits while fewer than `needed` clients can be reached, and where it says so."""
+
+    patience: float = 0.0
+    needed: int = 1
+    path: Path | None = None
+    _since: float | None = field(default=None, init=False)
+    _back: float | None = field(default=None, init=False)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an outage has begun and is not over."""
+        return self._since is not None
+
+    def goes_on(self, reachable: int, now: float, missing: Collection[str], round_number: int) -> bool:
+        """Return whether to wait on, with so many clients reachable at this time (in seconds)."""
+        enough = reachable >= self.needed
+        if self._since is None:
+            if enough or self.patience <= 0:
+                return False
+            self._since = now
+            self._report(missing, round_number)
+        if enough:
+            self._back = now if self._back is None else self._back
+            on = bool(missing) and now - self._back < GRACE
+        else:
+            self._back = None
+            on = now - self._since < self.patience
+        if not on:
+            self.end()
+        return on
+
+    def end(self) -> None:
+        """The outage is over, or nothing is left to wait for."""
+        self._since = self._back = None
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def _report(self, missing: Collection[str], round_number: int) -> None:
+        time = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        named = ", ".join(map(repr, missing))
+        sentence = f"Round {round_number} waits for {named}, missing since {time}."
+        log.warning("%s", sentence)
+        if self.path is not None:
+            write_atomic(self.path, sentence)

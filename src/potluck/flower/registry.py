@@ -1,0 +1,334 @@
+"""Which node is which client, by the names that nodes register under."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Literal
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from potluck.core.errors import PotluckError, plain
+from potluck.core.files import parse_json, read_text
+from potluck.core.payload import PayloadError, Tensors
+from potluck.core.tree import Flat
+from potluck.flower import record
+from potluck.flower.grid import RetryingGrid
+from potluck.flower.node.registration import MAX_REGISTRATION, Assignment, Registration
+from potluck.flower.polling import Polling
+from potluck.runs.folder import write_atomic
+from potluck.wire import Message as WireMessage
+from potluck.wire import load_state, save_state, string
+
+log = logging.getLogger(__name__)
+
+LONGEST_POLL = 2.0
+"""Seconds between two looks for nodes that have been waited for long."""
+
+REASK_SECONDS = 60.0
+"""Seconds after which a node that said nothing of itself, or nothing of use, is asked once more, each time later."""
+
+RETRY_GONE_SECONDS = 5.0
+"""Seconds after which a node is asked again that was gone when it was asked, and is there."""
+
+Check = Callable[[Registration], None]
+"""Raises the sentence for a node that contradicts the experiment."""
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Why a node does not take part: what it says does not fit, its name is not its own, or it does not want to."""
+
+    why: str
+    kind: Literal["misfit", "name", "unwilling"]
+
+
+class NodeRefused(PotluckError):
+    """What a node says that does not take part of its own will."""
+
+
+class NameMismatch(PotluckError):
+    """A node goes by a name that its key is not registered with."""
+
+
+class NodeGone(PotluckError):
+    """What Flower says in the place of a node that was there a moment ago."""
+
+
+class NodeRegistry:
+    """The nodes of a run by name. Asking a node for its registration is the first message it gets."""
+
+    def __init__(
+        self,
+        grid: Grid | RetryingGrid,
+        assignment: Assignment,
+        limit: int,
+        *,
+        poll_interval: float = 0.2,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.grid, self.assignment, self.limit = grid, assignment, limit
+        self.registrations: list[Registration] = []
+        self.rejected: dict[int, Rejection] = {}
+        self.asked: dict[int, list[str]] = {}
+        """The messages under way to nodes that have not said yet who they are."""
+        self.check: Check = lambda one: None
+        self._polling = Polling(poll_interval, max(LONGEST_POLL, poll_interval), sleep=sleep)
+        self._ids: dict[str, int] = {}
+        self._connected: dict[int, str] = {}
+        self._asks: Counter[int] = Counter()
+        self._again: dict[int, float] = {}
+        self._missing: set[str] = set()
+
+    def pause(self) -> None:
+        """Let some time pass before the nodes are looked at again."""
+        self._polling.wait()
+
+    # -- who takes part -------------------------------------------------------------------------------
+
+    def admit(self, found: dict[str, Registration]) -> None:
+        """Add the nodes that have introduced themselves since; of two with one name, the first that is still there."""
+        for node, one in self._introduced():
+            if one.name in found and self._ids[one.name] in self._connected:
+                why = f"Two nodes are called {one.name!r}; give each its own name."
+                self.reject(node, Rejection(why, "name"))
+            else:
+                found[one.name], self._ids[one.name] = one, node
+                self.rejected.pop(node, None)
+
+    def exclude(self, name: str, why: str) -> None:
+        """Leave out a node that had been let in."""
+        self.reject(self._ids.pop(name), Rejection(why, "misfit"))
+
+    def begin(self, people: Sequence[Registration], *, missing: bool = False) -> None:
+        """These are the clients, in this order; `missing` are those whose nodes have to be found yet."""
+        self.registrations = list(people)
+        self._missing = {one.name for one in people} if missing else set()
+
+    def reachable(self) -> set[int]:
+        """Return the clients whose nodes are connected now, after looking for missing ones among new nodes."""
+        self.poll()
+        self._connected = {info.node_id: info.name for info in self.grid.get_nodes()}
+        return {
+            client
+            for client, registration in enumerate(self.registrations)
+            if self._ids.get(registration.name) in self._connected
+        }
+
+    def missing(self) -> list[str]:
+        """The clients whose nodes are not there."""
+        return sorted(self._missing, key=natural_key)
+
+    def node(self, client: int) -> int | None:
+        """The present node id of a client, if it was ever seen."""
+        return self._ids.get(self.registrations[client].name)
+
+    def mark_missing(self, client: int) -> None:
+        """A client's node did not answer: look out for one that comes back under its name."""
+        self._missing.add(self.registrations[client].name)
+
+    def poll(self) -> None:
+        """Find missing clients among nodes that are new; does not wait for anybody."""
+        if not self._missing:
+            return
+        before = {one.name: one for one in self.registrations}
+        for node, one in self._introduced():
+            if one.name not in self._missing:
+                continue
+            if why := _changed(before[one.name], one):
+                self.reject(node, Rejection(why, "misfit"))
+                continue
+            self._ids[one.name] = node
+            self._missing.discard(one.name)
+            self.rejected.pop(node, None)
+
+    def initial_weights(self, client: int, wait: float) -> Tensors:
+        """The weights that this client's kind of model starts from, drawn from the run's seed."""
+        name, ends = self.registrations[client].name, time.monotonic() + wait
+        numbers: list[str] = []
+        while time.monotonic() < ends:
+            if not numbers and (node := self.node(client)) is not None:
+                asked = [self._query(WireMessage({"ask": "first weights"}), node)]
+                numbers = [number for number in self.grid.push_messages(asked) if number]
+            for _, reply in record.pull_replies(self.grid, numbers):
+                try:
+                    return dict(_held(self._read(reply, self.limit)).tensors)
+                except NodeGone:
+                    numbers = []
+                except PotluckError as error:
+                    raise PotluckError(f"Node {name!r} sent no first weights: {error}") from None
+            self.pause()
+        raise PotluckError(f"Node {name!r} sent no first weights within engine.wait = {wait:g} seconds.")
+
+    # -- questions and answers ------------------------------------------------------------------------
+
+    def _introduced(self) -> Iterable[tuple[int, Registration]]:
+        """Ask nodes that were not asked yet, and give those that have answered since and may take part."""
+        self._connected = {info.node_id: info.name for info in self.grid.get_nodes()}
+        known, now = set(self._ids.values()), time.monotonic()
+        self._ask(
+            [node for node in self._connected if node not in known and now >= self._again.get(node, now)]
+        )
+        nodes = {number: node for node, numbers in self.asked.items() for number in numbers}
+        for number, reply in record.pull_replies(self.grid, list(nodes)):
+            node = nodes[number]
+            if self.asked.pop(node, None) is None:
+                continue  # it had been asked twice
+            try:
+                registration = Registration.read(self._read(reply, MAX_REGISTRATION), self.limit)
+                self._check_name(node, registration.name)
+                self.check(registration)
+            except NodeGone:  # it says nothing of the node, which is asked again when it is back
+                self._again[node] = time.monotonic() + RETRY_GONE_SECONDS
+            except PayloadError as error:
+                why = f"A node's registration could not be read: {error}"
+                self.reject(node, Rejection(why, "misfit"))
+            except NodeRefused as error:
+                self.reject(node, Rejection(str(error), "unwilling"))
+            except NameMismatch as error:
+                self.reject(node, Rejection(str(error), "name"))
+            except PotluckError as error:
+                self.reject(node, Rejection(str(error), "misfit"))
+            else:
+                yield node, registration
+
+    def _ask(self, nodes: list[int]) -> None:
+        """Ask for registrations. Who was silent is asked again, each time later: the question may have got lost."""
+        ask = WireMessage({"ask": "registration"})
+        numbers = self.grid.push_messages([self._query(ask, node) for node in nodes]) if nodes else []
+        for node, number in zip(nodes, numbers, strict=True):
+            if number:
+                self.asked.setdefault(node, []).append(number)
+                self._again[node] = time.monotonic() + REASK_SECONDS * 2 ** self._asks[node]
+                self._asks[node] += 1
+
+    def reject(self, node: int, told: Rejection) -> None:
+        """A node's trouble is not the run's, but whoever looks after either may want to know."""
+        told = replace(told, why=plain(told.why))
+        before, self.rejected[node] = self.rejected.get(node), told
+        if before == told:
+            return
+        log.warning("Node %s is excluded: %s", node, told.why)
+        if told.kind != "unwilling":
+            self.grid.push_messages([self._query(WireMessage({"ask": "leave", "why": told.why}), node)])
+
+    def _read(self, reply: Message | None, limit: int) -> WireMessage:
+        if reply is None:
+            raise PayloadError("The message could not be read.")
+        if reply.has_error() and reply.error.code in record.NODE_GONE_CODES:
+            raise NodeGone(record.error_reason(reply.error))
+        if reply.has_error():
+            raise NodeRefused(f"A node could not take part: {record.error_reason(reply.error)}")
+        letter = record.read(reply, limit)
+        if "refusal" in letter.facts:
+            raise NodeRefused(string(letter.facts["refusal"], "a refusal"))
+        return letter
+
+    def _check_name(self, node: int, said: str) -> None:
+        """A key that was registered under a name takes part under no other."""
+        bound = self._connected.get(node, "")
+        if bound and bound != said:
+            raise NameMismatch(
+                f"The node whose key is registered as {bound!r} calls itself {said!r}; put its registered name into "
+                "its node.toml."
+            )
+
+    def _query(self, letter: WireMessage, node: int) -> Message:
+        return Message(record.to_record(self.assignment.attach_to(letter)), node, "query")
+
+
+def _changed(before: Registration, now: Registration) -> str | None:
+    """The sentence for a node that is not what it was when the run began."""
+    for field in fields(Registration):
+        was, is_now = getattr(before, field.name), getattr(now, field.name)
+        if was != is_now:
+            told = f" ({is_now}, not {was})" if isinstance(was, int | str) else ""
+            return (
+                f"Node {now.name!r} has another {field.name} than when this run began{told}; a run goes on with "
+                "the same data and models."
+            )
+    return None
+
+
+def _held(letter: WireMessage) -> Flat:
+    if letter.state is None:
+        raise PayloadError("A node's answer holds no weights.")
+    return letter.state
+
+
+def natural_key(name: str) -> tuple[str, int]:
+    """client-2 before client-10: the text, then the number at its end."""
+    stem = name.rstrip("0123456789")
+    return stem, int(name[len(stem) :] or 0)
+
+
+NODES = "nodes.json"
+WEIGHTS = "first-weights"
+MAX_SENTENCES = 100
+"""Sentences about nodes that were left out; nobody reads more of them."""
+
+
+@dataclass(frozen=True)
+class NodeList:
+    """The clients as they registered, in their order, and why other nodes were left out."""
+
+    clients: Sequence[Registration]
+    rejected: Sequence[str] = ()
+
+    def write(self, run: Path) -> None:
+        """Into the run's folder."""
+        facts = {
+            "clients": [asdict(one) for one in self.clients],
+            "left_out": [*dict.fromkeys(self.rejected)][:MAX_SENTENCES],
+        }
+        write_atomic(run / NODES, json.dumps(facts, indent=1) + "\n")
+
+    @staticmethod
+    def read(run: Path, limit: int) -> NodeList | None:
+        """What the folder of a run says of its clients; None for one that has none yet."""
+        path = run / NODES
+        if not path.exists():
+            return None
+        try:
+            facts = parse_json(read_text(path, max(limit, 1 << 30)))
+            people = [
+                Registration.read(WireMessage({"registration": one}), limit) for one in facts["clients"]
+            ]
+            return NodeList(people, [str(one) for one in facts["left_out"]])
+        except (PayloadError, ValueError, LookupError, TypeError):
+            raise PotluckError(
+                f"{str(path)!r} was changed and cannot be read; restore it, or begin anew in another folder."
+            ) from None
+
+
+class InitialWeights:
+    """First weights by client: those that the run's folder holds, else what the client's node sends."""
+
+    def __init__(self, run: Path, ask: Callable[[int], Tensors]) -> None:
+        self.folder, self._ask = run / WEIGHTS, ask
+        self._found: dict[int, Tensors] = {}
+
+    def __call__(self, client: int) -> Tensors:
+        """The weights that this client's kind of model starts from."""
+        path = self._path(client)
+        if not path.exists():
+            self._found[client] = self._ask(client)
+            return self._found[client]
+        return dict(load_state(path).tensors)
+
+    def write(self) -> None:
+        """Keep what was sent: a run that is resumed need not find the same node."""
+        for client, tensors in self._found.items():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary = self._path(client).with_suffix(".new")
+            save_state(temporary, Flat(tensors, None))
+            temporary.replace(self._path(client))
+
+    def _path(self, client: int) -> Path:
+        return self.folder / f"{client}.safetensors"

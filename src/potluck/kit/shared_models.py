@@ -1,0 +1,69 @@
+"""A head or a small model shared by all clients: its payload, its copies on a client, its extractor's tensors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from potluck.core.client import Client
+from potluck.core.method import Predictor
+from potluck.core.model import ClientModel, is_transferable, load_tensors
+from potluck.core.payload import Payload, Tensors
+from potluck.core.schema import Like
+from potluck.core.task import Task
+
+PREFIX = "head."
+
+
+@dataclass(frozen=True)
+class Head(Payload):
+    """The weights of a head, in either direction."""
+
+    weights: Annotated[Tensors, Like("head")]
+
+
+def initial_head(task: Task) -> Tensors:
+    """Return a common first head: that of the first architecture's common first weights."""
+    architecture = next(iter(task.architectures.values()))
+    return {
+        name.removeprefix(PREFIX): tensor.clone()
+        for name, tensor in architecture.initial.items()
+        if name.startswith(PREFIX) and is_transferable(name)
+    }
+
+
+def predictor_with_head(me: Client, head: Mapping[str, Tensor]) -> Predictor:
+    """Return the client's own extractor under another head; the client does not change."""
+    return me.predictor({PREFIX + name: tensor for name, tensor in head.items()})
+
+
+@dataclass(frozen=True)
+class SharedWeights(Payload):
+    """Tensors of the shared small model, down to a client or up from it."""
+
+    tensors: Annotated[Tensors, Like("shared", subset=True)]
+
+
+def load_shared_model(me: Client, tensors: Mapping[str, Tensor]) -> ClientModel:
+    """Return the client's shared model with received tensors loaded; BatchNorm statistics not sent stay its own."""
+    model = me.module("shared", me.task.shared_model)
+    assert isinstance(model, ClientModel)
+    load_tensors(model, tensors)
+    return model
+
+
+def copy_shared_model(me: Client, tensors: Mapping[str, Tensor] | None) -> ClientModel:
+    """Return a copy of the client's shared model for prediction, with these tensors or as training left it."""
+    model = copy.deepcopy(me.module("shared", me.task.shared_model, keep=False)).eval()
+    assert isinstance(model, ClientModel)
+    load_tensors(model, tensors or {})
+    return model
+
+
+def extractor_tensors(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Return a model's tensors without its head's."""
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(PREFIX)}

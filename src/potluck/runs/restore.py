@@ -1,0 +1,93 @@
+"""Restore a run from its last checkpoint: clients, predictions, and the state to continue from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from potluck.core.client import Client
+from potluck.core.errors import PotluckError
+from potluck.core.method import Predictor
+from potluck.core.model import batch_norm_in_eval_mode
+from potluck.core.random import seeded
+from potluck.core.samples import prepare
+from potluck.engines.serial import SerialEngine
+from potluck.experiment import parse_experiment, read_experiment
+from potluck.loop.loop import Loop
+from potluck.runs import folder
+from potluck.runs.checkpoint import last_checkpoint
+from potluck.runs.digests import fingerprint
+from potluck.runs.plan import Parts, RunPlan
+from potluck.runs.resolve import resolve
+from potluck.worker.worker import Worker
+
+
+@dataclass(frozen=True)
+class RestoredRun:
+    """A run in the state of its last checkpoint."""
+
+    plan: RunPlan
+    loop: Loop
+    worker: Worker
+
+    def client(self, index: int) -> Client:
+        """Return a client in its trained state."""
+        count = len(self.plan.federation.members)
+        if not 0 <= index < count:
+            raise PotluckError(f"There is no client {index}; the run has clients 0 to {count - 1}.")
+        if index in self.loop.newcomers:
+            raise PotluckError(
+                f"Client {index} was excluded from training (evaluate.newcomers); choose a client that took part."
+            )
+        return self.worker.client(index)
+
+    def scores(self, index: int, x: Tensor) -> Tensor:
+        """Return a client's class scores for a batch of inputs, by the predictor of the last evaluation."""
+        predictor = self.predictor(index)
+        with torch.no_grad(), batch_norm_in_eval_mode(*([self.client(index).model] if len(x) == 1 else [])):
+            return predictor(prepare(x, torch.zeros(len(x)), self.plan.federation.task)[0])
+
+    def predictor(self, index: int) -> Predictor:
+        """Build the predictor that the last evaluation tested of a client."""
+        me, server = self.client(index), self.loop.server
+        context, message = server.context(), None
+        if self.loop.evaluation.protocol != "local":
+            message = server.message(me.info, context)
+        number = self.loop.progress.job_counts.get(index, 0)
+        with seeded(me.task.seed, "torch", me.info.name, "evaluate", number):
+            me.begin("evaluate", number, context.round, context.rounds)
+            me.model.eval()
+            return self.plan.method.predict(me, message)
+
+
+def restore_run(run: Path, parts: Parts = Parts()) -> RestoredRun:
+    """Rebuild a run from its file and its last checkpoint; parts that were Python objects must be given again."""
+    experiment = parse_experiment(read_experiment(run / folder.EXPERIMENT))
+    others = tuple(
+        name for name in experiment.objects or () if name != "state"
+    )  # the checkpoint has a newer one
+    experiment = experiment.with_settings({"objects": others or None})
+    plan = resolve(experiment, parts, measure=False)
+    checkpoint = last_checkpoint(run)
+    if checkpoint is None:
+        raise PotluckError(
+            f"{str(run)!r} has no checkpoint, so its clients' models were not saved; "
+            "repeat the run with --checkpoint-every 1."
+        )
+    federation = plan.federation
+    checkpoint.check_population(fingerprint(federation))
+    worker = Worker(plan.method, federation.client, checkpoint.client)
+    loop = Loop(
+        plan.method,
+        federation.task,
+        SerialEngine(worker),
+        plan.experiment.schedule,
+        plan.experiment.evaluate,
+        shared_test=federation.shared_test,
+        newcomers=plan.newcomers,
+    )
+    checkpoint.restore(loop)
+    return RestoredRun(plan, loop, worker)

@@ -1,0 +1,230 @@
+"""Executes jobs on the clients of one process, in the same way on every engine."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from potluck.attacks import Attackers
+from potluck.core.client import Client
+from potluck.core.errors import PotluckError
+from potluck.core.method import Method, Predictor, payload_types
+from potluck.core.model import batch_norm_in_eval_mode
+from potluck.core.payload import Payload
+from potluck.core.random import seeded, without_denormals
+from potluck.core.samples import Samples
+from potluck.core.task import CPU
+from potluck.privacy.classes import reveals_classes
+from potluck.privacy.messages import privatize
+from potluck.privacy.rows import RecordPrivacy
+from potluck.privacy.settings import Privacy
+from potluck.wire import encoded_size
+from potluck.wire.jobs import Answer, Failure, Job, Kind, Test
+from potluck.wire.score import Score, score_outputs
+from potluck.worker.cache import ClientCache, LoadState
+
+STATE_CHANGING_JOBS: frozenset[Kind] = frozenset({"train", "restore"})
+"""The kinds of job that change a client."""
+
+
+class Worker:
+    """Holds the clients of one process and executes jobs on them; engines may limit how many are in memory.
+
+    Without `privacy` answers leave clients unchanged; without `attackers` all clients are honest.
+    """
+
+    def __init__(
+        self,
+        method: Method[Any, Any, Any],
+        clients: Callable[[int], Client],
+        saved: LoadState | None = None,
+        privacy: Privacy | None = None,
+        attackers: Attackers | None = None,
+    ) -> None:
+        self.method, self.privacy, self.attackers = method, privacy, attackers
+        self._clients = clients
+        self.cache = ClientCache(self._make, saved)
+
+    def _make(self, index: int) -> Client:
+        me = self._clients(index)
+        return me if self.attackers is None else self.attackers.poison_client(me)
+
+    def client(self, index: int) -> Client:
+        """Return a client, made or loaded if it is not in memory."""
+        return self.cache[index]
+
+    def run(self, job: Job) -> Answer | Failure:
+        """Execute a job. A client's exception becomes a `Failure` with the phase in which it was raised."""
+        started = time.perf_counter()
+        phase = "set-up"
+        result: Answer | Failure
+        try:
+            me = self.client(job.client)
+            phase = job.kind
+            with without_denormals(), seeded(me.task.seed, "torch", me.info.name, job.kind, job.number):
+                result = self.execute(me, job)
+        except Exception as error:
+            result = to_failure(job, phase, error)
+        try:
+            self.update_cache(job)
+        except Exception as error:
+            return to_failure(job, "storing the client", error)
+        if isinstance(result, Failure):
+            return result
+        return replace(result, seconds=time.perf_counter() - started)
+
+    def update_cache(self, *jobs: Job) -> None:
+        """Note which clients jobs changed, failed jobs included, and only then trim the cache."""
+        for job in jobs:
+            if job.client in self.cache and job.kind in STATE_CHANGING_JOBS:
+                self.client(job.client).free_gradients()
+                self.cache.mark_changed(job.client, job.id)
+            elif (
+                job.details
+            ):  # the last test, of all clients: those that never trained are not needed any more
+                self.cache.discard_unchanged(job.client)
+        self.cache.trim()
+
+    def execute(self, me: Client, job: Job) -> Answer:
+        """Execute a job; exceptions of the client are raised."""
+        if job.kind == "fetch":
+            return Answer(job.id, job.client, state=me.state())
+        if job.kind == "restore":
+            assert job.state is not None
+            me.restore(job.state)
+            return Answer(job.id, job.client)
+        message = None if job.message is None else job.message.to(me.task.device)
+        me.begin(job.kind, job.number, job.round, job.rounds)
+        if job.kind == "evaluate":
+            return Answer(job.id, job.client, scores=self._test(me, job, message))
+        if job.kind == "join":
+            # The answer has nothing but scores.
+            scores = join(self.method, me, message, job) if self._sends_scores() else {}
+            return Answer(job.id, job.client, scores=scores)
+        assert job.message is not None
+        if self.privacy is None:
+            payload = self.method.client(me, message).copy()
+        else:
+            payload = self._private(me, self.privacy, job.message, message)
+        if self.attackers is not None:
+            payload = self.attackers.corrupt(me, job.message, payload)
+        sends_scores, samples = self._sends_scores(), me.trained_samples
+        loss = me.train_loss if sends_scores else None
+        notes = {} if self.privacy or not sends_scores else me.notes  # notes are made from private rows
+        # "local" scores are those of the client as training left it, without a new download.
+        me.begin("evaluate", job.number, job.round, job.rounds)
+        return Answer(
+            job.id,
+            job.client,
+            payload.to(CPU),
+            scores=self._test(me, job, None),
+            train_loss=loss,
+            trained_samples=samples,
+            bytes_down=encoded_size(job.message),
+            bytes_up=encoded_size(payload),
+            notes=notes,
+        )
+
+    def _sends_scores(self) -> bool:
+        return self.privacy is None or self.privacy.scores
+
+    def _is_attacker(self, me: Client) -> bool:
+        return self.attackers is not None and me.info.index in self.attackers
+
+    def _private(self, me: Client, privacy: Privacy, sent: Payload, message: Payload | None) -> Payload:
+        """Return the answer of a client whose rows, or whole data, are protected; attackers ignore the protection."""
+        payload: Payload
+        if not privacy.protects_records or self._is_attacker(me):
+            payload = self.method.client(me, message).copy()
+            return (
+                privatize(privacy, me, sent, payload) if privacy and not privacy.protects_records else payload
+            )
+        sums = int(reveals_classes(payload_types(self.method)[1]))
+        guard = RecordPrivacy(privacy, me, self.method.supports.fits, sums)
+        me.trainer, me.private_class_means = guard.train, guard.class_means
+        try:
+            payload = self.method.client(me, message).copy()
+        finally:
+            me.trainer = me.private_class_means = None
+        return payload
+
+    def _test(self, me: Client, job: Job, message: Payload | None) -> dict[Test, Score]:
+        sets: dict[Test, Samples | None] = {
+            "own": me.test,
+            "shared": me.shared_test,
+            "validation": me.validation,
+        }
+        target: Test | None = "shared" if "shared" in job.tests else "own" if "own" in job.tests else None
+        if self.attackers is not None and target is not None and not self._is_attacker(me):
+            sets["attacked"] = self.attackers.targeted_samples(sets[target], me.task)
+        requested = (*job.tests, "attacked") if "attacked" in sets else job.tests
+        present = {
+            test: samples for test in requested if (samples := sets.get(test)) is not None and len(samples)
+        }
+        if not present or not self._sends_scores():
+            return {}
+        me.model.eval()
+        scores: dict[Test, Score] = {}
+        predictors: dict[bool, Predictor] = {}
+        for test, samples in present.items():
+            me.on_shared_test = (target if test == "attacked" else test) == "shared"
+            if me.on_shared_test not in predictors:
+                predictors[me.on_shared_test] = self.method.predict(me, message)
+            predictor = predictors[me.on_shared_test]
+            details = job.details and test in ("own", "shared")
+            scores[test] = _score(me, predictor, samples, details=details)
+        return scores
+
+
+def _score(me: Client, predictor: Predictor, samples: Samples, *, details: bool = False) -> Score:
+    """Test a predictor; BatchNorm runs in eval mode where there is one sample."""
+    with batch_norm_in_eval_mode(*([me.model] if len(samples) == 1 else [])):
+        return score_outputs(me.outputs(predictor, samples), details=details)
+
+
+def _own_test(me: Client, predictor: Predictor) -> Score:
+    return _score(me, predictor, me.test)
+
+
+def join(method: Method[Any, Any, Any], me: Client, message: Payload | None, job: Job) -> dict[Test, Score]:
+    """Train a newcomer with the message and alone, test it after each, and restore it.
+
+    Both train the job's epochs over the client's own samples, from the same random streams and at the learning rate
+    of a first round. A method with shorter jobs (a few batches) does as many of them as amount to that.
+    """
+    if not len(me.test):
+        return {}
+    before, training = me.state(), me.training
+    me.training = replace(training, epochs=job.epochs or training.epochs, lr_decay=1.0)
+    wanted = me.training.epochs * len(me.train)
+    turns = max(1, round(wanted / max(1, method.workload(len(me.train), me.training))))
+    try:
+        for number in range(turns):
+            _train(me, number, job, lambda: method.client(me, message))
+        me.begin("evaluate", turns, job.round, job.rounds)
+        me.model.eval()
+        together = _own_test(me, method.predict(me, None))
+        me.restore(before)
+        _train(me, 0, job, me.fit)
+        return {"own": together, "alone": _own_test(me, me.model.eval())}
+    finally:
+        me.training = training
+        me.restore(before)
+        me.free_gradients()
+
+
+def _train(me: Client, number: int, job: Job, train: Callable[[], object]) -> None:
+    me.begin("train", number, job.round, job.rounds)
+    with seeded(me.task.seed, "torch", me.info.name, "train", number):
+        train()
+
+
+def to_failure(job: Job, phase: str, error: BaseException) -> Failure:
+    """Make a failure of a client's exception, with its traceback unless it is a user error."""
+    if isinstance(error, PotluckError):
+        return Failure(job.id, job.client, f"{phase} in round {job.round}: {error}", "error")
+    reason = f"{phase} in round {job.round}: {type(error).__name__}: {error}"
+    return Failure(job.id, job.client, reason, "error", "".join(traceback.format_exception(error)))

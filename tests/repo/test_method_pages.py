@@ -1,0 +1,99 @@
+"""Every method's page has one form, and its code, options, pictures and results are those of the repository."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import potluck.kit
+from generate import methods
+from generate.picture import picture
+from potluck.core.settings import settings_of
+from potluck.methods import METHODS, method_class
+from potluck.suites.store import Results, Row
+
+ROOT = Path(__file__).parents[2]
+pages = pytest.mark.parametrize("name", METHODS)
+
+
+def _page(name: str) -> str:
+    return (ROOT / "docs" / "methods" / f"{name}.md").read_text()
+
+
+def _section(page: str, heading: str) -> str:
+    return page.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+@pages
+def test_a_page_has_the_one_form(name: str):
+    page = _page(name)
+    assert tuple(re.findall(r"^## (.*)$", page, re.MULTILINE)) == methods.HEADINGS
+    numbers = re.findall(r"^(\d+)\. ", _section(page, "Differences from the paper"), re.MULTILINE)
+    assert numbers == [str(place) for place in range(1, len(numbers) + 1)] != []
+    assert f"potluck run {name}" in _section(page, "Command")
+    (tests,) = re.findall(r"`(tests/methods/\w+\.py)`", _section(page, "What is tested"))
+    assert (ROOT / tests).exists()
+
+
+@pages
+def test_code_and_results_say_what_the_page_says(name: str):
+    assert methods.update_page(name, _page(name)) == _page(name), (
+        "run make pages, or PYTHONPATH=src:docs python -m generate"
+    )
+    assert (ROOT / "docs" / "figures" / "methods" / f"{name}.svg").read_text() == picture(name)
+
+
+@pages
+def test_the_code_beside_an_equation_is_in_the_methods_file(name: str):
+    bases = [cls for cls in method_class(name).__mro__ if cls.__module__.startswith("potluck.methods")]
+    files = {inspect.getsourcefile(cls) for cls in bases} | set(
+        Path(potluck.kit.__file__).parent.glob("*.py")
+    )
+    source = _plain("\n".join(Path(str(file)).read_text() for file in files))
+    shown = re.findall(r"\| `(.*)` \|$", _section(_page(name), "Equations and code"), re.MULTILINE)
+    assert shown
+    for line in shown:
+        assert _plain(line.replace("\\|", "|")) in source, f"{line} is not in {name}'s code"
+
+
+def _plain(text: str) -> str:
+    """Code without its line breaks and trailing commas, which the formatter moves."""
+    text = re.sub(r"\s+", " ", text)
+    return re.sub(r",? ([)\]}])", r"\1", re.sub(r"([(\[{]) ", r"\1", text))
+
+
+@pages
+def test_options_say_what_they_mean_and_where_their_defaults_come_from(name: str):
+    assert all(each.meaning for each in settings_of(method_class(name)))
+    found = methods.origins(_page(name))
+    assert all(found.values()), f"{name}.md: {[option for option, origin in found.items() if not origin]}"
+
+
+def test_an_options_origin_survives_and_a_new_default_is_shown():
+    before = "<!-- options: made by make pages -->\n| `server_lr` | x | `7` | y | a paper \\| a page |\n<!-- end -->"
+    after = methods.options("fedgh", methods.origins(before))
+    assert (
+        "| `server_lr` | number, > 0 | `0.01` | step η_θ of the head on a class mean | a paper \\| a page |"
+        in after
+    )
+
+
+def test_measured_numbers_are_means_over_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    results = Results(tmp_path / "results", "cpu")
+    for method, values in {"standalone": (0.4, 0.5), "fedgh": (0.5, 0.7)}.items():
+        for seed, value in enumerate(values):
+            results.add(_row(method, seed, value), {"clients": []})
+    monkeypatch.setattr(methods, "ROOT", tmp_path)
+    # the mean of 50 and 70, their standard deviation with n - 1, the mean of 10 and 20, and 494 + 650 numbers
+    assert "| Digits, few samples | 60.0 ± 14.1 | +15.0 | 2 | 1,144 |" in methods.measured("fedgh")
+    assert "Not measured yet" in methods.measured("fedproto")
+
+
+def _row(method: str, seed: int, accuracy: float) -> Row:
+    values = dict.fromkeys(Row.__dataclass_fields__, "")
+    numbers = dict.fromkeys(["final_accuracy", "worst_tenth", "samples_per_job", "seconds"], 0.0)
+    unknown = dict.fromkeys(["macro_f1", "calibration_error", "newcomers", "newcomers_alone"])
+    facts = {"task": "digits-few", "method": method, "seed": seed, "accuracy": accuracy}
+    sizes = {"floats_up": 494.0, "floats_down": 650.0, "experiment": f"{method}-{seed}"}
+    return Row(**{**values, **numbers, **unknown, **facts, **sizes})

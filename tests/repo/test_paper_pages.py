@@ -1,0 +1,285 @@
+"""The papers' tables and claims: pages say what the stored results say, and a verdict follows from its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generate import claims, papers
+from generate.evidence import CONTRADICTED, JUDGES, NOT_RUN, SUPPORTED, UNDECIDED, compare, judge_test
+from generate.scores import MIN_MARGIN, UNKNOWN_MARGIN, Score, margins, samples_tested
+from potluck.methods import METHODS
+from potluck.recipes.recipe import find_recipe
+from potluck.recipes.reproduce import plan
+from potluck.recipes.store import StoredCell, add_cells, read_cells, stored_table
+from potluck.suites.store import Results, Row
+
+ROOT = Path(__file__).parents[2]
+DUE = "run make pages, or PYTHONPATH=src:docs python -m generate"
+
+
+def test_the_tables_are_those_of_the_stored_cells():
+    page = (ROOT / "docs/reproduce.md").read_text()
+    assert papers.update_page(page) == page, DUE
+
+
+def test_the_claims_are_judged_by_the_stored_results():
+    assert (ROOT / "docs/claims.md").read_text() == claims.page(), DUE
+
+
+def test_the_front_page_says_what_the_stored_results_come_to():
+    page = (ROOT / "README.md").read_text()
+    assert papers.update_readme(page) == page, DUE
+
+
+def test_a_recipe_is_whole_when_every_cell_of_it_is_stored(tmp_path: Path):
+    cells = [cell(row, column, 50) for row in ROWS for column in ("c10", "c100")]
+    add_cells(tmp_path / "papers.csv", cells[1:])
+    assert (
+        "none has been run whole at the small scale and `fedgh-ablation` in part"
+        in papers.reproduction_status(tmp_path)
+    )
+    add_cells(tmp_path / "papers.csv", cells)
+    assert (
+        "recipes `fedgh-ablation` has been run whole at the small scale, with one seed"
+        in papers.reproduction_status(tmp_path)
+    )
+
+
+def test_no_stored_cell_is_of_other_settings_than_its_recipe_has_now():
+    cells = read_cells(papers.CELLS)
+    assert cells
+    for name in {one.recipe for one in cells}:
+        recipe = find_recipe(name)
+        mine = [one for one in cells if one.recipe == name]
+        table = stored_table(recipe, "small", mine)
+        shown = {(row, column, seed) for (row, _, seed), each in table.values.items() for column in each}
+        assert shown == {(one.row, one.column, one.seed) for one in mine}
+        assert all(one.paper == recipe.printed(one.row, one.column) for one in mine)
+
+
+@pytest.mark.parametrize("claim", claims.read_claims(), ids=lambda claim: f"{claim.paper}: {claim.says[:40]}")
+def test_a_claim_can_be_judged_and_a_verdict_against_it_has_a_reason(claim: claims.Claim):
+    found = claims.judge_claim(claim)
+    assert found.verdict
+    assert claim.why or found.verdict in (SUPPORTED, UNDECIDED, NOT_RUN)
+    if claim.test is None:
+        return
+    for test in (claim.test, *claim.because):
+        assert sum(name in test for name in (*JUDGES, "better")) == 1
+        there = find_recipe(test["recipe"]).rows if "recipe" in test else METHODS
+        assert contenders(test) <= set(there), f"{contenders(test) - set(there)} are not there"
+        columns = find_recipe(test["recipe"]).columns if "recipe" in test else ()
+        assert "recipe" not in test or set(test.get("columns", ())) <= set(columns)
+
+
+def contenders(test: Mapping[str, Any]) -> set[str]:
+    """Everybody whom a test names; the values of an option that trials are told apart by are not among them."""
+    words = {"ahead", "behind", "part", "soonest", "equals", "ends", "steady", "better", "than", "beside"}
+    one = {test[name] for name in words if name in test}
+    lists = ("keeps", "falls", "shows", "spread", "of", "without", "rows", "failed")
+    many = {name for key in lists if isinstance(test.get(key), list) for name in test[key]}
+    return one | many
+
+
+def cell(row: str, column: str, here: float, seconds: float = 1.0) -> StoredCell:
+    recipe = find_recipe("fedgh-ablation")
+    from potluck.suites.provenance import experiment_digest
+
+    key = (row, recipe.columns[column].setting, 0)
+    experiment = plan(recipe, "small").work[key]
+    return StoredCell(
+        recipe="fedgh-ablation", scale="small", row=row, column=column, seed=0, paper=recipe.printed(row, column),
+        here=here, method="fedgh", experiment=experiment_digest(experiment), commit="c", versions="v", machine="m",
+        date="d", command="potluck", core_seconds=seconds,
+    )  # fmt: skip
+
+
+ROWS = ["FedGH", "header never trained", "rate 0.001", "rate 0.1", "rate 1"]
+
+
+@pytest.mark.parametrize(
+    ("test", "values", "verdict"),
+    [
+        ({"ahead": "FedGH"}, [90, 80, 80, 80, 80], SUPPORTED),
+        ({"ahead": "FedGH"}, [90, 80, 80, 80, 95], CONTRADICTED),
+        ({"ahead": "FedGH"}, [90, 80, 80, 80, 88.5], UNDECIDED),
+        ({"ahead": "FedGH", "by": 10}, [90, 80, 80, 80, 88.5], CONTRADICTED),  # so large a lead is excluded
+        ({"ahead": "FedGH", "without": ["rate 1"]}, [90, 80, 80, 80, 95], SUPPORTED),
+        ({"behind": "FedGH"}, [70, 80, 80, 80, 95], SUPPORTED),
+        ({"ahead": "FedGH", "of": ["rate 1"]}, [90, 99, 99, 99, 80], SUPPORTED),
+        ({"spread": ROWS[2:], "within": 4}, [0, 50, 80, 81, 82], SUPPORTED),  # chance reaches 3.5 points
+        ({"spread": ROWS[2:], "within": 2}, [0, 50, 80, 81, 82], UNDECIDED),
+        ({"spread": ROWS[2:], "within": 2}, [0, 50, 80, 81, 83], UNDECIDED),
+        ({"spread": ROWS[2:], "within": 2}, [0, 50, 80, 81, 84], CONTRADICTED),
+        ({"part": "FedGH", "of": ["rate 1"], "below": 0.5}, [30, 80, 80, 80, 90], SUPPORTED),
+        ({"part": "FedGH", "of": ["rate 1"], "below": 0.5}, [60, 80, 80, 80, 90], CONTRADICTED),
+        ({"equals": "FedGH", "within": 0.01}, [97.6, 0, 0, 0, 0], SUPPORTED),
+        ({"equals": "FedGH", "within": 0.01}, [90, 0, 0, 0, 0], CONTRADICTED),
+        ({"soonest": "FedGH"}, [2, 3, 4, 5, 6], SUPPORTED),
+        ({"soonest": "FedGH"}, [2, 3, 1, 5, 6], CONTRADICTED),
+        ({"soonest": "FedGH"}, [21, 30, 20, 50, 60], UNDECIDED),
+        ({"shows": ["FedGH"]}, [2, 3, 1, 5, 6], SUPPORTED),
+    ],
+)
+def test_verdicts_follow_from_numbers(tmp_path: Path, test: dict, values: list[float], verdict: str):
+    add_cells(
+        tmp_path / "papers.csv", [cell(row, "c10", value) for row, value in zip(ROWS, values, strict=True)]
+    )
+    test = {"recipe": "fedgh-ablation", "columns": ["c10"], **test}
+    assert compare(test, tmp_path).verdict == verdict
+
+
+def test_one_row_is_followed_over_columns(tmp_path: Path):
+    cells = [cell(row, "c10", 50 + 5 * place) for place, row in enumerate(ROWS)]
+    cells += [cell(row, "c100", 51) for row in ROWS]
+    add_cells(tmp_path / "papers.csv", cells)
+    test = {"recipe": "fedgh-ablation", "within": 5}  # chance reaches 4.5 points
+    assert compare({**test, "steady": "FedGH"}, tmp_path).verdict == SUPPORTED
+    assert compare({**test, "steady": "rate 1"}, tmp_path).verdict == CONTRADICTED
+    above = {"recipe": "fedgh-ablation", "above": ["CIFAR-10 acc", "CIFAR-100 acc"]}
+    assert compare({**above, "rows": ["rate 1", "rate 0.1"]}, tmp_path).verdict == SUPPORTED
+    assert compare({**above, "rows": ["FedGH"]}, tmp_path).verdict == UNDECIDED
+
+
+def test_chance_reaches_as_far_as_seeds_and_test_samples_let_it():
+    half = Score({0: 50.0}, tested=1000)
+    assert margins([(half, half)]) == pytest.approx([200 * (2 * 0.25 / 1000) ** 0.5])  # two standard errors
+    assert margins([(Score({0: 50.0}), half)]) == [UNKNOWN_MARGIN]
+    assert margins([(Score({0: 100.0}, 1000), Score({0: 100.0}, 1000))]) == [MIN_MARGIN]
+    wide = (Score({0: 80, 1: 82, 2: 84}), Score({0: 78, 1: 79, 2: 80}))  # differences of 2, 3 and 4
+    assert margins([wide]) == pytest.approx(
+        [4.3027 * (1 / 3) ** 0.5], rel=1e-4
+    )  # t of two degrees of freedom
+    same = (Score({0: 80, 1: 70, 2: 60}), Score({0: 80, 1: 70, 2: 60}))
+    assert margins([wide, same]) == pytest.approx([2.7764 * (0.5 / 3) ** 0.5] * 2, rel=1e-4)
+    assert margins([same]) == [MIN_MARGIN]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "samples"),
+    [("fedgh-table3", "cifar10", 1000), ("fedgh-table1", "c10-n50", 333), ("fedin-table3", "iid", 500)],
+)
+def test_as_many_test_samples_as_a_round_looks_at(recipe: str, setting: str, samples: int):
+    """A quarter of 4,000; those of a third of the clients; the sixth of 3,000 that CIFAR-10 has to test with."""
+    work = plan(find_recipe(recipe), "small").work
+    assert {samples_tested(one) for (_, where, _), one in work.items() if where == setting} == {samples}
+
+
+def suite_row(task: str, method: str, seed: int, accuracy: float, **more: Any) -> Row:
+    values = {one.name: 0.0 if one.type.startswith("float") else "" for one in fields(Row)}
+    known = {"task": task, "method": method, "seed": seed, "accuracy": accuracy, "samples_per_job": 10.0}
+    return Row(**{**values, **known, "experiment": f"{task}-{method}-{seed}", **more})
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """Two tasks, two methods, three seeds; the first method is ten points ahead in one task and level in the other."""
+    results = Results(tmp_path, "cpu")
+    for seed in range(3):
+        for task, method, accuracy in (
+            ("easy", "fedgh", 0.8), ("easy", "fedproto", 0.7), ("hard", "fedgh", 0.5), ("hard", "fedproto", 0.5),
+        ):  # fmt: skip
+            row = suite_row(task, method, seed, accuracy + 0.01 * seed)
+            results.rows.append(row)
+            slow = 4 if method == "fedgh" else 2
+            results.details[row.experiment] = {
+                "curve": [[1, 0.1], [slow, accuracy + 0.01 * seed], [8, accuracy + 0.01 * seed]],
+                "clients": [accuracy, 0.3],
+                "notes": {"alpha": [[1, 1.0], [2, 0.9]]},
+            }
+    results.write()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("test", "verdict"),
+    [
+        ({"ahead": "fedgh", "of": ["fedproto"]}, SUPPORTED),  # in one of two places, behind in none
+        ({"ahead": "fedproto", "of": ["fedgh"]}, CONTRADICTED),
+        ({"ahead": "fedgh", "of": ["fedproto"], "tasks": ["hard"]}, UNDECIDED),
+        ({"falls": ["fedgh", "fedproto"], "pairs": [["easy", "hard"]]}, SUPPORTED),
+        ({"keeps": ["fedgh"], "pairs": [["hard", "easy"]]}, CONTRADICTED),
+        ({"keeps": ["fedgh"], "pairs": [["hard", "easy"]], "within": 40}, SUPPORTED),
+        ({"ends": "fedgh", "value": "note:alpha", "near": {"easy": 0.85}, "within": 0.1}, SUPPORTED),
+        ({"ends": "fedgh", "value": "note:alpha", "near": {"easy": 0.5}, "within": 0.1}, CONTRADICTED),
+        ({"soonest": "fedproto", "of": ["fedgh"], "value": "rounds"}, SUPPORTED),
+        ({"soonest": "fedgh", "of": ["fedproto"], "value": "work"}, CONTRADICTED),
+        ({"better": "fedgh", "than": "fedproto", "least": 0.9}, CONTRADICTED),
+        ({"better": "fedgh", "than": "fedproto", "least": 0.5, "tasks": ["easy"]}, SUPPORTED),
+        ({"ahead": "fedgh", "of": ["fedmd"]}, NOT_RUN),
+    ],
+)
+def test_verdicts_follow_from_the_rows_of_a_suite(suite: Path, test: dict, verdict: str):
+    assert compare({"suite": "cpu", **test}, suite).verdict == verdict
+
+
+def test_a_verdict_says_how_many_seeds_it_has(suite: Path, tmp_path: Path):
+    test = {"suite": "cpu", "ahead": "fedgh", "of": ["fedproto"]}
+    assert compare(test, suite).seeds == 3
+    add_cells(tmp_path / "papers.csv", [cell(row, "c10", 50) for row in ROWS])
+    found = compare({"recipe": "fedgh-ablation", "columns": ["c10"], "ahead": "FedGH"}, tmp_path)
+    assert found.seeds == 1
+    claim = claims.Claim("FedGH", "5", "It is so.", test=test)
+    assert claims._row(claim, compare(test, suite), suite)[2] == "**supported**, 3 seeds"
+
+
+def test_a_reason_is_supported_by_rows_where_there_are_some(suite: Path):
+    test = {"suite": "cpu", "ahead": "fedproto", "of": ["fedgh"]}
+    claim = claims.Claim("FedGH", "5", "It is so.", "Because.", test, because=[{**test, "tasks": ["hard"]}])
+    told = claims._row(claim, compare(test, suite), suite)[3]
+    assert "Because. (Beside it: lead of fedproto in points: hard +0.0 ± 1.0 (fedgh).)" in told
+    without = claims.Claim("FedGH", "5", "It is so.", "Because.", test, because=[{**test, "tasks": ["none"]}])
+    assert "Beside" not in claims._row(without, compare(test, suite), suite)[3]
+
+
+def test_half_a_column_tells_nothing(tmp_path: Path):
+    add_cells(tmp_path / "papers.csv", [cell("FedGH", "c10", 90), cell("rate 1", "c10", 50)])
+    test = {"recipe": "fedgh-ablation", "columns": ["c10"], "ahead": "FedGH", "of": ["rate 1"]}
+    assert compare(test, tmp_path).verdict == NOT_RUN
+    others = ["header never trained", "rate 0.001", "rate 0.1"]
+    assert compare({**test, "failed": others}, tmp_path).verdict == SUPPORTED  # nothing more will come
+
+
+def test_a_cell_of_other_settings_is_left_out(tmp_path: Path):
+    from dataclasses import replace
+
+    fresh, old = cell("FedGH", "c10", 90), replace(cell("rate 1", "c10", 50), experiment="0" * 16)
+    add_cells(tmp_path / "papers.csv", [fresh, old])
+    table = stored_table(find_recipe("fedgh-ablation"), "small", read_cells(tmp_path / "papers.csv"))
+    assert table.cell("FedGH", "c10").values == (90.0,)
+    assert table.cell("rate 1", "c10").values == ()
+
+
+def test_small_scale_decides_counts_alone(suite: Path, tmp_path: Path):
+    ahead = {"suite": "cpu", "ahead": "fedgh", "of": ["fedproto"]}
+    assert (compare(ahead, suite).verdict, judge_test(ahead, suite).verdict) == (SUPPORTED, UNDECIDED)
+    behind = {"suite": "cpu", "ahead": "fedproto", "of": ["fedgh"]}
+    assert (compare(behind, suite).verdict, judge_test(behind, suite).verdict) == (CONTRADICTED, UNDECIDED)
+    count = {"suite": "cpu", "value": "samples", "part": "fedgh", "of": ["fedproto"], "below": 0.5}
+    assert judge_test(count, suite).verdict == CONTRADICTED
+
+
+def test_rows_of_the_full_scale_go_before_those_of_the_small_one(tmp_path: Path):
+    from dataclasses import replace
+
+    small = [cell(row, "c10", value) for row, value in zip(ROWS, (90, 80, 80, 80, 80), strict=True)]
+    add_cells(tmp_path / "papers.csv", small)
+    test = {"recipe": "fedgh-ablation", "columns": ["c10"], "ahead": "FedGH"}
+    assert judge_test(test, tmp_path).verdict == UNDECIDED
+    work = plan(find_recipe("fedgh-ablation"), "full").work
+    from potluck.suites.provenance import experiment_digest
+
+    setting = find_recipe("fedgh-ablation").columns["c10"].setting
+    full = [
+        replace(one, scale="full", here=value, experiment=experiment_digest(work[one.row, setting, 0]))
+        for one, value in zip(small, (10, 80, 80, 80, 80), strict=True)
+    ]
+    add_cells(tmp_path / "full.csv", full)
+    found = judge_test(test, tmp_path)
+    assert found.verdict == CONTRADICTED
+    assert found.figure.startswith("at full size: ")

@@ -1,0 +1,64 @@
+"""What makes a release: one version, workflows that call the same targets as everyone, files that can be read."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+import potluck
+
+ROOT = Path(__file__).parents[2]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_the_version_stands_in_one_place():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/potluck/__init__.py"
+    others = [
+        name
+        for name in ("mkdocs.yml", "CITATION.cff", "Dockerfile", "Makefile")
+        if potluck.__version__ in (ROOT / name).read_text()
+    ]
+    assert others == []
+
+
+def test_python_versions_agree_in_classifiers_workflows_and_readme():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    classified = {
+        entry.rsplit(" ", 1)[1] for entry in project["classifiers"] if re.search(r"Python :: 3\.\d+$", entry)
+    }
+    workflows = "".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
+    assert classified == set(re.findall(r'python-version: "([\d.]+)"', workflows)) == {"3.11"}
+    assert "Tests run on Python 3.11" in (ROOT / "README.md").read_text()
+
+
+def test_workflows_and_ci_call_targets_that_exist():
+    texts = [path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")] + [
+        (ROOT / ".ci/run").read_text()
+    ]
+    called = {target for text in texts for target in re.findall(r"make ([a-z-]+)", text)}
+    assert called <= TARGETS
+    assert {"check", "docs", "dist", "test-browser", "test-flower", "docker-lint"} <= called
+
+
+def test_what_make_help_shows_is_phony():
+    text = (ROOT / "Makefile").read_text()
+    phony = set(re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)[1].split())
+    assert set(re.findall(r"^([a-z-]+):.*## ", text, re.MULTILINE)) == phony
+
+
+def test_files_for_others_can_be_read():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert {hook["id"] for hook in hooks} == {"ruff", "ruff-format", "mypy"}
+    for template in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.md"):
+        head = yaml.safe_load(template.read_text().split("---")[1])
+        assert set(head) == {"name", "about"}
+
+
+def test_nobody_in_the_container_is_root():
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    assert lines.index("USER 1000") < lines.index('ENTRYPOINT ["potluck"]')

@@ -1,0 +1,135 @@
+"""The site's parts: every page has a place, every public name a word, and nothing is loaded from elsewhere."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from mkdocs.config import load_config
+from mkdocs.exceptions import PluginError
+
+from generate import hook, notebooks, reference, soak, which
+from generate.text import find_block
+from potluck.methods import METHODS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def places() -> list[str]:
+    """Every page that the navigation names, in order."""
+    config = load_config(str(ROOT / "mkdocs.yml"))
+    return list(_leaves(hook.on_config(config).nav))
+
+
+def _leaves(entry: object):
+    if isinstance(entry, str):
+        yield entry
+    for each in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+        yield from _leaves(each)
+
+
+def test_every_page_has_one_place_in_the_navigation(places: list[str]):
+    written = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    made = {*hook.ROOT_PAGES, *reference.pages(), *notebooks.pages()}
+    assert sorted(written - set(places)) == [], "give these pages a place in mkdocs.yml's nav"
+    assert sorted(set(places) - written - made) == [], "mkdocs.yml names pages that do not exist"
+    assert len(places) == len(set(places))
+
+
+def test_every_method_has_a_page(places: list[str]):
+    assert {f"methods/{name}.md" for name in METHODS} <= set(places)
+
+
+def test_every_public_name_says_what_it_is():
+    assert reference.undocumented() == []
+
+
+def test_a_name_of_two_packages_is_described_once():
+    pages = reference.pages()
+    place = "potluck.data.partitions.rules.Partition"
+    assert f"::: {place}\n" in pages["reference/api/potluck.md"]
+    assert f"[`Partition`][{place}]" in pages["reference/api/potluck.data.md"]
+    shown = [line for page in pages.values() for line in page.splitlines() if line.startswith("::: ")]
+    assert len(shown) == len(set(shown)) > 100
+
+
+def test_a_silent_name_is_found(monkeypatch: pytest.MonkeyPatch):
+    class Loud:
+        """Says something."""
+
+        def silent(self):
+            return 1
+
+    assert list(reference._silent("Loud", Loud)) == ["Loud.silent"]
+    monkeypatch.setattr(reference, "undocumented", lambda: ["potluck.Loud.silent"])
+    with pytest.raises(PluginError, match=r"potluck\.Loud\.silent"):
+        hook.on_files(None, None)
+
+
+def test_a_page_that_loads_something_from_elsewhere_is_refused(tmp_path: Path):
+    page = tmp_path / "page.html"
+    page.write_text('<a href="https://example.org">a link may lead away</a><img src="own.png">')
+    hook.on_post_build(SimpleNamespace(site_dir=tmp_path))
+    page.write_text('<script src="https://example.org/x.js"></script>')
+    with pytest.raises(PluginError, match="example.org"):
+        hook.on_post_build(SimpleNamespace(site_dir=tmp_path))
+
+
+def test_the_reference_has_every_setting_with_type_default_and_meaning():
+    page = reference.settings()
+    assert "| `schedule.rounds` | whole number, ≥ 1 | `20` |" in page
+    assert "| `models.precision` | `float32` or `float64` | `float32` |" in page
+    assert "| `engine.workers` | whole number, ≥ 0, ≤ 4096 | `0` |" in page
+    for line in page.splitlines():
+        if line.startswith("| `"):
+            assert len(line.split(" | ")) == 5
+            assert line.split(" | ")[3].strip()
+
+
+def test_the_reference_has_every_command_and_flag():
+    page = reference.commands()
+    for command in (
+        "potluck run",
+        "potluck compare",
+        "potluck node",
+        "potluck server",
+        "potluck data prepare",
+    ):
+        assert f"\n## {command}" in page
+    assert "| `--resume`" in page
+
+
+def test_the_reference_has_every_model_with_its_size():
+    page = reference.models()
+    assert "| 2,621,558 | 500 |" in page.split("`cnn-1`", 1)[1].splitlines()[0]
+    assert page.count("\n| `") > 60
+
+
+def test_the_front_page_is_the_readme_with_the_sites_links():
+    text = hook.at_root("[a](docs/tutorial.md) [b](CHANGELOG.md#new) [c](docs/methods)")
+    assert text == "[a](tutorial.md) [b](changelog.md#new) [c](reference/methods.md)"
+
+
+def test_which_method_agrees_with_what_methods_declare(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(which, "traffic", lambda name: (0, 0))
+    page = (ROOT / "docs" / "which-method.md").read_text()
+    declared = [line.rsplit(" | ", 2)[0] for line in which.methods().splitlines()]
+    shown = [line.rsplit(" | ", 2)[0] for line in (find_block(page, "methods") or "").strip().splitlines()]
+    assert shown[2:] == declared[2:], "run make pages, or PYTHONPATH=src:docs python -m generate"
+
+
+def test_the_soaks_figures_are_those_that_are_stored():
+    page = (ROOT / "docs" / "three-machines.md").read_text()
+    stored = json.loads(soak.RESULTS.read_text())
+    assert (find_block(page, "soak") or "").strip() == soak.body(stored).strip(), "run make pages"
+    assert stored["rounds"] == stored["rounds asked"]
+    assert stored["answers"] + sum(stored["losses on record"].values()) == 3 * stored["rounds"]
+    assert sum(stored["faults"].values()) == stored["strikes"]
+
+
+def test_which_methods_numbers_are_counted():
+    page = (ROOT / "docs" / "which-method.md").read_text()
+    assert which.traffic("lg-fedavg") == (650, 650)  # a head of 64 features and 10 classes: 64 * 10 + 10
+    line = next(line for line in page.splitlines() if line.startswith("| [lg-fedavg]"))
+    assert line.endswith("| 650 | 650 |")

@@ -1,0 +1,46 @@
+"""The way of one run is short: few files between the command and the first client that trains, and the page lists them."""
+
+from pathlib import Path
+
+import pytest
+
+from generate import walk
+from generate.text import find_block
+
+GOAL = 40
+"""Files that somebody reads who follows `potluck run fedgh` from the command to the first job."""
+
+
+@pytest.fixture(scope="module")
+def files() -> list[str]:
+    return walk.trace_files()
+
+
+def test_following_a_run_to_its_first_job_takes_few_files(files: list[str]):
+    shown = "\n".join(f"{number:3} {name}" for number, name in enumerate(files, 1))
+    assert len(files) <= GOAL, f"{len(files)} files, at most {GOAL} are meant:\n{shown}"
+
+
+def test_the_walk_begins_at_the_command_and_ends_at_the_client(files: list[str]):
+    assert files[:2] == ["cli/__init__.py", "cli/run.py"]
+    assert {"api.py", "runs/resolve.py", "runs/train.py", "loop/loop.py", "methods/fedgh.py"} <= set(files)
+    assert files[-1] == "core/client.py"
+
+
+def test_what_is_off_is_not_entered(files: list[str]):
+    off = (
+        "attacks/",
+        "loop/faults",
+        "privacy/",
+        "loop/newcomers",
+        "federation/clock",
+        "federation/devices",
+    )
+    assert [name for name in files if name.startswith((*off, "trackers/", "flower/", "engines/pool/"))] == []
+    assert "worker/hardware.py" not in files  # lines that only an accelerator can prove
+
+
+def test_the_page_has_the_list(files: list[str]):
+    page = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
+    due = "run make pages, or PYTHONPATH=src:docs python -m generate"
+    assert (find_block(page, "walk") or "").strip() == walk.format_files(files), due

@@ -1,0 +1,79 @@
+"""The page on attacks: honest clients alone, what a rule costs, and the rule that the numbers carry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from test_benchmark import made
+
+from generate.benchmark import page_text, shares, write_page
+from potluck.suites.store import Results
+from potluck.suites.suite import find_suite
+
+
+def stored(tmp_path: Path) -> Results:
+    """Two clients of four attack. The mean falls from 80 to 20, the median from 79 to 75."""
+    found = Results(tmp_path, "attacks")
+
+    def add(attack: str, rule: str, honest: float, success: float | None) -> None:
+        row = replace(made(f"digits-{attack}-{rule}", "fedgh", 0, 0.0), settings="{}")
+        details: dict[str, Any] = {"clients": [honest - 0.01, 0.0, honest + 0.01, 1.0]}
+        if success is not None:
+            details["attack"] = {"clients": [1, 3], "honest_accuracy": honest, "success": success}
+        found.rows.append(row)
+        found.details[row.experiment] = details
+
+    for rule, calm, struck in (("mean", 0.80, 0.20), ("median", 0.79, 0.75), ("krum", 0.60, 0.59)):
+        add("nobody", rule, calm, None)
+        add("sign-flip", rule, struck, 1 - struck)
+        add("backdoor", rule, calm, 0.3)
+    return found
+
+
+def test_the_page_says_what_an_attack_took_and_which_rule_to_take(tmp_path: Path):
+    text = page_text(find_suite("attacks"), stored(tmp_path))
+    assert "| rule | nobody | sign-flip | backdoor |" in text
+    assert (
+        "| `mean` | 80.0 | 20.0 | 80.0 / 30.0 |" in text
+    )  # under “nobody” clients 1 and 3 do not count either
+    # Means over columns: 60.0 by the mean, 77.7 by the median, 59.7 by krum; the median costs a point in peace.
+    assert "| fedgh | `median` | 77.7 | 60.0 | 1.0 | 75.0 | 20.0 |" in text
+    assert "### fd" not in text
+
+
+def test_the_picture_is_drawn(tmp_path: Path):
+    write_page(find_suite("attacks"), stored(tmp_path), tmp_path / "attacks.md")
+    assert "geometric-median" in (tmp_path / "figures" / "attacks-digits.svg").read_text()
+
+
+def test_two_seeds_are_a_mean_and_a_spread(tmp_path: Path):
+    found = stored(tmp_path)
+    row = replace(made("digits-sign-flip-mean", "fedgh", 1, 0.0), settings="{}")
+    found.rows.append(row)
+    attack = {"clients": [0, 2], "honest_accuracy": 0.40, "success": 0.6}
+    found.details[row.experiment] = {"clients": [], "attack": attack}
+    text = page_text(find_suite("attacks"), found)
+    assert "| `mean` | 80.0 | 30.0 ± 14.1 | 80.0 / 30.0 |" in text  # 20 and 40
+    # Advice is of the one seed that every rule was run with.
+    assert "| fedgh | `median` | 77.7 | 60.0 | 1.0 | 75.0 | 20.0 |" in text
+
+
+def test_rules_over_shares_compare_on_the_same_cases_only():
+    def run(rule: str, attack: str, share: float, honest: float, seed: int = 0) -> shares.HonestAccuracy:
+        return shares.HonestAccuracy("digits", "fedgh", rule, attack, share, seed, honest)
+
+    found = [
+        run(rule, attack, share, level - share)
+        for rule, level in (("mean", 0.7), ("median", 0.9))
+        for attack, share in (("nobody", 0.0), ("sign-flip", 0.1), ("sign-flip", 0.2), ("sign-flip", 0.3))
+    ]
+    found.append(run("mean", "nobody", 0.0, 0.1, seed=1))  # nobody attacked with this seed
+    found.append(run("mean", "label-flip", 0.3, 0.1))  # at one share alone
+    found.append(run("krum", "nobody", 0.0, 1.0))  # a rule that was not tried under attack
+    (text,) = shares.sections(found)
+    assert "| fedgh | `mean` | 70.0 | 60.0 | 50.0 | 40.0 | 40.0 (sign-flip, 30 %) | 4 |" in text
+    assert "| fedgh | **`median`** | 90.0 | 80.0 | 70.0 | 60.0 | 60.0 (sign-flip, 30 %) | 4 |" in text
+    assert "krum" not in text
+    assert shares.sections(found[:4]) == []  # one rule alone has nothing to compare with

@@ -1,0 +1,422 @@
+"""A benchmark in pieces: the same trials for every method, rows kept as they come, the page from the rows alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from generate.benchmark import default_page_path, page_text, write_page
+from generate.benchmark.choices import choices
+from potluck.core.errors import PotluckError
+from potluck.suites.confirm import choose_sample, confirm, differences
+from potluck.suites.provenance import experiment_digest, made_at, provenance_text
+from potluck.suites.runner import Runner
+from potluck.suites.statistics import holm, mean_ranks, pareto_front, summarise_task
+from potluck.suites.store import Results, Row, thin_curve
+from potluck.suites.suite import Suite, find_suite, parse_suite, suite_names
+
+ROOT = Path(__file__).parents[2]
+SMALL = """
+title = "One small task."
+seeds = [0, 1]
+[methods]
+any = ["standalone", "fedproto"]
+[tuning]
+trials = 2
+seed = 100
+share = 0.5
+[tuning.options]
+fedproto = { prototype_weight = [0.1, 1.0] }
+[[task]]
+name = "few"
+title = "Few digits"
+methods = ["any"]
+rates = [0.05, 0.1]
+[task.experiment]
+data = { name = "digits", limit = 150, split = "6:2:2" }
+partition = { rule = "iid", clients = 4 }
+models = { names = ["small-mlp"] }
+training = { epochs = 3 }
+schedule = { rounds = 2 }
+evaluate = { newcomers = 0.25 }
+"""
+
+
+def small() -> Suite:
+    return parse_suite("small", SMALL)
+
+
+def runner(
+    folder: Path, suite: Suite | None = None, methods: tuple[str, ...] = ("standalone", "fedproto")
+) -> Runner:
+    suite = suite or small()
+    return Runner(
+        suite, Results.read(folder, suite.name), suite.tasks, methods, suite.seeds, "potluck benchmark"
+    )
+
+
+def test_every_method_has_the_same_number_of_trials():
+    for suite in (find_suite(name) for name in suite_names()):
+        for task in suite.tasks:
+            assert {len(suite.candidates(task, method)) for method in task.methods} == {max(1, suite.trials)}
+            assert task.methods[0] == "standalone" or not suite.trials
+    suite = small()
+    assert suite.candidates(suite.tasks[0], "standalone") == [{"training.lr": 0.05}, {"training.lr": 0.1}]
+    assert suite.candidates(suite.tasks[0], "fedproto") == [
+        {"training.lr": 0.05, "method.prototype_weight": 0.1},
+        {"training.lr": 0.05, "method.prototype_weight": 1.0},
+    ]
+
+
+def test_trials_are_on_another_seed_for_a_part_of_the_rounds():
+    suite = small()
+    trial = suite.experiment(suite.tasks[0], "fedproto", 100, {"training.lr": 0.05}, tuning=True)
+    assert (trial.seed, trial.schedule.rounds, trial.evaluate.newcomers) == (100, 1, 0.0)
+    assert 100 not in suite.seeds
+
+
+def test_a_benchmark_is_done_in_pieces_and_nothing_twice(tmp_path: Path):
+    said: list[str] = []
+    first = runner(tmp_path, methods=("standalone",))
+    assert first.count() == (2, 2)
+    assert first.run(1, said.append) == []
+    assert len(said) == 4
+    second = runner(tmp_path)
+    assert second.count() == (2, 2)  # fedproto alone is left
+    second.run(2, said.append)
+    third = runner(tmp_path)
+    assert third.count() == (0, 0)
+    found = Results.read(tmp_path, "small")
+    assert [(row.task, row.method, row.seed) for row in found.rows] == [
+        ("few", method, seed) for method in ("fedproto", "standalone") for seed in (0, 1)
+    ]
+    best = max((one for one in found.trials if one.method == "fedproto"), key=lambda one: one.validation)
+    assert {row.settings for row in found.rows if row.method == "fedproto"} == {best.settings}
+    row = found.rows[0]
+    assert 0 < row.accuracy <= 1
+    assert row.newcomers is not None
+    assert row.versions.startswith("potluck ")
+    assert len(found.details[row.experiment]["clients"]) == 3  # a fourth is the newcomer
+    text = page_text(small(), found)
+    assert "| standalone |" in text
+    assert text == page_text(small(), Results.read(tmp_path, "small"))
+    write_page(small(), found, tmp_path / "docs" / "page.md")
+    assert (tmp_path / "docs" / "figures" / "benchmark-few.svg").read_text().count("fedproto") == 1
+
+
+def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path: Path):
+    broken = parse_suite(
+        "small", SMALL.replace('"standalone", "fedproto"', '"standalone", "fedmrl", "fedin"')
+    )
+    failures = runner(tmp_path, broken, ("standalone", "fedin")).run(1, lambda _: None)
+    assert failures
+    assert all("fedin" in sentence and "FedIN needs" in sentence for sentence in failures)
+    assert {row.method for row in Results.read(tmp_path, "small").rows} == {"standalone"}
+
+
+def made(task: str, method: str, seed: int, accuracy: float, floats: float = 10.0) -> Row:
+    numbers = dict.fromkeys(("final_accuracy", "worst_tenth"), accuracy)
+    words = dict.fromkeys(("settings", "commit", "versions", "machine", "date", "command"), "")
+    return Row(
+        task, method, seed, accuracy, **numbers, macro_f1=None, calibration_error=None, newcomers=0.6,
+        newcomers_alone=0.5, floats_up=floats, floats_down=0.0, samples_per_job=1.0, seconds=1.0,
+        experiment=f"{task}-{method}-{seed}", **words,
+    )  # fmt: skip
+
+
+def results(tmp_path: Path, gains: dict[str, float]) -> Results:
+    found = Results(tmp_path, "made")
+    for task in ("one", "two"):
+        for seed in (0, 1, 2):
+            clients = [0.5 + 0.01 * number + 0.02 * seed for number in range(10)]
+            found.rows.append(made(task, "standalone", seed, 0.5, floats=0.0))
+            found.details[f"{task}-standalone-{seed}"] = {"clients": clients}
+            for number, (method, gain) in enumerate(gains.items()):
+                found.rows.append(made(task, method, seed, 0.5 + gain, floats=10.0 ** (number + 1)))
+                theirs = [
+                    value + gain + (0.001 if index % 2 else -0.001) for index, value in enumerate(clients)
+                ]
+                found.details[f"{task}-{method}-{seed}"] = {"clients": theirs}
+    return found
+
+
+def test_gains_are_paired_and_corrected(tmp_path: Path):
+    found = {
+        line.method: line
+        for line in summarise_task(results(tmp_path, {"good": 0.05, "same": 0.0, "bad": -0.05}), "one")
+    }
+    assert next(iter(found)) == "standalone"
+    assert found["good"].gain == pytest.approx(0.05)
+    assert found["good"].verdict == "better"
+    assert found["bad"].verdict == "worse"
+    assert found["same"].verdict == ""
+    assert found["good"].newcomers == pytest.approx(0.1)
+    assert found["good"].corrected >= found["good"].p
+
+
+def test_rows_of_another_machine_are_taken_where_they_are_missing_or_newer(tmp_path: Path):
+    here, there = Results(tmp_path / "here", "made"), Results(tmp_path / "there", "made")
+    old, new = made("one", "fedgh", 0, 0.5), replace(made("one", "fedgh", 0, 0.7), date="2030-01-02")
+    here.add(replace(old, date="2030-01-01"), {"clients": [0.5]})
+    here.add(replace(made("one", "fedgh", 1, 0.6), date="2030-01-05"), {"clients": [0.6]})
+    there.add(new, {"clients": [0.7]})
+    there.add(replace(made("one", "fedgh", 1, 0.1), date="2030-01-04"), {"clients": [0.1]})
+    there.add(made("one", "fedgh", 2, 0.8), {"clients": [0.8]})
+    assert here.merge(Results.read(tmp_path / "there", "made")) == 2
+    merged = Results.read(tmp_path / "here", "made")
+    assert [row.accuracy for row in merged.rows] == [0.7, 0.6, 0.8]
+    assert [merged.details[row.experiment]["clients"] for row in merged.rows] == [[0.7], [0.6], [0.8]]
+
+
+def test_merging_a_folder_without_results_is_refused(potluck, tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    code, _, err = potluck("benchmark", "cpu", "--results", "here", "--merge", "empty")
+    assert code == 2
+    assert "there is no cpu.csv with results in 'empty'" in err
+
+
+def test_holms_correction_by_hand():
+    """0.01, 0.02, 0.04 of three: times 3, times 2, times 1; an order is never turned round."""
+    assert holm({"a": 0.02, "b": 0.01, "c": 0.04}) == pytest.approx({"b": 0.03, "a": 0.04, "c": 0.04})
+    assert holm({"a": 0.9, "b": 0.8}) == pytest.approx({"b": 1.0, "a": 1.0})
+
+
+def test_ranks_and_the_front(tmp_path: Path):
+    found = results(tmp_path, {"good": 0.05, "costly": 0.04, "bad": -0.05})
+    ranks, critical = mean_ranks(found, ["one", "two"])
+    assert ranks == {"good": 1.0, "costly": 2.0, "standalone": 3.0, "bad": 4.0}
+    # Nemenyi: q(0.05; 4) = 2.569, times sqrt(4·5 / (6·2))
+    assert critical == pytest.approx(2.569 * (20 / 12) ** 0.5, abs=0.01)
+    assert pareto_front(summarise_task(found, "one")) == ["standalone", "good"]
+
+
+def test_advice_keeps_to_its_constraint_and_to_methods_that_did_every_task(tmp_path: Path):
+    """fedmd needs public samples; of the others fedavg gains most and sends 1,000,000 numbers, fedgh 10."""
+    found = results(
+        tmp_path,
+        {"fedgh": 0.02, "fedmd": 0.05, "fedprox": -0.01, "fd": -0.02, "fedkd": -0.03, "fedavg": 0.04},
+    )
+    found.rows += [made("one", "fedproto", seed, 0.9) for seed in (0, 1, 2)]  # one task only
+    asked = [SimpleNamespace(name=name) for name in ("one", "two")]
+    public, none, little, late = choices(found, asked).splitlines()[2:]
+    assert (
+        "**fedmd** (+5.0 points in the mean of 2 tasks; significantly ahead on 2, behind on 0; at most 100 numbers)"
+        in public
+    )
+    assert none.index("**fedavg** (+4.0") < none.index("**fedgh** (+2.0")
+    assert "**fedgh** (+2.0" in little
+    assert "fedavg" not in little
+    assert "+10.0 points" in late  # newcomers' accuracy is 0.6 with the federation, 0.5 alone
+    assert "fedproto" not in choices(found, asked)
+    found.rows = [replace(row, newcomers=None) for row in found.rows]  # a suite without newcomers
+    assert (
+        choices(found, asked)
+        .splitlines()[-1]
+        .endswith(": no method of this kind was measured on so many tasks.")
+    )
+    alone = choices(results(tmp_path, {"fedgh": -0.02}), asked)
+    assert "No public samples: train alone; the best of the others is **fedgh** (-2.0" in alone
+
+
+def test_experiment_digest_depends_on_settings_that_decide_results():
+    suite = small()
+    task = suite.tasks[0]
+    first = suite.experiment(task, "fedproto", 0, {"training.lr": 0.1})
+    assert experiment_digest(first) == experiment_digest(first.with_settings({"engine.workers": 2}))
+    other_seed = suite.experiment(task, "fedproto", 1, {"training.lr": 0.1})
+    other_rate = suite.experiment(task, "fedproto", 0, {"training.lr": 0.2})
+    assert len({experiment_digest(one) for one in (first, other_seed, other_rate)}) == 3
+    # A default may be written out or not: a setting that is added later changes no digest.
+    spelled = suite.experiment(task, "fedproto", 0, {"training.lr": 0.1, "schedule.participation": 1.0})
+    assert experiment_digest(first) == experiment_digest(spelled)
+
+
+@pytest.fixture
+def at_commit(monkeypatch: pytest.MonkeyPatch):
+    """Let the source be at a commit."""
+
+    def set_commit(commit: str) -> None:
+        monkeypatch.setattr("potluck.suites.provenance.provenance", lambda: {"commit": commit})
+
+    return set_commit
+
+
+def test_confirmation_is_recorded_beside_rows_that_stay_as_they_are(tmp_path: Path, at_commit):
+    at_commit("aaaa")
+    runner(tmp_path).run(1, lambda _: None)
+    results = Results.read(tmp_path, "small")
+    assert {made_at(row) for row in results.rows} == {"aaaa"}
+    before = results.table.read_bytes(), results.curves.read_bytes()
+    at_commit("bbbb")
+    chosen = choose_sample(results, results.rows, 1)
+    assert confirm(small(), results, chosen, 1, lambda _: None) == (1, 0)
+    again = Results.read(tmp_path, "small")
+    assert (again.table.read_bytes(), again.curves.read_bytes()) == before
+    assert [(one.experiment, one.made, one.commit, one.outcome) for one in again.confirmations] == [
+        (chosen[0].experiment, "aaaa", "bbbb", "same")
+    ]
+    assert provenance_text(again.rows, again.confirmations) == "Made at aaaa; 1 of 4 rows confirmed at bbbb."
+    assert chosen[0] not in choose_sample(again, again.rows, 4)  # the next sample takes other rows
+    assert len(choose_sample(again, again.rows, 4)) == 3
+
+
+def test_a_row_that_gives_other_numbers_is_recorded_as_different(tmp_path: Path, at_commit):
+    at_commit("aaaa")
+    runner(tmp_path, methods=("standalone",)).run(1, lambda _: None)
+    results = Results.read(tmp_path, "small")
+    results.rows = [replace(row, worst_tenth=0.123) for row in results.rows]
+    results.write()
+    said: list[str] = []
+    assert confirm(small(), results, results.rows[:1], 1, said.append) == (0, 1)
+    assert said == ["few, standalone, seed 0 (made at aaaa): other numbers (worst_tenth)"]
+    again = Results.read(tmp_path, "small")
+    assert {row.worst_tenth for row in again.rows} == {0.123}
+    assert provenance_text(again.rows, again.confirmations).endswith(
+        "1 of 2 rows not confirmed: other numbers at aaaa."
+    )
+    # A row that is measured again is a new row: the old record no longer counts.
+    again.rows = [replace(row, commit="cccc") for row in again.rows]
+    assert provenance_text(again.rows, again.confirmations) == "Made at cccc; 0 of 2 rows confirmed."
+
+
+def test_every_stored_number_is_compared():
+    row = made("few", "fedgh", 0, 0.5)
+    numbers = {
+        "accuracy": 0.5,
+        "final_accuracy": 0.5,
+        "worst_tenth": 0.5,
+        "newcomers": 0.6,
+        "newcomers_alone": 0.5,
+    }
+    same = {
+        "row": {**numbers, "macro_f1": 0.4, "seconds": 9.0},
+        "details": {"curve": [(1, 0.5)], "clients": [0.5]},
+    }
+    details = {"curve": [[1, 0.5]], "clients": []}  # macro F1 and clients were not stored then
+    assert differences(row, details, same) == []
+    assert differences(row, details, {**same, "row": {**numbers, "newcomers": 0.61}}) == ["newcomers"]
+    assert differences(row, {"curve": [[1, 0.6]]}, same) == ["curve"]
+
+
+def test_rows_without_a_clean_commit_are_of_an_unknown_one(tmp_path: Path, at_commit):
+    rows = [
+        replace(made("few", "fedgh", seed, 0.5), commit=commit) for seed, commit in enumerate(("", "a+", "a"))
+    ]
+    assert [made_at(row) for row in rows] == ["unknown", "unknown", "a"]
+    assert provenance_text(rows, []) == "Made at a; 2 of 3 rows at an unknown commit; 0 of 3 rows confirmed."
+    at_commit("bbbb+")
+    with pytest.raises(PotluckError, match="changes that are in none"):
+        confirm(small(), Results(tmp_path, "small", rows), rows, 1, lambda _: None)
+
+
+def test_rows_with_a_column_of_an_earlier_version_are_read(tmp_path: Path):
+    results = Results(tmp_path, "small")
+    results.add(made("few", "fedgh", 0, 0.5), {})
+    lines = results.table.read_text().splitlines()
+    old = [
+        line.replace("experiment,", "experiment,code,").replace("few-fedgh-0,", "few-fedgh-0,1234,")
+        for line in lines
+    ]
+    results.table.write_text("\n".join(old) + "\n")
+    assert "code" in results.table.read_text()
+    assert Results.read(tmp_path, "small").rows == results.rows
+
+
+def test_a_suite_ends_with_a_table_of_means(potluck, tmp_path: Path):
+    (tmp_path / "small.toml").write_text(SMALL)
+    code, out, _ = potluck("benchmark", "small.toml", "--results", "here", "--jobs", "1", "--quiet")
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    found = Results.read(Path("here"), "small")
+    for line in summarise_task(found, "few"):
+        gain = [] if line.gain is None else [f"{100 * line.gain:+.1f}"]
+        assert ["few", line.method, "2", f"{100 * line.accuracy:.1f}", *gain] in lines
+
+
+def test_confirm_options_are_checked(potluck, tmp_path: Path):
+    code, _, err = potluck("benchmark", "cpu", "--results", "here", "--sample", "3")
+    assert (code, "--sample 3 has no effect without --confirm" in err) == (2, True)
+    code, _, err = potluck("benchmark", "cpu", "--results", "here", "--confirm")
+    assert (code, "no rows of 'here/cpu.csv' match" in err) == (2, True)
+
+
+def test_curves_are_thinned_to_their_last_point():
+    points = thin_curve([None if number % 2 else number / 100 for number in range(100)])
+    assert len(points) <= 25
+    assert points[-1] == (99, 0.98)
+    assert thin_curve([]) == []
+
+
+def test_mistakes_are_one_sentence(tmp_path: Path):
+    with pytest.raises(PotluckError, match="Unknown suite 'cpuu'. Did you mean 'cpu'"):
+        find_suite("cpuu")
+    with pytest.raises(PotluckError, match="Suite 'x' is not understood: KeyError 'methods'"):
+        parse_suite("x", 'title = "x"')
+    with pytest.raises(PotluckError, match="Unknown setting of method 'fedproto' 'weight'"):
+        parse_suite("x", SMALL.replace("prototype_weight", "weight"))
+    with pytest.raises(PotluckError, match="Unknown task of the suite 'feww'"):
+        small().task("feww")
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_the_pages_say_what_the_data_say(name: str):
+    suite, stored = find_suite(name), Results.read(ROOT / "results", name)
+    if not stored.rows:
+        pytest.skip("no results are stored")
+    assert (ROOT / default_page_path(suite)).read_text() == page_text(suite, stored)
+    assert stored.details.keys() >= {row.experiment for row in stored.rows}
+
+
+def test_the_page_on_engines_has_the_table_of_asynchrony():
+    page = (ROOT / "docs" / "asynchrony.md").read_text()
+    table = page[page.index("| setting |") :].split("\n\n")[0]
+    assert table in (ROOT / "docs" / "engines.md").read_text()
+
+
+def test_advice_forgives_a_method_one_task_of_five(tmp_path: Path):
+    found = results(tmp_path, {"fedgh": 0.02, "fedmd": 0.05})
+    names, first = ("one", "two", "three", "four", "five"), [row for row in found.rows if row.task == "one"]
+    found.rows += [replace(row, task=name) for name in names[2:] for row in first]
+    found.rows = [row for row in found.rows if (row.task, row.method) != ("five", "fedmd")]
+    asked = [SimpleNamespace(name=name) for name in names]
+    assert "**fedmd** (+5.0 points in the mean of 4 tasks" in choices(found, asked)
+    found.rows = [row for row in found.rows if (row.task, row.method) != ("four", "fedmd")]
+    assert "fedmd" not in choices(found, asked)
+
+
+def test_the_page_on_asynchrony_says_where_the_loss_is(tmp_path: Path):
+    """Ten clients at 90 %, of which two fall to 40 % and the others by one point: ten points and six tenths, or one."""
+    suite, found = find_suite("asynchrony"), Results(tmp_path, "asynchrony")
+    ends = {"sync": [0.9] * 10, "async, 10 at work": [0.4, 0.4] + [0.89] * 8}
+    for schedule, clients in ends.items():
+        task = f"dirichlet-{schedule}"
+        accuracy = sum(clients) / len(clients)
+        found.rows.append(made(task, "fedhe", 0, accuracy))
+        found.details[f"{task}-fedhe-0"] = {"clock": [(1.0, accuracy)], "clients": clients}
+    said = page_text(suite, found)
+    assert "not fedhe -10.8 (dirichlet; without the two clients that lose most -1.0)" in said
+
+
+def test_the_words_on_asynchrony_follow_the_numbers(tmp_path: Path):
+    """Two points below whole rounds is near, more is not; time is that of the first accuracy at the target."""
+    suite = find_suite("asynchrony")
+    found = Results(tmp_path, "asynchrony")
+    ends = {"sync": (0.90, 8.0), "async, 5 at work": (0.885, 4.0), "async, 10 at work": (0.85, 1.0)}
+    for schedule, (accuracy, seconds) in ends.items():
+        task = f"two-classes-{schedule}"
+        found.rows.append(made(task, "fedavg", 0, accuracy))
+        clock = [(seconds / 2, 0.5), (seconds, 0.8), (9.0, accuracy)]
+        found.details[f"{task}-fedavg-0"] = {"clock": clock, "clients": [accuracy]}
+    text = page_text(suite, found)
+    assert "| 90.0 | 88.5 | 85.0 |  | 8.0 | 4.0 | 1.0 |  |" in text
+    assert (
+        "**async, 5 at work**: 1 of 1 lines end within two points of whole rounds; 80% is reached in 50% to"
+        in text
+    )
+    assert (
+        "0 of 1 lines end within two points of whole rounds; not fedavg -5.0 (two-classes); 80% is reached in 12%"
+        in text
+    )

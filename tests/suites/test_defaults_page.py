@@ -1,0 +1,78 @@
+"""`potluck run METHOD` with nothing else: no method far below standalone training without a reason."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_benchmark import made
+
+from generate.benchmark.defaults import BASELINE_TASK, KNOWN_WEAK, MARGIN, lines, page
+from potluck.methods import METHODS
+from potluck.suites.runner import measure
+from potluck.suites.statistics import REFERENCE
+from potluck.suites.store import Results
+from potluck.suites.suite import find_suite
+
+ROOT = Path(__file__).parents[2]
+SUITE = find_suite("defaults")
+
+
+def test_suite_has_every_method():
+    assert set(SUITE.task("digits").methods) == set(METHODS)
+    assert {SUITE.task(name).methods for name in BASELINE_TASK.values()} == {(REFERENCE,)}
+
+
+def test_a_method_is_compared_with_standalone_training_of_the_same_networks(tmp_path: Path):
+    rows = [
+        made("digits", "standalone", 0, 0.9),
+        made("digits-width", "standalone", 0, 0.7),
+        made("digits", "fedgh", 0, 0.88),
+        made("digits", "fedgh", 1, 0.1),  # nothing to compare with
+        made("digits", "fd", 0, 0.86),
+        made("digits", "heterofl", 0, 0.69),
+    ]
+    found = Results(tmp_path, "defaults", rows=rows)
+    gains = {line.method: (round(line.gain, 6), line.sensible) for line in lines(SUITE, found)}
+    assert gains == {
+        "standalone": (0.0, True),
+        "fedgh": (-0.02, True),
+        "fd": (-0.04, False),
+        "heterofl": (-0.01, True),
+    }
+    text = page(SUITE, found)
+    assert "| fedgh | 88.0 | -2.0 | 1 | 10 |" in text
+    assert "More than 3 points below standalone training: fd (not explained)." in text
+    better = Results(tmp_path, "defaults", rows=[replace(row, final_accuracy=0.9) for row in rows])
+    assert "No method ends more than 3 points below standalone training." in page(SUITE, better)
+
+
+def test_stored_results_are_of_all_methods_and_sensible():
+    stored = Results.read(ROOT / "results", "defaults")
+    if not stored.rows:
+        pytest.skip("no results are stored")
+    found = lines(SUITE, stored)
+    assert {line.method for line in found} == set(METHODS)
+    assert len({len(line.accuracies) for line in found}) == 1  # the same seeds for all methods
+    assert {line.method for line in found if not line.sensible} <= set(KNOWN_WEAK)
+
+
+@functools.cache
+def trained(task: str, method: str) -> tuple[float, ...]:
+    found = SUITE.task(task)
+    settings = SUITE.candidates(found, method)[0]
+    experiments = [SUITE.experiment(found, method, seed, settings) for seed in SUITE.seeds]
+    texts = [json.dumps(one.model_dump(mode="json", exclude_none=True)) for one in experiments]
+    return tuple(measure(text)["row"]["final_accuracy"] for text in texts)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("method", METHODS)
+def test_default_settings_are_not_far_below_standalone_training(method: str):
+    mine, alone = trained("digits", method), trained(BASELINE_TASK.get(method, "digits"), REFERENCE)
+    gain = sum(one - other for one, other in zip(mine, alone, strict=True)) / len(alone)
+    assert gain >= -MARGIN or method in KNOWN_WEAK, f"{100 * gain:+.1f} points against standalone training"

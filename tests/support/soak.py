@@ -1,0 +1,222 @@
+"""A federation under fire: `make soak`. Programs are killed and stopped at random while a run goes on.
+
+A server and three nodes with TLS, node keys and names, all on the loopback interface. Every half minute one of their
+programs is killed, or stopped for a while: which one is drawn, each in both ways before one comes again. In the end the
+run must have all its rounds, and every client must be in every round: among the participants, or with the reason why not.
+
+    python tests/support/soak.py --minutes 30 --seed 1 --record results/soak.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from potluck.flower.deploy.keys import make_node_key
+from potluck.flower.deploy.processes import free_ports
+from potluck.flower.node.audit import AuditLog
+from potluck.flower.node.config import read_node
+from potluck.runs import folder
+from potluck.runs.writer import provenance
+from support.own_nodes import three_nodes
+from support.real_processes import Commands, commands_in, rows, started_with, wait_for
+
+EXPERIMENT = """
+[method]
+name = "fedgh"
+[training]
+epochs = 1
+[schedule]
+rounds = {rounds}
+on_failure = "continue"
+min_clients = 0
+[engine]
+name = "flower"
+nodes = 3
+classes = 3
+wait = 600
+lost_after = 120
+"""
+PROGRAMS = {
+    "the server": ["flower-superlink"],
+    "the runner": ["flower-superexec"],
+    "the server's app": ["flwr-serverapp"],
+    **{f"node {i}": ["deploy.supernode", f"/n{i}/"] for i in range(3)},
+    **{f"the worker of node {i}": ["deploy.node_worker", f"/n{i}/"] for i in range(3)},
+}
+WAYS = ("killed", "stopped")
+STOPS = (10.0, 75.0)
+"""Seconds for which a program is stopped: below and above what Flower takes for gone."""
+
+
+class Soak:
+    """The federation, the faults so far, and what is stopped at present."""
+
+    def __init__(self, commands: Commands, rounds: int, seed: int) -> None:
+        self.commands, self.place = commands, commands.place
+        self.random, self.faults = random.Random(seed), Counter[str]()
+        self.ahead: list[tuple[str, str]] = []
+        self.asleep: list[tuple[float, int]] = []
+        (port,) = free_ports(1)
+        self.address, self.paths = f"127.0.0.1:{port}", three_nodes(self.place)
+        (self.place / "experiment.toml").write_text(EXPERIMENT.format(rounds=rounds))
+        self.secure = ["--server", self.address, "--ca", "potluck-server/ca.crt"]
+        commands.run("keys", "server", "keys", "--host", "127.0.0.1")
+        commands.start("server", "server", "start", "--port", str(port))
+        commands.up("server", "runner started")
+        keys = [make_node_key(path.with_suffix(".key"), f"node-{i}") for i, path in enumerate(self.paths)]
+        commands.run("register", "server", "keys", *map(str, keys), "--server", self.address)
+        for index, path in enumerate(self.paths):
+            commands.start(f"node-{index}", "node", "start", str(path), *self.secure)
+        commands.start("run", "run", "experiment.toml", *self.secure, "--out", "run", "-q")
+        wait_for(
+            lambda: rows(self.place / "run") or not self.running(), "no round"
+        )  # then it is known to the server
+
+    def running(self) -> bool:
+        """Whether the run goes on."""
+        return self.commands.running["run"].poll() is None
+
+    def wake(self, *, all_of_them: bool = False) -> None:
+        """Let stopped programs go on whose time is over."""
+        now = time.monotonic()
+        for due, process in [one for one in self.asleep if all_of_them or one[0] <= now]:
+            self.asleep.remove((due, process))
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+
+    def strike(self) -> str:
+        """Kill or stop one program that is awake: the next that was drawn and is there."""
+        for name, way in list(self.ahead or self._drawn()):
+            if processes := set(started_with(self.place, *PROGRAMS[name])) - {one for _, one in self.asleep}:
+                self.ahead.remove((name, way))
+                self.faults[f"{way} {name}"] += 1
+                return self._struck(name, way, processes)
+        return "nobody of those drawn is awake"
+
+    def _drawn(self) -> list[tuple[str, str]]:
+        """Every program in both ways, in a new order."""
+        self.ahead = [(name, way) for name in PROGRAMS for way in WAYS]
+        self.random.shuffle(self.ahead)
+        return self.ahead
+
+    def _struck(self, name: str, way: str, processes: set[int]) -> str:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL if way == "killed" else signal.SIGSTOP)
+        if way == "killed":
+            return f"killed {name}"
+        seconds = self.random.uniform(*STOPS)
+        self.asleep += [(time.monotonic() + seconds, process) for process in processes]
+        return f"stopped {name} for {seconds:.0f} seconds"
+
+
+def judge(soak: Soak, rounds: int) -> list[str]:
+    """What is wrong with the run; nothing, if all is well."""
+    code, run = soak.commands.running["run"].poll(), soak.place / "run"
+    if code != 0 or not (run / folder.SUMMARY).exists():
+        return [f"potluck run ended with {code}: {soak.commands.said('run')[-2000:]}"]
+    done = rows(run)
+    wrong = []
+    if [row["round"] for row in done] != list(range(1, rounds + 1)):
+        wrong.append(f"the rounds are {[row['round'] for row in done]}")
+    for row in done:
+        seen = sorted([*row["participants"], *(failure["client"] for failure in row["failures"])])
+        if seen != [0, 1, 2]:
+            wrong.append(f"round {row['round']} accounts for {seen}")
+        if not all(failure["kind"] and failure["reason"] for failure in row["failures"]):
+            wrong.append(f"round {row['round']} does not say why somebody is missing")
+    for path in soak.paths:
+        list(AuditLog(read_node(path).audit_log()).lines())
+    every = {f"{way} {name}" for name in PROGRAMS for way in WAYS}
+    if sum(soak.faults.values()) >= 2 * len(every) and (missed := every - soak.faults.keys()):
+        wrong.append(f"never {', '.join(sorted(missed))}")
+    return wrong
+
+
+def summary(soak: Soak, rounds: int) -> dict[str, Any]:
+    """What happened, in numbers."""
+    done = rows(soak.place / "run")
+    kinds = Counter(failure["kind"] for row in done for failure in row["failures"])
+    said = {name: soak.commands.said(name) for name in soak.commands.running}
+    return {
+        "rounds asked": rounds,
+        "rounds": len(done),
+        "strikes": sum(soak.faults.values()),
+        "faults": dict(sorted(soak.faults.items())),
+        "answers": sum(len(row["participants"]) for row in done),
+        "losses on record": dict(kinds),
+        "rounds without a loss": sum(not row["failures"] for row in done),
+        "starts again": {
+            name: text.count("started again") for name, text in said.items() if "started again" in text
+        },
+        "submitted again": said["run"].count("going on from its last checkpoint"),
+    }
+
+
+def fire(soak: Soak, minutes: float, every: float) -> float:
+    """Strike for so many minutes, then wait for the run to come to its end; gives the seconds of both."""
+    began = struck = time.monotonic()
+    ends = began + 60 * minutes
+    gives_up = ends + 60 * max(15.0, minutes)
+    while soak.running() and time.monotonic() < gives_up:
+        now = time.monotonic()
+        soak.wake(all_of_them=now > ends)
+        if now - struck >= every and now < ends:
+            struck = now
+            print(f"{now - began:6.0f} s  round {len(rows(soak.place / 'run'))}: {soak.strike()}", flush=True)
+        time.sleep(0.5)
+    soak.wake(all_of_them=True)
+    return time.monotonic() - began
+
+
+def main() -> None:
+    """Soak, judge, and write down what happened."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=30.0, help="for how long programs are struck")
+    parser.add_argument("--every", type=float, default=30.0, help="seconds between two strikes")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds of the run; else three per minute")
+    parser.add_argument("--seed", type=int, default=0, help="of the strikes")
+    parser.add_argument("--record", type=Path, help="where the outcome of a soak that went well is kept")
+    given = parser.parse_args()
+    rounds = given.rounds or max(4, int(3 * given.minutes))
+    place = Path(tempfile.mkdtemp(prefix="potluck-soak-"))
+    with commands_in(place) as commands:
+        soak = Soak(commands, rounds, given.seed)
+        seconds = fire(soak, given.minutes, given.every)
+        wrong = judge(soak, rounds)
+        asked = {
+            "minutes": given.minutes,
+            "every": given.every,
+            "seed": given.seed,
+            "seconds": round(seconds),
+        }
+        made = {**provenance(), "flwr": metadata.version("flwr"), "load": round(os.getloadavg()[2], 1)}
+        outcome = {**asked, **summary(soak, rounds), "made": made}
+        print(json.dumps(outcome, indent=2))
+    if wrong:
+        print(f"what everybody said is in {place}")
+    else:
+        shutil.rmtree(place)
+    if given.record and not wrong:
+        given.record.write_text(json.dumps(outcome, indent=1) + "\n", encoding="utf-8")
+    print("\n".join(wrong) if wrong else "all rounds are there, and every client is in every one of them")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
