@@ -6,7 +6,8 @@ import pytest
 
 from potluck.core.errors import PotluckError
 from potluck.data import load_data
-from potluck.data.sources.text import build_vocabulary, encode, every_fifth_row, tokenise
+from potluck.data.raw import build_vocabulary, encode, tokenise
+from potluck.data.sources.text import every_fifth_row
 
 
 def test_words_are_lower_case_and_keep_telling_marks():

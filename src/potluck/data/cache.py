@@ -8,7 +8,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,9 @@ from torch import Tensor
 
 from potluck.core.samples import Transform
 from potluck.data.dataset import Data
+from potluck.data.raw import RawInput, describe_raw, image_rows, read_raw
 
-FORMAT = 1  # raise it when the meaning of the files below changes
+FORMAT = 2  # raise it when the meaning of the files below changes
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class RawArrays:
     groups: NDArray[np.generic] | None = None
     class_names: tuple[str, ...] = ()
     vocabulary: int | None = None
+    raw: RawInput | None = None
 
     def data(self, name: str, transform: Transform | None, num_classes: int | None = None) -> Data:
         """The data set as tensors over the same memory."""
@@ -51,6 +53,7 @@ class RawArrays:
             transform,
             self.class_names,
             self.vocabulary,
+            self.raw or image_rows(x.shape[1:], x.dtype),
         )
 
 
@@ -67,7 +70,7 @@ def read_cached(
     if kept is not None:
         return kept
     raw = read()
-    raw = RawArrays(raw.x, raw.y.astype(np.int64), raw.train, raw.groups, raw.class_names, raw.vocabulary)
+    raw = replace(raw, y=raw.y.astype(np.int64))
     try:
         _write(folder, raw)
     except OSError:
@@ -93,6 +96,7 @@ def _write(folder: Path, raw: RawArrays) -> None:
         for key, array in arrays.items():
             np.save(temporary / f"{key}.npy", np.ascontiguousarray(array), allow_pickle=False)
         meta = {"train": raw.train, "class_names": raw.class_names, "vocabulary": raw.vocabulary}
+        meta["raw"] = describe_raw(raw.raw)
         (temporary / "meta.json").write_text(json.dumps(meta))
         os.replace(temporary, folder)
     except OSError:
@@ -111,10 +115,11 @@ def _open(folder: Path) -> RawArrays | None:
         groups = _map(folder / "groups.npy") if (folder / "groups.npy").exists() else None
         if len(x) != len(y):
             raise ValueError("rows and labels differ in number")
-    except (OSError, ValueError, KeyError):
+        raw = read_raw(meta["raw"])
+    except (OSError, ValueError, LookupError, TypeError):
         shutil.rmtree(folder, ignore_errors=True)
         return None
-    return RawArrays(x, y, int(meta["train"]), groups, tuple(meta["class_names"]), meta["vocabulary"])
+    return RawArrays(x, y, int(meta["train"]), groups, tuple(meta["class_names"]), meta["vocabulary"], raw)
 
 
 def _map(path: Path) -> NDArray[np.generic]:

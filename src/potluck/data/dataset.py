@@ -12,6 +12,7 @@ from torch import Tensor
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.random import derive_seed
 from potluck.core.samples import Samples, Transform
+from potluck.data.raw import RawInput
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,6 +37,8 @@ class Data:
     transform: Transform | None = None
     class_names: tuple[str, ...] = ()
     vocabulary: int | None = None
+    raw: RawInput | None = None
+    """How a raw image, text or table row becomes a row of `x`; None where rows come as numbers."""
 
     def __len__(self) -> int:
         """The number of training rows."""

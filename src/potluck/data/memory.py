@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from potluck.core.errors import PotluckError
 from potluck.data.dataset import Cast, Data, Normalise
+from potluck.data.raw import image_rows
 
 
 def as_data(
@@ -28,10 +29,9 @@ def as_data(
 ) -> Data:
     """Make `Data` of a pair `(x, y)`, a torch `Dataset`, a Hugging Face table, or `Data` itself.
 
-    uint8 rows are read as images and scaled to [0, 1] on the fly (`[n, h, w]` and `[n, h, w, 3]` become
-    `[n, c, h, w]`); floats are taken as they are. `test` is a
-    test part in the same form; `groups` says who produced each row, for the natural partition. Integer rows
-    are word numbers (text) when `vocabulary` is given.
+    uint8 rows are images, scaled to [0, 1] on the fly (`[n, h, w]` and `[n, h, w, 3]` become `[n, c, h, w]`); floats
+    are taken as they are. `test` is a test part in the same form; `groups` says who produced each row, for the
+    natural partition. Integer rows are word numbers (text) when `vocabulary` is given.
     """
     if isinstance(source, Data):
         return source
@@ -65,6 +65,7 @@ def as_data(
         transform=default_transform(x, vocabulary),
         class_names=tuple(class_names),
         vocabulary=vocabulary,
+        raw=image_rows(x.shape[1:], x.dtype),
     )
 
 

@@ -18,6 +18,7 @@ from potluck.core.random import seeded
 from potluck.core.samples import Samples
 from potluck.core.task import CPU, Architecture, ClientInfo, Task
 from potluck.core.training import Training
+from potluck.data.raw import RawInput
 from potluck.federation.devices import Device
 
 Builder = Callable[[], ClientModel]
@@ -115,6 +116,8 @@ class Federation:
     vocabulary: int | None = None
     """How many different words samples are made of, where they are texts."""
     class_names: tuple[str, ...] = ()
+    raw: RawInput | None = None
+    """How raw images, texts or table rows become rows of the data set; None where rows come as numbers."""
     channels_last: frozenset[str] | None = None
     """Architectures whose clients keep images, and the weights of convolutions, with the channels last; None: all
     networks as they were built."""
@@ -187,6 +190,7 @@ def assemble(
     devices: Sequence[Device] = (),
     vocabulary: int | None = None,
     class_names: tuple[str, ...] = (),
+    raw: RawInput | None = None,
     infos: tuple[ClientInfo, ...] = (),
 ) -> Federation:
     """Put a population together; `builders` gives the common first weights of each architecture.
@@ -212,7 +216,7 @@ def assemble(
         device,
         training,
     )
-    return Federation(task, members, shared_test, augment, label, devices, vocabulary, class_names)
+    return Federation(task, members, shared_test, augment, label, devices, vocabulary, class_names, raw)
 
 
 def _infos(members: Sequence[Member]) -> tuple[ClientInfo, ...]:

@@ -70,6 +70,7 @@ def build_federation(
         devices=devices,
         vocabulary=data.vocabulary,
         class_names=data.class_names,
+        raw=data.raw,
         infos=infos,
     )
     return replace(federation, partition_arrays=dealt.partition_arrays)

@@ -11,7 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from potluck.data.dataset import Data, Normalise
+from potluck.data.raw import ImageInput
 from potluck.data.sources.base import LoadRequest, Source
+
+RAW = ImageInput(grey=True, height=8, width=8, resize=True, maximum=16)
 
 
 def load(request: LoadRequest) -> Data:
@@ -19,7 +22,7 @@ def load(request: LoadRequest) -> Data:
     table = torch.from_numpy(_table())
     x, y = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].to(torch.int64)
     names = tuple(str(digit) for digit in range(10))
-    return Data("digits", x, y, 10, (1, 8, 8), transform=Normalise(scale=1 / 16), class_names=names)
+    return Data("digits", x, y, 10, (1, 8, 8), transform=Normalise(scale=1 / 16), class_names=names, raw=RAW)
 
 
 def _table() -> NDArray[np.uint8]:

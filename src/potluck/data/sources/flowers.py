@@ -10,6 +10,7 @@ from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data, Normalise
 from potluck.data.fetch import Download
 from potluck.data.files import damaged_file, find_file
+from potluck.data.raw import image_rows
 from potluck.data.sources.base import LoadRequest, Source
 from potluck.data.sources.images import read_images
 from potluck.data.sources.matlab import read_mat
@@ -26,7 +27,9 @@ def _read(folder: Path, size: int) -> RawArrays:
     if len(order) and (order.min() < 1 or order.max() > len(labels)):
         raise damaged_file(folder / "setid.mat", f"image {order.max()} of {len(labels)} labelled images")
     files = [folder / "jpg" / f"image_{number:05d}.jpg" for number in order]
-    return RawArrays(read_images(files, size), labels[order - 1] - 1, len(train))
+    x = read_images(files, size)
+    raw = image_rows(x.shape[1:], x.dtype, resize=True)
+    return RawArrays(x, labels[order - 1] - 1, len(train), raw=raw)
 
 
 def load(request: LoadRequest) -> Data:

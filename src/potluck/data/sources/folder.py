@@ -10,6 +10,7 @@ import numpy as np
 from potluck.core.errors import PotluckError
 from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data, Normalise
+from potluck.data.raw import image_rows
 from potluck.data.sources.base import LoadRequest, Source
 from potluck.data.sources.images import is_grey, list_images, read_images
 from potluck.data.sources.text import LENGTH, WORDS, decode, encode_texts
@@ -56,7 +57,8 @@ def _pictures(request: LoadRequest, name: str, train: Rows, test: Rows, names: l
 
     def read() -> RawArrays:
         x = read_images(files, request.image_size, is_grey(files[0]))
-        return RawArrays(x, np.array(labels), len(train), class_names=tuple(names))
+        raw = image_rows(x.shape[1:], x.dtype, resize=request.image_size is not None)
+        return RawArrays(x, np.array(labels), len(train), class_names=tuple(names), raw=raw)
 
     raw = read_cached(request.root, f"folder-{name}", files, read, request.image_size)
     return raw.data(f"folder:{name}", Normalise())

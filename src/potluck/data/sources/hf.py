@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from potluck.core.errors import PotluckError, unknown
 from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data
-from potluck.data.memory import channels_first, default_transform
+from potluck.data.memory import default_transform
+from potluck.data.raw import TextInput, build_vocabulary, image_rows
 from potluck.data.sources.base import LoadRequest, Source
+from potluck.data.sources.images import read_image
 from potluck.data.sources.table import encode_labels
-from potluck.data.sources.text import build_vocabulary, encode
 
 WORDS, LENGTH = 10_000, 64
 LABELS = ("label", "labels", "fine_label", "class", "target")
@@ -72,11 +73,11 @@ def convert(request: LoadRequest, train: Any, others: Sequence[Any] = ()) -> Raw
         _pick(request.groups, columns, (), "groups", request)
         groups = encode_labels([str(value) for part in parts for value in part[request.groups]])[1]
     if isinstance(values[0], str):
-        vocabulary = build_vocabulary(values[: len(train)], WORDS)
-        return RawArrays(
-            encode(values, vocabulary, LENGTH), y, len(train), groups, names, len(vocabulary) + 2
-        )
-    return RawArrays(_array(values, request), y, len(train), groups, names)
+        text = TextInput(tuple(build_vocabulary(values[: len(train)], WORDS)), LENGTH, column)
+        return RawArrays(text.encode(values), y, len(train), groups, names, text.vocabulary, text)
+    x = _array(values, request)
+    raw = image_rows(x.shape[1:], x.dtype, resize=request.image_size is not None)
+    return RawArrays(x, y, len(train), groups, names, raw=raw)
 
 
 def _labelled(values: Any) -> bool:
@@ -107,13 +108,10 @@ def _labels(train: Any, parts: list[Any], label: str) -> tuple[tuple[str, ...], 
 def _array(values: list[Any], request: LoadRequest) -> NDArray[np.generic]:
     size = request.image_size
     if hasattr(values[0], "convert"):  # PIL images
-        mode = "L" if values[0].mode in ("1", "L") else "RGB"
-        values = [value.convert(mode) for value in values]
-        if size is not None:
-            values = [value.resize((size, size)) for value in values]
-        if len({value.size for value in values}) > 1:
+        grey = values[0].mode in ("1", "L")
+        if size is None and len({value.size for value in values}) > 1:
             raise PotluckError(f"The images of 'hf:{request.argument}' differ in size; pass image_size.")
-        return channels_first(np.stack([np.asarray(value, dtype=np.uint8) for value in values]))
+        return np.stack([read_image(value, size, grey) for value in values])
     try:
         x = np.asarray(values, dtype=np.float32)
     except (ValueError, TypeError) as problem:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,12 +38,12 @@ def read_images(paths: Sequence[Path], size: int | None, grey: bool = False) -> 
     return images
 
 
-def read_image(path: Path, size: int | None, grey: bool = False) -> NDArray[np.uint8]:
-    """One image as `[channels, height, width]`."""
+def read_image(path: Any, size: int | None, grey: bool = False) -> NDArray[np.uint8]:
+    """One image (a file, a PIL image, or an array of bytes) as `[channels, height, width]`."""
     from PIL import Image
 
     try:
-        with Image.open(path) as file:
+        with _opened(path) as file:
             _check_size(path, file.size)
             image = file.convert("L" if grey else "RGB")
             if size is not None and image.size != (size, size):
@@ -49,9 +51,21 @@ def read_image(path: Path, size: int | None, grey: bool = False) -> NDArray[np.u
             pixels = np.asarray(image, dtype=np.uint8)
     except Image.DecompressionBombError:
         raise _too_large(path, "far more") from None
-    except (OSError, SyntaxError, ValueError) as problem:
+    except (OSError, SyntaxError, ValueError, TypeError) as problem:
+        if not isinstance(path, Path):
+            raise PotluckError(
+                f"The image cannot be read ({problem}); give a file, or [h, w, 3] bytes."
+            ) from None
         raise damaged_file(path, str(problem)) from problem
     return pixels[None] if grey else pixels.transpose(2, 0, 1)
+
+
+def _opened(image: Any) -> AbstractContextManager[Any]:
+    from PIL import Image
+
+    if isinstance(image, Path):
+        return Image.open(image)
+    return nullcontext(image if hasattr(image, "convert") else Image.fromarray(np.asarray(image)))
 
 
 def is_grey(path: Path) -> bool:
@@ -67,13 +81,13 @@ def is_grey(path: Path) -> bool:
         raise damaged_file(path, str(problem)) from problem
 
 
-def _check_size(path: Path, size: tuple[int, int]) -> None:
+def _check_size(path: Any, size: tuple[int, int]) -> None:
     """Before anything is unpacked: a few kilobytes can claim to be a picture of gigabytes."""
     if size[0] * size[1] > MAX_PIXELS:
         raise _too_large(path, f"{size[0]}×{size[1]}")
 
 
-def _too_large(path: Path, what: str) -> PotluckError:
+def _too_large(path: Any, what: str) -> PotluckError:
     return PotluckError(
         f"Image {str(path)!r} has {what} pixels where {MAX_PIXELS:,} are allowed; make the picture smaller."
     )

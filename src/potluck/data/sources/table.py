@@ -14,6 +14,7 @@ from potluck.core.errors import PotluckError, unknown
 from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data, Normalise, statistics
 from potluck.data.files import damaged_file
+from potluck.data.raw import Column, TableInput, TextInput
 from potluck.data.sources.base import LoadRequest, Source
 from potluck.data.sources.text import LENGTH, WORDS, encode_texts, every_fifth_row
 
@@ -47,23 +48,25 @@ def _read(path: Path, label: str | None, groups: str | None, text: str | None = 
     names, y = encode_labels(columns.pop(label))
     who = None if groups is None else encode_labels(columns.pop(groups))[1]
     if text is not None:
-        return _texts(columns[text], y, who, names)
+        return _texts(text, columns[text], y, who, names)
     if not columns:
         raise PotluckError(
             f"Data 'csv:{path.name}' have no column besides {label!r}; give some to learn from."
         )
-    x = np.concatenate([_encode(path, name, values) for name, values in columns.items()], axis=1)
-    return RawArrays(x, y, len(y), who, names)
+    raw = TableInput(tuple(fit_column(path, name, values) for name, values in columns.items()))
+    return RawArrays(raw.encode_columns(columns), y, len(y), who, names, raw=raw)
 
 
 def _texts(
-    texts: list[str], y: NDArray[np.int64], who: NDArray[np.int64] | None, names: tuple[str, ...]
+    column: str, texts: list[str], y: NDArray[np.int64], who: NDArray[np.int64] | None, names: tuple[str, ...]
 ) -> RawArrays:
     """Word numbers of a column of texts, by a vocabulary of four fifths of the rows; every fifth row is a test row."""
     held = every_fifth_row(len(y))
     order = np.concatenate([np.flatnonzero(~held), np.flatnonzero(held)])
     rows = [(int(y[row]), texts[row]) for row in order]
     raw = encode_texts(rows[: int((~held).sum())], rows[int((~held).sum()) :], names, WORDS, LENGTH)
+    assert isinstance(raw.raw, TextInput)
+    raw = replace(raw, raw=replace(raw.raw, column=column))
     return raw if who is None else replace(raw, groups=who[order])
 
 
@@ -99,22 +102,23 @@ def encode_labels(values: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]
     return tuple(names), np.array([place[value] for value in values], dtype=np.int64)
 
 
-def _encode(path: Path, name: str, values: list[str]) -> NDArray[np.float32]:
+def fit_column(path: Path, name: str, values: list[str]) -> Column:
+    """Describe a column: numbers where all values are, else its distinct words."""
     try:
-        column = np.array(values, dtype=np.float32)[:, None]
+        column = np.array(values, dtype=np.float32)
     except ValueError:
-        words, places = encode_labels(values)
+        words, _ = encode_labels(values)
         if len(words) > MAX_CATEGORIES:
             raise PotluckError(
                 f"Column {name!r} of {str(path)!r} has {len(words)} different words (more than {MAX_CATEGORIES}); "
                 f"drop it, turn it into numbers, or read it as text: data.text={name}."
             ) from None
-        return np.eye(len(words), dtype=np.float32)[places]
+        return Column(name, words)
     if not np.isfinite(column).all():
         raise PotluckError(
             f"Column {name!r} of {str(path)!r} holds a value that is not finite; correct or drop the row."
         )
-    return column
+    return Column(name)
 
 
 SOURCES = (

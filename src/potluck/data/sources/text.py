@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,31 +14,8 @@ from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data
 from potluck.data.fetch import Download
 from potluck.data.files import damaged_file, find_file, read_bytes
+from potluck.data.raw import TextInput, build_vocabulary
 from potluck.data.sources.base import LoadRequest, Source
-
-PADDING, UNKNOWN = 0, 1
-_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[!?$£€%]")
-
-
-def tokenise(text: str) -> list[str]:
-    """Lower-case words and the few marks that carry meaning in headlines and messages."""
-    return _WORD.findall(text.lower())
-
-
-def build_vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
-    """The `size - 2` most frequent words seen at least twice, numbered from 2; ties go by the alphabet."""
-    seen = Counter(word for text in texts for word in tokenise(text))
-    ranked = sorted((word for word, times in seen.items() if times > 1), key=lambda word: (-seen[word], word))
-    return {word: number for number, word in enumerate(ranked[: size - 2], start=2)}
-
-
-def encode(texts: Sequence[str], vocabulary: dict[str, int], length: int) -> NDArray[np.int64]:
-    """The first `length` words of each text as numbers `[n, length]`; 1 is any other word, 0 is padding."""
-    rows = np.full((len(texts), length), PADDING, dtype=np.int64)
-    for row, text in enumerate(texts):
-        numbers = [vocabulary.get(word, UNKNOWN) for word in tokenise(text)[:length]]
-        rows[row, : len(numbers)] = numbers
-    return rows
 
 
 def every_fifth_row(n: int) -> NDArray[np.bool_]:
@@ -87,10 +62,10 @@ def read_messages(path: Path) -> Rows:
 
 def encode_texts(train: Rows, test: Rows, names: Sequence[str], words: int, length: int) -> RawArrays:
     """Number the words by a vocabulary of the training texts alone."""
-    vocabulary = build_vocabulary((text for _, text in train), words)
-    x = encode([text for _, text in train + test], vocabulary, length)
+    raw = TextInput(tuple(build_vocabulary((text for _, text in train), words)), length)
+    x = raw.encode([text for _, text in train + test])
     y = np.array([label for label, _ in train + test])
-    return RawArrays(x, y, len(train), class_names=tuple(names), vocabulary=len(vocabulary) + 2)
+    return RawArrays(x, y, len(train), class_names=tuple(names), vocabulary=raw.vocabulary, raw=raw)
 
 
 def hold_out(rows: Rows) -> tuple[Rows, Rows]:

@@ -10,6 +10,7 @@ from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data, Normalise
 from potluck.data.fetch import Download
 from potluck.data.files import damaged_file, find_file, read_bytes
+from potluck.data.raw import image_rows
 from potluck.data.sources.base import LoadRequest, Source
 from potluck.data.sources.images import list_images, read_images
 
@@ -35,7 +36,9 @@ def _read(folder: Path, classes: list[str], size: int | None) -> RawArrays:
             raise damaged_file(notes, f"the line {line[:40]!r} names no known class")
         files.append(folder / "val" / "images" / name)
         labels.append(classes.index(wnid))
-    return RawArrays(read_images(files, size), np.array(labels), train, class_names=tuple(classes))
+    x = read_images(files, size)
+    raw = image_rows(x.shape[1:], x.dtype, resize=size is not None)
+    return RawArrays(x, np.array(labels), train, class_names=tuple(classes), raw=raw)
 
 
 def load(request: LoadRequest) -> Data:

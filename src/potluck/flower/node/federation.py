@@ -73,6 +73,9 @@ def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
         augment=augmentation(augment) if augment else None,
         dtype=dtype,
         device=device,
+        vocabulary=data.vocabulary,
+        class_names=data.class_names,
+        raw=data.raw,
     )
 
 
