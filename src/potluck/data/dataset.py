@@ -84,6 +84,10 @@ class Data:
         `"unit"` scales to [0, 1], `"half"` to [-1, 1], `"mean-image"` to [0, 1] minus the mean training row,
         `"none"` changes nothing and gives floats.
         """
+        if self.vocabulary is not None:
+            raise PotluckError(
+                f"data.normalise = {how!r} has no effect on texts ({self.name!r}); leave it out."
+            )
         dtype = getattr(self.transform, "dtype", torch.float32)
         scale = getattr(self.transform, "scale", 1 / 255 if self.x.dtype == torch.uint8 else 1.0)
         if how == "mean-image":

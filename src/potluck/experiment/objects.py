@@ -83,6 +83,7 @@ _NAMED_DATA = {f"data.{name}" for name in ("root", "label", "groups", "text", "i
 _RECORDED = {"data.name", "partition.rule", "partition.clients", "models.names", "models.precision"}
 _ON_NODES = {
     "data.root",
+    "data.class_names",
     "data.public",
     "data.augment",
     *(f"models.{name}" for name in ("feature_dim", "projection", "shared", "same_init")),

@@ -42,6 +42,11 @@ class DataSettings(Settings):
     label: str | None = setting(None, "the column of a table to predict")
     groups: str | None = setting(None, "the column of a table that names the producer of a row")
     text: str | None = setting(None, "the column of a table that holds texts", later=True)
+    class_names: WordList = setting(
+        (),
+        "the classes in the order of their numbers; empty: those of the data, on own nodes those of all nodes together",
+        later=True,
+    )
     image_size: int | None = setting(None, "resize images to this size", ge=1)
     normalise: Literal["own", "half", "mean-image", "unit", "none"] = setting(
         "own", "normalisation of images: the data set's own, or that of one of the papers"

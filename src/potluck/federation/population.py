@@ -19,6 +19,7 @@ from potluck.core.random import seeded
 from potluck.core.task import ClientInfo
 from potluck.data import Data, Partition, load_data
 from potluck.data.augment import augmentation
+from potluck.data.classes import with_class_names
 from potluck.experiment import Experiment
 from potluck.federation.allocation import Allocation, allocate
 from potluck.federation.devices import Device, assign_by_memory, fleet
@@ -38,6 +39,8 @@ def build_federation(
 ) -> Federation:
     """The federation that an experiment describes; data, models and partition may be the user's own objects."""
     data = data or experiment_data(experiment)
+    if experiment.data.class_names:
+        data = with_class_names(data, experiment.data.class_names, f"Data {data.name!r}")
     _check_first_class(data)
     if experiment.data.limit:
         data = data.limit(experiment.data.limit, experiment.seed)

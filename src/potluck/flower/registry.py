@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -20,7 +20,7 @@ from potluck.core.payload import PayloadError, Tensors
 from potluck.core.tree import Flat
 from potluck.flower import record
 from potluck.flower.grid import RetryingGrid
-from potluck.flower.node.registration import MAX_REGISTRATION, Assignment, Registration
+from potluck.flower.node.registration import MAX_REGISTRATION, Assignment, ClassNames, Registration
 from potluck.flower.polling import Polling
 from potluck.runs.folder import write_atomic
 from potluck.wire import Message as WireMessage
@@ -62,7 +62,7 @@ class NodeGone(PotluckError):
 
 
 class NodeRegistry:
-    """The nodes of a run by name. Asking a node for its registration is the first message it gets."""
+    """The nodes of a run by name. Asking a node for its registration is the first message it gets here."""
 
     def __init__(
         self,
@@ -86,6 +86,12 @@ class NodeRegistry:
         self._again: dict[int, float] = {}
         self._missing: set[str] = set()
 
+    question = "registration"
+
+    def introduction(self, message: WireMessage) -> Any:
+        """Read the answer to the first question."""
+        return Registration.read(message, self.limit)
+
     def pause(self) -> None:
         """Let some time pass before the nodes are looked at again."""
         self._polling.wait()
@@ -106,7 +112,7 @@ class NodeRegistry:
         """Leave out a node that had been let in."""
         self.reject(self._ids.pop(name), Rejection(why, "misfit"))
 
-    def begin(self, people: Sequence[Registration], *, missing: bool = False) -> None:
+    def begin(self, people: Sequence[Any], *, missing: bool = False) -> None:
         """These are the clients, in this order; `missing` are those whose nodes have to be found yet."""
         self.registrations = list(people)
         self._missing = {one.name for one in people} if missing else set()
@@ -168,7 +174,7 @@ class NodeRegistry:
 
     # -- questions and answers ------------------------------------------------------------------------
 
-    def _introduced(self) -> Iterable[tuple[int, Registration]]:
+    def _introduced(self) -> Iterable[tuple[int, Any]]:
         """Ask nodes that were not asked yet, and give those that have answered since and may take part."""
         self._connected = {info.node_id: info.name for info in self.grid.get_nodes()}
         known, now = set(self._ids.values()), time.monotonic()
@@ -181,7 +187,7 @@ class NodeRegistry:
             if self.asked.pop(node, None) is None:
                 continue  # it had been asked twice
             try:
-                registration = Registration.read(self._read(reply, MAX_REGISTRATION), self.limit)
+                registration = self.introduction(self._read(reply, MAX_REGISTRATION))
                 self._check_name(node, registration.name)
                 self.check(registration)
             except NodeGone:  # it says nothing of the node, which is asked again when it is back
@@ -200,7 +206,7 @@ class NodeRegistry:
 
     def _ask(self, nodes: list[int]) -> None:
         """Ask for registrations. Who was silent is asked again, each time later: the question may have got lost."""
-        ask = WireMessage({"ask": "registration"})
+        ask = WireMessage({"ask": self.question})
         numbers = self.grid.push_messages([self._query(ask, node) for node in nodes]) if nodes else []
         for node, number in zip(nodes, numbers, strict=True):
             if number:
@@ -241,6 +247,21 @@ class NodeRegistry:
 
     def _query(self, letter: WireMessage, node: int) -> Message:
         return Message(record.to_record(self.assignment.attach_to(letter)), node, "query")
+
+
+class ClassNameRegistry(NodeRegistry):
+    """The same nodes, asked for the names of their classes before anything is agreed on."""
+
+    question = "class names"
+    told: Sequence[ClassNames] = ()
+
+    def begin(self, people: Sequence[Any], *, missing: bool = False) -> None:
+        """Keep what was told; no client has a number yet."""
+        self.told = tuple(people)
+
+    def introduction(self, message: WireMessage) -> Any:
+        """Read the names of a node's classes."""
+        return ClassNames.read(message)
 
 
 def _changed(before: Registration, now: Registration) -> str | None:

@@ -19,7 +19,8 @@ from potluck.core.method import Method
 from potluck.core.needs import check_needs
 from potluck.core.samples import Samples
 from potluck.core.task import Task
-from potluck.experiment import Experiment
+from potluck.data.classes import list_names, sort_names
+from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.flower.grid import RetryingGrid
 from potluck.flower.node.federation import (
     agreed_classes,
@@ -29,10 +30,11 @@ from potluck.flower.node.federation import (
     uses_initial_weights,
 )
 from potluck.flower.node.registration import MEGABYTE, Assignment, Registration
-from potluck.flower.registry import InitialWeights, NodeList, NodeRegistry, natural_key
+from potluck.flower.registry import ClassNameRegistry, InitialWeights, NodeList, NodeRegistry, natural_key
 from potluck.loop.callbacks import Callback
 from potluck.loop.loop import Loop
 from potluck.runs.engine import recorded_engine
+from potluck.runs.folder import EXPERIMENT
 from potluck.runs.plan import Parts, RunPlan
 from potluck.runs.resolve import resolve
 
@@ -228,6 +230,23 @@ class OwnDataNodes:
         return None
 
 
+def _wait_for_own_nodes(
+    registry: NodeRegistry,
+    experiment: Experiment,
+    find_incompatible: IncompatibleNodes = lambda registrations: {},
+) -> None:
+    """Wait for all nodes; more than half of them are enough where the others came and cannot take part."""
+    settings, schedule = experiment.engine, experiment.schedule
+    wait_for_nodes(
+        registry,
+        settings.nodes,
+        settings.wait,
+        least=min(settings.nodes, max(settings.nodes // 2 + 1, schedule.min_clients)),
+        stop=schedule.on_failure == "stop",
+        find_incompatible=find_incompatible,
+    )
+
+
 @dataclass
 class StartedRun(Callback):
     """A run whose clients are found. As a callback it writes down who they are, when the run's folder is there."""
@@ -256,11 +275,50 @@ def start(
     **timing: Any,
 ) -> StartedRun:
     """Find the clients, and bring everything together."""
-    text = json.dumps(experiment.model_dump(mode="json", exclude_none=True))
-    assignment = Assignment(text, "", str(out / "nodes"))
     limit = int(experiment.schedule.max_payload_mb * MEGABYTE)
-    make = _with_own_data if experiment.engine.nodes else _with_dealt_data
-    return make(NodeRegistry(grid, assignment, limit, **timing), experiment, method, out, resume)
+    if not experiment.engine.nodes:
+        registry = NodeRegistry(grid, _assignment(experiment, out), limit, **timing)
+        return _with_dealt_data(registry, experiment, method, out, resume)
+    if not experiment.engine.classes and not experiment.data.class_names:
+        names = _recorded_class_names(out) if resume else ()
+        if not names:
+            asked = ClassNameRegistry(grid, _assignment(experiment, out), limit, **timing)
+            names = unite_class_names(asked, experiment)
+        experiment = experiment.with_settings({"data.class_names": names})
+    registry = NodeRegistry(grid, _assignment(experiment, out), limit, **timing)
+    return _with_own_data(registry, experiment, method, out, resume)
+
+
+def _assignment(experiment: Experiment, out: Path) -> Assignment:
+    text = json.dumps(experiment.model_dump(mode="json", exclude_none=True))
+    return Assignment(text, "", str(out / "nodes"))
+
+
+def _recorded_class_names(out: Path) -> tuple[str, ...]:
+    """Return the names that a run began with, so that it goes on with the same numbers."""
+    if not (out / EXPERIMENT).exists():
+        return ()
+    return parse_experiment(read_experiment(out / EXPERIMENT)).data.class_names
+
+
+def unite_class_names(registry: ClassNameRegistry, experiment: Experiment) -> tuple[str, ...]:
+    """Ask all nodes for the names of their classes, and return all names in one order."""
+    _wait_for_own_nodes(registry, experiment)
+    named = [one for one in registry.told if one.classes]
+    unnamed = [one.name for one in registry.told if one.classes == []]
+    if named and unnamed:
+        raise PotluckError(
+            f"The labels of node {unnamed[0]!r} have no names, those of node {named[0].name!r} have "
+            f"({list_names(named[0].classes or [])}); list the names of labels 0, 1, … as data.class_names in the "
+            "node.toml of the first."
+        )
+    if not named:
+        why = "no node has names of classes" if unnamed else "policy.class_names = false on every node"
+        raise PotluckError(
+            f"engine.classes is not set, and {why}; say how many classes the nodes' labels have together, or list "
+            "their names in data.class_names."
+        )
+    return sort_names(name for one in named for name in one.classes or ())
 
 
 def _with_dealt_data(
@@ -282,21 +340,13 @@ def _with_own_data(
 ) -> StartedRun:
     """More than half of the nodes are enough, where the others came and contradict them."""
     settings, schedule, terms = experiment.engine, experiment.schedule, OwnDataNodes(experiment, method)
+    agreed_classes(experiment)
     registry.check = terms.check
     known = NodeList.read(out, registry.limit) if resume else None
     if known is not None:
         wait_for_returning_nodes(registry, known.clients, settings.wait, schedule.min_clients)
     else:
-        least = min(settings.nodes, max(settings.nodes // 2 + 1, schedule.min_clients))
-        stop = schedule.on_failure == "stop"
-        wait_for_nodes(
-            registry,
-            settings.nodes,
-            settings.wait,
-            least=least,
-            stop=stop,
-            find_incompatible=terms.find_incompatible,
-        )
+        _wait_for_own_nodes(registry, experiment, terms.find_incompatible)
     weights = InitialWeights(out, lambda client: registry.initial_weights(client, settings.wait))
     federation = server_federation(experiment, method, registry.registrations, weights)
     plan = resolve(experiment, Parts(nodes=federation), recorded=recorded_engine(out))

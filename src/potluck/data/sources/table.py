@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from potluck.core.errors import PotluckError, unknown
 from potluck.data.cache import RawArrays, read_cached
+from potluck.data.classes import sort_names
 from potluck.data.dataset import Data, Normalise, statistics
 from potluck.data.files import damaged_file
 from potluck.data.raw import Column, TableInput, TextInput
@@ -95,11 +95,9 @@ def read_columns(path: Path) -> dict[str, list[str]]:
 
 def encode_labels(values: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """The distinct values in order (by size when all are numbers) and the place of each value among them."""
-    names = sorted(set(values))
-    with suppress(ValueError):
-        names.sort(key=float)
+    names = sort_names(values)
     place = {name: index for index, name in enumerate(names)}
-    return tuple(names), np.array([place[value] for value in values], dtype=np.int64)
+    return names, np.array([place[value] for value in values], dtype=np.int64)
 
 
 def fit_column(path: Path, name: str, values: list[str]) -> Column:

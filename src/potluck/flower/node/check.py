@@ -13,6 +13,8 @@ from potluck.core.client import Client
 from potluck.core.errors import PotluckError
 from potluck.core.needs import check_needs
 from potluck.core.random import one_thread
+from potluck.data import Data
+from potluck.data.classes import list_names
 from potluck.experiment import Experiment
 from potluck.flower.node.audit import AuditLog
 from potluck.flower.node.config import NodeFile, jobs_to_keep, read_node
@@ -24,14 +26,20 @@ def check_node(path: Path, experiment: Experiment) -> list[str]:
     """What was tried and found good, line by line; the first thing that is not raises a sentence."""
     node = read_node(path)
     node.policy.check(experiment)
-    if not experiment.engine.classes:
-        classes = node.load_data().num_classes
-        experiment = experiment.with_settings({"engine.classes": classes})
+    declared = bool(experiment.engine.classes or experiment.data.class_names)
+    data = node.load_data()
+    if not declared:
+        own = (
+            {"data.class_names": data.class_names}
+            if data.class_names
+            else {"engine.classes": data.num_classes}
+        )
+        experiment = experiment.with_settings(own)
     federation = node_federation(experiment, node)
     task, one = federation.task, federation.members[0]
     between = f", {len(one.validation)} validation" if len(one.validation) else ""
     rows = f"{len(one.train)} training{between} and {len(one.test)} test rows"
-    lines = [f"data: {rows} of shape {task.input_shape}"]
+    lines = [f"data: {rows} of shape {task.input_shape}", classes_line(node, data, declared=declared)]
     if not len(one.train):
         raise PotluckError(f"Node {node.name!r} has no training rows; check data.source and data.split.")
     architecture = task.architectures[one.architecture]
@@ -48,6 +56,19 @@ def check_node(path: Path, experiment: Experiment) -> list[str]:
     sent = {"name": node.name, "samples": len(one.train), "model": one.architecture, "device": one.device}
     lines.append(f"the server will know: {json.dumps(sent)} and the shapes of the model's tensors")
     return lines
+
+
+def classes_line(node: NodeFile, data: Data, *, declared: bool) -> str:
+    """Say which classes the node has, and who learns their names."""
+    if not data.class_names:
+        return f"classes: labels 0 to {data.num_classes - 1}, without names"
+    if declared:
+        told = "numbered as the experiment says"
+    elif node.policy.class_names:
+        told = "the server unites these names with those of the other nodes"
+    else:
+        told = "policy.class_names = false: the experiment must list them in data.class_names"
+    return f"classes: {list_names(data.class_names)}; {told}"
 
 
 def allowance(node: NodeFile, experiment: Experiment, rows: int) -> list[str]:

@@ -6,12 +6,13 @@ import importlib
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from potluck.core.errors import PotluckError
 from potluck.data import Data, as_data, load_data
+from potluck.data.classes import with_class_names
 from potluck.data.load import SOURCES
 from potluck.experiment import Experiment
 from potluck.methods import METHODS
@@ -52,6 +53,7 @@ class Policy(Section):
         2, ge=1, description="classes with fewer training rows are left out of training"
     )
     scores: bool = Field(True, description="whether scores and training losses leave this node")
+    class_names: bool = Field(True, description="whether the names of the node's classes leave it")
     kept_jobs: int = Field(64, ge=2, description="the most jobs that a run may have kept for its restarts")
 
     def check(self, experiment: Experiment) -> None:
@@ -148,7 +150,17 @@ class NodeData(Section):
     source: str = Field(description="a data source of Potluck (npz:rows.npz, csv:…), or module:function")
     root: str | None = None
     label: str | None = None
+    text: str | None = Field(None, description="the column of a table that holds texts")
+    image_size: int | None = Field(None, ge=1, description="resize images to this size")
+    normalise: Literal["own", "half", "mean-image", "unit", "none"] = Field(
+        "own", description="normalisation of images: the data set's own, or that of one of the papers"
+    )
+    class_names: tuple[str, ...] = Field((), description="names of labels 0, 1, …, where the data have none")
     split: str = Field("75:25", description="train:test, or train:val:test")
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of `load_data`."""
+        return {"label": self.label, "text": self.text, "image_size": self.image_size}
 
 
 class NodeFile(Section):
@@ -168,8 +180,24 @@ class NodeFile(Section):
     def load_data(self) -> Data:
         """The node's data."""
         settings = self.data
+        data = self._load(settings)
+        if settings.class_names:
+            if data.class_names:
+                raise PotluckError(
+                    f"data.class_names in the file of node {self.name!r} has no effect: its data name their classes "
+                    "themselves; leave it out."
+                )
+            data = with_class_names(data, settings.class_names, f"Node {self.name!r}")
+        return data if settings.normalise == "own" else data.normalised(settings.normalise)
+
+    def _load(self, settings: NodeData) -> Data:
         if settings.source.partition(":")[0] in SOURCES:
-            return load_data(self._beside(settings.source), settings.root, label=settings.label)
+            return load_data(self._beside(settings.source), settings.root, **settings.options())
+        for name, value in settings.options().items():
+            if value is not None:
+                raise PotluckError(
+                    f"data.{name} = {value!r} has no effect on the rows of {settings.source!r}; leave it out."
+                )
         return as_data(self.imported(settings.source, "data.source")(), name=self.name)
 
     def model_source(self) -> Any:
@@ -222,8 +250,8 @@ def read_node(path: Path) -> NodeFile:
 
 TEMPLATE = """\
 # What this machine brings to a federation. Try it with: potluck node check node.toml
-# Nothing in this file travels but the name, the numbers of training and validation rows, the shape of the model
-# and the device class.
+# Nothing in this file travels but the name, the numbers of training and validation rows, the shape of the model,
+# the device class and, if the experiment does not list them, the names of the classes.
 
 name = "{name}"          # unique in the federation, and always the same: random streams depend on it
 
@@ -243,6 +271,9 @@ source = "{source}"
 split = "75:25"              # train:test, or train:validation:test such as 8:1:1
 # root = "/data"             # where named data sets lie
 # label = "column"           # what to predict, for tables
+# text = "column"            # texts, for tables
+# image_size = 32            # resize images to this size
+# class_names = ["a", "b"]   # names of labels 0, 1, … where the data have none
 
 # What this node does for a server. Whatever goes beyond is refused before anything is computed or sent; see what an
 # experiment would be allowed with: potluck node check node.toml --experiment experiment.toml
@@ -258,5 +289,6 @@ epsilon = 0                  # privacy that may be spent in all runs together, a
 delta = 1e-5
 smallest_class = 2           # classes with fewer training rows are left out: a mean of one row is that row
 scores = true                # whether scores and training losses leave this node
+class_names = true           # whether the server may unite the names of this node's classes with the others'
 kept_jobs = 64               # the most jobs that a run may have kept for its restarts
 """

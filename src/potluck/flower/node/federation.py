@@ -20,6 +20,7 @@ from potluck.core.schema import check_finite
 from potluck.core.task import Architecture, ClientInfo, Context, Task
 from potluck.data import Data, load_data, split_in_three
 from potluck.data.augment import augmentation
+from potluck.data.classes import names_are_numbers, with_class_names
 from potluck.experiment import Experiment
 from potluck.federation.federation import Builder, Federation, Member, assemble
 from potluck.federation.population import initial_model_builder, model_builder, resolve_device
@@ -32,11 +33,7 @@ def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
     """The federation as one node sees it: itself. Its model starts from the run's seed and the node's name."""
     dtype = getattr(torch, experiment.models.precision)
     device = resolve_device(node.device)
-    data = (
-        _with_classes(node.load_data(), agreed_classes(experiment), node.name)
-        .to_dtype(dtype)
-        .to_device(device)
-    )
+    data = with_agreed_classes(node.load_data(), experiment, node).to_dtype(dtype).to_device(device)
     train, validation, test = (
         data.view(rows)
         for rows in split_in_three(
@@ -96,7 +93,7 @@ def server_federation(
                 for name, one in task.architectures.items()
             },
         )
-    return Federation(task, _elsewhere(task), label="own nodes")
+    return Federation(task, _elsewhere(task), label="own nodes", class_names=experiment.data.class_names)
 
 
 def server_task(
@@ -131,12 +128,31 @@ def public_data(experiment: Experiment, method: Method[Any, Any, Any]) -> Sample
 
 def agreed_classes(experiment: Experiment) -> int:
     """How many classes there are, which no node can know from its own rows."""
-    if not experiment.engine.classes:
-        raise PotluckError("engine.classes is not set; say how many classes the nodes' labels have together.")
-    return experiment.engine.classes
+    classes, names = experiment.engine.classes, experiment.data.class_names
+    if names and classes not in (0, len(names)):
+        raise PotluckError(
+            f"engine.classes = {classes} contradicts data.class_names, which lists {len(names)}; leave "
+            "engine.classes out."
+        )
+    if not classes and not names:
+        raise PotluckError(
+            "engine.classes is not set; say how many classes the nodes' labels have together, or list their names in "
+            "data.class_names."
+        )
+    return classes or len(names)
 
 
-def _with_classes(data: Data, classes: int, name: str) -> Data:
+def with_agreed_classes(data: Data, experiment: Experiment, node: NodeFile) -> Data:
+    """Return the node's data with the classes numbered as on every other node."""
+    classes, name = agreed_classes(experiment), node.name
+    if experiment.data.class_names:
+        hidden = not node.policy.class_names
+        return with_class_names(data, experiment.data.class_names, f"Node {name!r}", private=hidden)
+    if not names_are_numbers(data):
+        raise PotluckError(
+            f"Node {name!r} has classes with names, and the experiment does not say which number each name has; list "
+            "them in data.class_names, or leave engine.classes out, so that the server unites the nodes' names."
+        )
     if data.num_classes > classes:
         raise PotluckError(
             f"Node {name!r} has label {data.num_classes - 1} but engine.classes = {classes}; raise engine.classes."

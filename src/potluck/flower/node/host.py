@@ -24,7 +24,7 @@ from potluck.flower.node.federation import node_federation
 from potluck.flower.node.guard import Guard, Usage
 from potluck.flower.node.journal import Journal
 from potluck.flower.node.node import Node, ResidentClients
-from potluck.flower.node.registration import MEGABYTE, Assignment, read_message
+from potluck.flower.node.registration import MEGABYTE, Assignment, ClassNames, read_message
 from potluck.loop import newcomers
 from potluck.runs.resolve import choose_models
 from potluck.wire import Message, string, to_bytes
@@ -56,8 +56,10 @@ class NodeHost:
     def handle_message(self, message: Message, node_config: Mapping[str, Any]) -> Message:
         """Do what the server asks; what is wrong becomes one sentence, in the reply and in the node's log."""
         try:
-            node = self.open_node(message, node_config)
             request = message.facts.get("ask")
+            if request == "class names":
+                return tell_class_names(Assignment.read(message), node_config)
+            node = self.open_node(message, node_config)
             if request not in ("registration", "first weights", "leave"):
                 return node.run_job(message)
             if request == "leave":
@@ -90,12 +92,30 @@ class NodeHost:
         policy = file.policy
         policy.check(experiment)
         method, federation = _load_own(assignment.experiment, file)
-        folder = file.state_folder() / assignment.run
-        journal = Journal(folder, max(file.keep, jobs_to_keep(experiment)))
-        privacy = replace(experiment.privacy, scores=experiment.privacy.scores and policy.scores)
-        usage, audit = Usage(folder / "usage.json", policy), AuditLog(file.audit_log())
-        guard = Guard(policy, audit, usage, privacy, assignment.run, experiment.method.name)
-        return Node(method, federation, 0, journal, self.residents, privacy, guard=guard)
+        journal = Journal(file.state_folder() / assignment.run, max(file.keep, jobs_to_keep(experiment)))
+        guard = own_guard(experiment, file, assignment.run)
+        return Node(method, federation, 0, journal, self.residents, guard.privacy, guard=guard)
+
+
+def own_guard(experiment: Experiment, file: NodeFile, run: str) -> Guard:
+    """Return what permits and records the work of a node file in a run."""
+    policy = file.policy
+    privacy = replace(experiment.privacy, scores=experiment.privacy.scores and policy.scores)
+    usage = Usage(file.state_folder() / run / "usage.json", policy)
+    return Guard(policy, AuditLog(file.audit_log()), usage, privacy, run, experiment.method.name)
+
+
+def tell_class_names(assignment: Assignment, node_config: Mapping[str, Any]) -> Message:
+    """Tell the names of a node's classes, before the run has agreed on numbers, if its policy allows it."""
+    if NODE_FILE not in node_config:
+        raise PotluckError("This node has no data of its own, so its classes are those of the experiment.")
+    experiment = parse_experiment(parse_json(assignment.experiment))
+    file = read_node(Path(str(node_config[NODE_FILE])))
+    file.policy.check(experiment)
+    classes = list(file.load_data().class_names) if file.policy.class_names else None
+    reply = ClassNames(file.name, classes).message()
+    own_guard(experiment, file, assignment.run).log_answer("class names", reply)
+    return reply
 
 
 def message_limit(node_config: Mapping[str, Any]) -> int:

@@ -156,6 +156,33 @@ class Registration:
         return Message({"registration": asdict(self)})
 
 
+MAX_CLASSES = 100_000
+"""Names of classes that a node may tell."""
+
+
+@dataclass(frozen=True)
+class ClassNames:
+    """The names of a node's classes, told before it registers; None: it keeps them to itself."""
+
+    name: str
+    classes: list[str] | None
+
+    @staticmethod
+    def read(message: Message) -> ClassNames:
+        """Read and check what a node tells."""
+        facts = section(message, "class names")
+        if set(facts) != {"name", "classes"}:
+            raise PayloadError("The names of classes have other fields; install the same Potluck everywhere.")
+        told = facts["classes"]
+        if told is not None:
+            told = [_name(name, "a class") for name in bounded_list(told, "classes", MAX_CLASSES)]
+        return ClassNames(_name(facts["name"], "name"), told)
+
+    def message(self) -> Message:
+        """Return the names as they travel."""
+        return Message({"class names": asdict(self)})
+
+
 def _name(value: Any, what: str) -> str:
     name = string(value, what, MAX_NAME)
     if name != value or not name.strip():
