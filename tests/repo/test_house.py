@@ -63,7 +63,7 @@ def test_the_contract_needs_torch_and_the_standard_library_alone():
 def test_rooms_have_names_and_the_root_is_nearly_empty():
     loose = [path.stem for path in ROOT.glob("*.py") if not path.stem.startswith("__")]
     assert sorted(loose) == ["api", "doctor", "method"]
-    assert len(list((ROOT / "core").glob("*.py"))) <= 18
+    assert len(list((ROOT / "core").glob("*.py"))) <= 20
 
 
 def test_a_method_file_imports_from_few_places():

@@ -21,6 +21,7 @@ from potluck.core.random import generator, seeded
 from potluck.core.samples import ClassMean, Samples, outputs, prepare
 from potluck.core.task import ClientInfo, Task
 from potluck.core.torch_fast import backward
+from potluck.core.trained import trained_parameters
 from potluck.core.training import FitRequest, FitResult, Loss, Training, cross_entropy_loss
 
 ClassMeans = Callable[[Callable[[Tensor], Tensor], Samples | None], tuple[Tensor, Tensor, Tensor]]
@@ -251,7 +252,7 @@ class Client:
         parameters = [
             tensor
             for part in parts
-            for tensor in (part.parameters() if isinstance(part, nn.Module) else part)
+            for tensor in (trained_parameters(part) if isinstance(part, nn.Module) else part)
         ]
         rate = self.lr if lr is None else lr
         if not self.training.keep_optimizer:
@@ -349,7 +350,7 @@ class Client:
         for path, kind in tree.unrestorable_parts(self.private):
             raise PotluckError(_remedy(path, kind))
         everything = {
-            "model": dict(self.model.state_dict()),
+            "model": self.model.trained_state(),
             "private": self.private,
             "modules": {
                 **self._saved_modules,
@@ -382,7 +383,7 @@ class Client:
             for name, tensor in flat.tensors.items()
         }
         state = tree.unflatten(tree.Flat(tensors, flat.layout))
-        self.model.load_state_dict(state["model"])
+        self.model.load_state_dict(state["model"], strict=not self.model.frozen)
         self.private = state["private"]
         self._modules, self._saved_modules = {}, state["modules"]
         self._optimizers, self._saved_optimizers = {}, state["optimizers"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,31 @@ class ClientModel(nn.Module):
 
     head: nn.Module
     feature_dim: int
+    frozen: tuple[str, ...] = ()
+    """Modules that stay in eval mode, because nothing in them is trained (`training.train`)."""
+
+    @property
+    def top_modules(self) -> tuple[str, ...]:
+        """Return the modules that are trained even where the extractor is frozen."""
+        return ("head",)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set train or eval mode; frozen modules stay in eval mode."""
+        super().train(mode)
+        for name in self.frozen:
+            self.get_submodule(name).train(False)
+        return self
+
+    def trained_state(self) -> dict[str, Tensor]:
+        """Return the state without frozen parameters and without the buffers of frozen modules; live tensors."""
+        state = dict(self.state_dict())
+        if not self.frozen:
+            return state
+        learned = {name: parameter.requires_grad for name, parameter in self.named_parameters()}
+        inside = tuple(f"{name}." for name in self.frozen)
+        return {
+            name: tensor for name, tensor in state.items() if learned.get(name, not name.startswith(inside))
+        }
 
     def features(self, x: Tensor) -> Tensor:
         """Return the features of a batch, `[batch, feature_dim]`."""
@@ -49,7 +74,11 @@ class ClientModel(nn.Module):
 
 def has_batch_norm(model: nn.Module) -> bool:
     """Return whether any layer normalises over the batch, and so cannot train on a single sample."""
-    return any(isinstance(layer, BatchNorm) for layer in model.modules())
+    inside = tuple(f"{name}." for name in getattr(model, "frozen", ()))
+    return any(
+        isinstance(layer, BatchNorm) and not (inside and f"{name}.".startswith(inside))
+        for name, layer in model.named_modules()
+    )
 
 
 def set_channels_last(model: nn.Module, last: bool = True) -> None:
@@ -87,11 +116,12 @@ def is_statistic(name: str) -> bool:
 
 
 def tensors_of(module: nn.Module, *, buffers: bool = True) -> dict[str, Tensor]:
-    """Return copies of a module's parameters and transferable buffers, by name."""
+    """Return copies of a module's parameters and transferable buffers by name, without frozen ones."""
     parameters = {name for name, _ in module.named_parameters()}
+    state = module.trained_state() if isinstance(module, ClientModel) else module.state_dict()
     return {
         name: tensor.detach().clone()
-        for name, tensor in module.state_dict().items()
+        for name, tensor in state.items()
         if name in parameters or (buffers and is_transferable(name))
     }
 

@@ -34,7 +34,13 @@ class Need(StrEnum):
 
 def check_needs(method: Method[Any, Any, Any], task: Task) -> None:
     """Raise `PotluckError` for the first need that the clients' models or the task do not meet."""
+    frozen = next((a.name for a in task.architectures.values() if a.partly_frozen), None)
     for need in sorted(method.requires()):
+        if need in _TRAINED_EXTRACTOR and frozen is not None:
+            raise PotluckError(
+                f"{type(method).__name__} needs {need} and combines parts of the extractors, and that of model "
+                f"{frozen!r} is frozen; set training.train = 'all', or choose another method."
+            )
         if need in _CHECKS and (problem := _CHECKS[need](task)):
             raise PotluckError(f"{type(method).__name__} needs {need}: {problem}")
 
@@ -173,6 +179,9 @@ def _public_data(task: Task) -> str | None:
         return None
     return "the federation has none. Set data.public=0.1 to hold some out."
 
+
+_TRAINED_EXTRACTOR = frozenset({Need.STAGES, Need.NESTED_DEPTH, Need.NESTED_WIDTH})
+"""Needs of methods that cut extractors into parts and combine those of different clients."""
 
 _CHECKS: dict[Need, Callable[[Task], str | None]] = {
     Need.EQUAL_FEATURES: _equal_features,

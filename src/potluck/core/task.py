@@ -38,8 +38,9 @@ class ClientInfo:
 class Architecture:
     """The shape of one kind of client model, and the weights such a model starts from.
 
-    `initial` holds parameters and buffers; `stage_shapes` the output shape of each stage for one sample;
-    `build` makes such a model on the server, where the server can.
+    `initial` holds parameters and buffers, without frozen ones, which `build` gives and which never change;
+    `stage_shapes` is the output shape of each stage for one sample; `build` makes such a model on the server, where
+    the server can.
     """
 
     name: str
@@ -50,10 +51,11 @@ class Architecture:
     stage_shapes: tuple[tuple[int, ...], ...] = ()
     width_rate: float | None = None
     build: Callable[[], ClientModel] | None = None
+    partly_frozen: bool = False
 
     @functools.cached_property
     def num_parameters(self) -> int:
-        """The number of parameters."""
+        """The number of trained parameters."""
         return sum(self.initial[name].numel() for name in self.parameters)
 
     @functools.cached_property

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from potluck.core.mixed_precision import Amp
 from potluck.core.settings import Settings, setting
 from potluck.core.torch_fast import OptimizerName, make_optimizer
+from potluck.core.trained import parse_rules
 
 if TYPE_CHECKING:
     from potluck.core.samples import Samples
@@ -40,10 +41,17 @@ class Training(Settings):
     amp: Amp = setting(
         "off", "numbers that losses are computed in: off (full precision), bf16 or fp16", later=True
     )
+    train: str = setting(
+        "all",
+        "parts of the clients' models that are trained: all, head, or last:N for the head and the N layers before it; "
+        "one rule, or one per model: head,all",
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas = {tuple(self.betas)} must both lie in [0, 1)")
+        parse_rules(self.train)
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter | torch.Tensor], lr: float) -> Optimizer:
         """Make a new optimiser over these parameters."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar, overload
 
@@ -17,6 +18,7 @@ from potluck.core.model import ClientModel, any_channels_last, batch_norm_in_eva
 from potluck.core.random import seeded
 from potluck.core.samples import Samples
 from potluck.core.task import CPU, Architecture, ClientInfo, Task
+from potluck.core.trained import ALL, TrainRule, model_name, rules_by_name, share_frozen, train_only
 from potluck.core.training import Training
 from potluck.data.raw import RawInput
 from potluck.federation.devices import Device
@@ -118,6 +120,11 @@ class Federation:
     class_names: tuple[str, ...] = ()
     raw: RawInput | None = None
     """How raw images, texts or table rows become rows of the data set; None where rows come as numbers."""
+    train_rules: Mapping[str, TrainRule] = field(default_factory=dict)
+    """What of each architecture is trained; whole models where an architecture is not listed."""
+    common_frozen: bool = False
+    """Whether frozen tensors of a client are those of its architecture, so that all its clients share their memory;
+    otherwise each client keeps those it was given."""
     channels_last: frozenset[str] | None = None
     """Architectures whose clients keep images, and the weights of convolutions, with the channels last; None: all
     networks as they were built."""
@@ -137,9 +144,9 @@ class Federation:
     def client(self, index: int) -> Client:
         """A new client of this index, as it is before its first job."""
         one, info = self.members[index], self.task.clients[index]
-        model = one.build().to(device=self.task.device, dtype=self.task.dtype).eval()
-        if self.channels_last is not None:
-            set_channels_last(model, one.architecture in self.channels_last)
+        model = self._prepared(one.build(), one.architecture)
+        if model.frozen and self.common_frozen:
+            share_frozen(model, self._common_model(one.architecture))
         return Client(
             info,
             model,
@@ -151,6 +158,26 @@ class Federation:
             shared_test=self.shared_test,
             augment=self.augment,
         )
+
+    def _prepared(self, model: ClientModel, architecture: str) -> ClientModel:
+        """Return a model as clients train it: device, precision, memory layout, frozen parts."""
+        model = model.to(device=self.task.device, dtype=self.task.dtype).eval()
+        if self.channels_last is not None:
+            set_channels_last(model, architecture in self.channels_last)
+        train_only(model, self.train_rules.get(architecture, ALL))
+        return model
+
+    def _common_model(self, architecture: str) -> ClientModel:
+        """Return a model of an architecture with its common first weights, made once per process."""
+        if architecture not in self._common_models:
+            build = self.task.architectures[architecture].build
+            assert build is not None
+            self._common_models[architecture] = self._prepared(build(), architecture)
+        return self._common_models[architecture]
+
+    @functools.cached_property
+    def _common_models(self) -> dict[str, ClientModel]:
+        return {}
 
     def cost(self, index: int) -> float:
         """What training a client costs relative to others, as a first guess: parameters × samples."""
@@ -192,16 +219,18 @@ def assemble(
     class_names: tuple[str, ...] = (),
     raw: RawInput | None = None,
     infos: tuple[ClientInfo, ...] = (),
+    train_rules: Mapping[str, TrainRule] | None = None,
 ) -> Federation:
     """Put a population together; `builders` gives the common first weights of each architecture.
 
-    Where `infos` says already what the server knows of each client, no member is made for it.
+    Where `infos` says already what the server knows of each client, no member is made for it. Without `train_rules`
+    those of `training` are assigned to the architectures in order, and clients keep their own frozen tensors.
     """
     example = _example(members, dtype, device)
+    rules = rules_by_name(training.train, list(builders)) if train_rules is None else train_rules
+    describe = partial(describe_architecture, num_classes=num_classes, dtype=dtype, device=device)
     architectures = {
-        name: describe_architecture(
-            name, partial(_build_seeded, build, seed, name), example, num_classes, dtype, device
-        )
+        name: describe(name, partial(_build_seeded, build, seed, name, rules.get(name, ALL)), example)
         for name, build in builders.items()
     }
     task = Task(
@@ -216,7 +245,8 @@ def assemble(
         device,
         training,
     )
-    return Federation(task, members, shared_test, augment, label, devices, vocabulary, class_names, raw)
+    facts = (label, devices, vocabulary, class_names, raw)
+    return Federation(task, members, shared_test, augment, *facts, rules, train_rules is not None)
 
 
 def _infos(members: Sequence[Member]) -> tuple[ClientInfo, ...]:
@@ -231,10 +261,12 @@ def _infos(members: Sequence[Member]) -> tuple[ClientInfo, ...]:
     )
 
 
-def _build_seeded(build: Builder, seed: int, name: str) -> ClientModel:
-    """Build a model with an architecture's common first weights."""
-    with seeded(seed, "architecture", name):
-        return build()
+def _build_seeded(build: Builder, seed: int, name: str, rule: TrainRule) -> ClientModel:
+    """Build a model with an architecture's common first weights, frozen as its rule says."""
+    with seeded(seed, "architecture", model_name(name)):
+        model = build()
+    train_only(model, rule)
+    return model
 
 
 def _example(members: Sequence[Member], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -275,14 +307,15 @@ def describe_architecture(
             f"Model {name!r} gives {scores.shape[1]} class scores and the data have {num_classes} classes; give its "
             f"last layer {num_classes} outputs, or say how many classes there are with num_classes={scores.shape[1]}."
         )
-    rate = getattr(model, "width_rate", None)
+    rate, state = getattr(model, "width_rate", None), model.trained_state()
     return Architecture(
         name=name,
         feature_dim=features.shape[1],
-        initial={key: tensor.detach().clone() for key, tensor in model.state_dict().items()},
-        parameters=frozenset(key for key, _ in model.named_parameters()),
+        initial={key: tensor.detach().clone() for key, tensor in state.items()},
+        parameters=frozenset(key for key, _ in model.named_parameters() if key in state),
         head={key: tuple(tensor.shape) for key, tensor in model.head.state_dict().items()},
         stage_shapes=tuple(shapes),
         width_rate=None if rate is None else float(rate),
         build=build,
+        partly_frozen=bool(model.frozen),
     )

@@ -17,6 +17,7 @@ from potluck.core.model import ClientModel, without_initialization
 from potluck.core.needs import Need
 from potluck.core.random import seeded
 from potluck.core.task import ClientInfo
+from potluck.core.trained import TrainRule, architecture_name, model_name, pair_models
 from potluck.data import Data, Partition, load_data
 from potluck.data.augment import augmentation
 from potluck.data.classes import with_class_names
@@ -50,7 +51,7 @@ def build_federation(
     dealt = allocate(experiment, method, data, device, partition)
     clients = len(dealt.shares)
     devices = fleet(experiment.devices.fleet, clients, experiment.seed) if experiment.devices.fleet else []
-    builders, names = _architectures(experiment, data, models, clients, devices)
+    builders, rules, names = _architectures(experiment, data, models, clients, devices)
     kinds = [device.kind for device in devices] or ["default"] * clients
     infos = tuple(
         ClientInfo(index, f"client-{index}", samples, names[index], kinds[index], validation)
@@ -75,6 +76,7 @@ def build_federation(
         class_names=data.class_names,
         raw=data.raw,
         infos=infos,
+        train_rules=rules,
     )
     return replace(federation, partition_arrays=dealt.partition_arrays)
 
@@ -173,17 +175,21 @@ def _architectures(
     models: Sequence[ModelSource] | None,
     clients: int,
     devices: Sequence[Device],
-) -> tuple[dict[str, Builder], list[str]]:
-    """A builder per architecture, and the architecture of each client: in turn, or by its device's memory."""
+) -> tuple[dict[str, Builder], dict[str, TrainRule], list[str]]:
+    """A builder and a rule per architecture; each client's architecture, in turn or by its device's memory."""
     sources: Sequence[ModelSource] = models if models is not None else resolve_models(experiment.models.names)
-    named = {}
-    for number, source in enumerate(sources):
-        name = (
-            source
-            if isinstance(source, str)
-            else f"{number}-{getattr(source, '__name__', type(source).__name__)}"
-        )
-        named[name] = model_builder(source, name, experiment, data)
+    labels = [
+        source
+        if isinstance(source, str)
+        else f"{number}-{getattr(source, '__name__', type(source).__name__)}"
+        for number, source in enumerate(sources)
+    ]
+    pairs = pair_models(labels, experiment.training.train)
+    by_label = dict(zip(labels, sources, strict=True))
+    named, rules = dict[str, Builder](), dict[str, TrainRule]()
+    for label, rule in pairs:
+        name = architecture_name(label, rule, pairs)
+        named[name], rules[name] = model_builder(by_label[label], label, experiment, data), rule
     used = assign(list(named), clients)
     if experiment.devices.assign == "memory":
         if not devices:
@@ -191,7 +197,7 @@ def _architectures(
         with without_initialization():
             sizes = {name: count_parameters(build()) for name, build in named.items()}
         used = assign_by_memory(sizes, devices)
-    return {name: build for name, build in named.items() if name in used}, used
+    return {name: build for name, build in named.items() if name in used}, rules, used
 
 
 def model_builder(source: ModelSource, name: str, experiment: Experiment, data: Data) -> Builder:
@@ -215,7 +221,7 @@ def initial_model_builder(build: Builder, experiment: Experiment, architecture: 
     who = "common" if experiment.models.same_init else client
 
     def start() -> ClientModel:
-        with seeded(experiment.seed, "initial weights", architecture, who):
+        with seeded(experiment.seed, "initial weights", model_name(architecture), who):
             return build()
 
     return start
@@ -249,7 +255,7 @@ def shared_model_choice(
     settings = experiment.models
     if settings.shared is not None:
         return settings.shared, settings.feature_dim
-    zoo = [name for name in architectures if _in_zoo(name)]
+    zoo = [name for name in map(model_name, architectures) if _in_zoo(name)]
     if not zoo:
         return None
     name = smallest(zoo, input_shape, num_classes, vocabulary=vocabulary)

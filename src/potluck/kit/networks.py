@@ -93,8 +93,12 @@ def relative_change(new: Tensor, old: Tensor) -> float:
 
 
 def proximal_term(model: nn.Module, reference: Mapping[str, Tensor], mu: float) -> Tensor:
-    """Return μ/2 · ‖w - w₀‖², summed over the parameters (not the buffers)."""
-    squares = [(tensor - reference[name]).square().sum() for name, tensor in model.named_parameters()]
+    """Return μ/2 · ‖w - w₀‖², summed over the trained parameters (not the buffers)."""
+    squares = [
+        (tensor - reference[name]).square().sum()
+        for name, tensor in model.named_parameters()
+        if name in reference
+    ]
     return mu / 2 * torch.stack(squares).sum()
 
 

@@ -66,7 +66,7 @@ class FedNova(Method[kit.Groups, kit.Weights, Direction]):
         kit.load_tensors(me.model, message.tensors)
         steps = me.training.effective_steps(me.fit().steps)
         after = kit.tensors_of(me.model, buffers=self.buffers)
-        learned = dict(me.model.named_parameters())
+        learned = [name for name, _ in me.model.named_parameters() if name in after]
         direction = {name: (message.tensors[name] - after[name]) / (steps or 1.0) for name in learned}
         statistics = {name: tensor for name, tensor in after.items() if name not in learned}
         return Direction(direction, steps, statistics)

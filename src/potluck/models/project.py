@@ -59,6 +59,11 @@ class Projected(ClientModel):
         return projected
 
     @property
+    def top_modules(self) -> tuple[str, ...]:
+        """The projection to the common feature size, and the head."""
+        return ("projection", "head")
+
+    @property
     def stages(self) -> tuple[nn.Module, ...]:
         """The base's stages."""
         return self.base.stages

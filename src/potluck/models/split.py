@@ -143,6 +143,11 @@ class SplitModel(ClientModel):
         self.feature_dim = feature_dim
 
     @property
+    def top_modules(self) -> tuple[str, ...]:
+        """The projection to the common feature size, and the head."""
+        return ("projection", "head")
+
+    @property
     def stages(self) -> tuple[nn.Module, ...]:
         """The parts between the named cut points."""
         return tuple(self.body)
