@@ -2,13 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 
-from benchmarks import PARTS, run_suite
-from potluck.core.errors import PotluckError
+from benchmarks import small_clients, step
+from benchmarks.engines import measure_layout, measure_pool, measure_vectorized
+from benchmarks.overheads import measure_data, measure_shares, measure_start
+from benchmarks.results import Row, machine, markdown, store_rows, to_json
+from benchmarks.scaling import measure_growth
+from benchmarks.training import measure_local, measure_methods, measure_scores
+from potluck.core.errors import PotluckError, unknown
+from potluck.core.random import one_thread
+from potluck.worker.memory import retain_freed_memory
+
+
+class Part(Protocol):
+    """Measures something, row by row."""
+
+    def __call__(self, *, quick: bool = False) -> Iterator[Row]:
+        """The rows; `quick` only shows that everything works."""
+
+
+PARTS: Mapping[str, Part] = {
+    "local": measure_local,
+    "step": step.measure,
+    "methods": measure_methods,
+    "measures": measure_scores,
+    "pool": measure_pool,
+    "vectorized": measure_vectorized,
+    "small-clients": small_clients.measure,
+    "layout": measure_layout,
+    "data": measure_data,
+    "start": measure_start,
+    "shares": measure_shares,
+    "growth": measure_growth,
+}
+
+
+def run_suite(
+    out: Path | None = None,
+    *,
+    quick: bool = False,
+    parts: Iterable[str] = tuple(PARTS),
+    show: Callable[[str], None] = print,
+    store: Path | None = None,
+) -> list[Row]:
+    """Measure, show each row as it comes, and write `bench.md` and `bench.json` into `out`.
+
+    `store` is a table in which rows of the same parts are replaced.
+    """
+    chosen = list(parts)
+    for name in chosen:
+        if name not in PARTS:
+            raise unknown("part of the benchmark", name, PARTS)
+    retain_freed_memory()
+    show(machine())
+    rows: list[Row] = []
+    with one_thread():
+        for name in chosen:
+            for row in PARTS[name](quick=quick):
+                rows.append(row)
+                show(str(row))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "bench.md").write_text(f"{machine()}\n\n{markdown(rows)}", encoding="utf-8")
+        (out / "bench.json").write_text(to_json(rows), encoding="utf-8")
+        show(f"Written to {out / 'bench.md'} and {out / 'bench.json'}")
+    if store is not None:
+        store_rows(store, rows)
+        show(f"Stored in {store}")
+    return rows
 
 
 def main(

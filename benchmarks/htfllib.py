@@ -33,9 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.population import CNNS, pool_engine
-from benchmarks.rows import Row, machine
-from benchmarks.store import store_rows
-from benchmarks.trials import Spread, ratio
+from benchmarks.results import Row, Spread, machine, ratio, store_rows
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.random import one_thread
 from potluck.experiment import Experiment, parse_experiment

@@ -30,10 +30,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.population import endless_loop, serial_engine
-from benchmarks.rows import Row, machine
+from benchmarks.results import Row, Spread, machine, ratio, store_rows
 from benchmarks.small_clients import BATCH, COHORT, LR, SimpleCNN, cohort
-from benchmarks.store import store_rows
-from benchmarks.trials import Spread, ratio
 from potluck.core.random import one_thread
 from potluck.engines.vectorized import JobBatcher, VectorizedEngine
 from potluck.federation.federation import Federation

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.population import CLASSES, SHAPE, endless_loop, random_images, rows_of, serial_engine
-from benchmarks.rows import Row
-from benchmarks.trials import Spread, ratio, time_alternately
+from benchmarks.results import Row, Spread, ratio, time_alternately
 from potluck.core.model import ClientModel
 from potluck.core.random import seeded
 from potluck.core.training import Training

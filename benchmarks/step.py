@@ -17,11 +17,10 @@ import torch
 from torch import nn
 from torch.autograd.profiler import profile, record_function
 
-from benchmarks.local import reference_loop
 from benchmarks.population import CNNS, population
-from benchmarks.rows import Row
+from benchmarks.results import Action, Row, Spread, patched_attribute, ratio, time_alternately
 from benchmarks.small_clients import BATCH, cohort
-from benchmarks.trials import Action, Spread, patched_attribute, ratio, time_alternately
+from benchmarks.training import reference_loop
 from potluck.core.payload import EmptyPayload
 from potluck.core.samples import Samples
 from potluck.core.torch_fast import PlainSGD

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.rows import markdown
-from benchmarks.store import stored_rows
+from benchmarks.results import markdown, stored_rows
 from generate.text import replace_block
 
 RESULTS = Path(__file__).parents[2] / "results" / "bench.csv"

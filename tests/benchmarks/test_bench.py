@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import run_suite
-from benchmarks.local import Pair
-from benchmarks.rows import Row, markdown
-from benchmarks.trials import Spread, ratio, time_alternately
+from benchmarks.__main__ import run_suite
+from benchmarks.results import Row, Spread, markdown, ratio, time_alternately
+from benchmarks.training import LocalPair
 from potluck.core.errors import PotluckError
 
 
@@ -42,7 +41,7 @@ def test_a_row_says_whether_its_goal_is_met() -> None:
 
 
 def test_the_bare_loop_does_the_very_same_steps() -> None:
-    pair = Pair("lenet", 4, steps=3)
+    pair = LocalPair("lenet", 4, steps=3)
     pair.ours()
     pair.ours()
     with pytest.raises(AssertionError):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.store import stored_rows
+from benchmarks.results import stored_rows
 from potluck.models import build_model
 
 ROOT = Path(__file__).parents[2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.methods import FULL, TINY, Pair, measure
 from benchmarks.reference import REFERENCE_LOOPS
+from benchmarks.training import FULL, TINY, MethodPair, measure_methods
 from potluck.methods import METHODS
 
 
@@ -16,7 +16,7 @@ def test_every_method_has_its_bare_loop() -> None:
 
 @pytest.mark.parametrize("name", REFERENCE_LOOPS)
 def test_a_round_by_hand_gives_the_methods_numbers(name: str) -> None:
-    pair = Pair(name, 20, TINY)
+    pair = MethodPair(name, 20, TINY)
     pair.ours()
     with pytest.raises(AssertionError, match="differ"):
         pair.check()
@@ -28,7 +28,7 @@ def test_a_round_by_hand_gives_the_methods_numbers(name: str) -> None:
 
 
 def test_a_bare_loop_that_leaves_something_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = Pair("fedprox", 20, TINY)
+    pair = MethodPair("fedprox", 20, TINY)
     monkeypatch.setattr(pair, "by_hand", REFERENCE_LOOPS["fedavg"])
     pair.ours()
     pair.bare()
@@ -37,7 +37,7 @@ def test_a_bare_loop_that_leaves_something_out_is_noticed(monkeypatch: pytest.Mo
 
 
 def test_something_else_to_send_is_noticed() -> None:
-    pair = Pair("fedgh", 20, TINY)
+    pair = MethodPair("fedgh", 20, TINY)
     pair.ours()
     pair.bare()
     pair.sent_by_hand = {**pair.sent_by_hand, "means": torch.zeros(1)}
@@ -51,7 +51,7 @@ def test_something_else_to_send_is_noticed() -> None:
 def test_networks_are_those_that_a_method_can_train() -> None:
     assert FULL.network("fedavg") == "cnn-3"
     assert FULL.network("heterofl") == "slim-cnn@0.5"
-    assert [row.what for row in measure(quick=True)] == [
+    assert [row.what for row in measure_methods(quick=True)] == [
         "standalone, small-mlp, batch 10",
         "fedavg, small-mlp, batch 10",
     ]

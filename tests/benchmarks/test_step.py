@@ -12,8 +12,8 @@ from torch.autograd.profiler import profile
 
 from benchmarks import step
 from benchmarks.population import population
+from benchmarks.results import patched_attribute
 from benchmarks.small_clients import cohort
-from benchmarks.trials import patched_attribute
 from potluck.core.torch_fast import PlainSGD
 from potluck.models import build_model, dense
 

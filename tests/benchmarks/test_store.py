@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rows import Row
+from benchmarks.results import Row, Spread, store_rows, stored_rows
 from benchmarks.small_clients import SimpleCNN, cohort
-from benchmarks.store import store_rows, stored_rows
-from benchmarks.trials import Spread
 from generate import speed
 from potluck.core.errors import PotluckError
 

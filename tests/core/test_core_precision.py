@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import potluck
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
-from potluck.core.mixed_precision import check_mixed_precision
+from potluck.core.mixed_precision import check_mixed_precision, is_bf16_emulated
 from potluck.core.model import ClientModel
 from potluck.core.training import Training
 from potluck.experiment import parse_experiment
@@ -138,3 +138,17 @@ def test_half_precision_that_cannot_be_is_one_sentence(tmp_path: Path):
         PotluckError, match=r"training\.amp = 'fp16' is not available on engine\.device = 'meta'"
     ):
         check_mixed_precision("fp16", torch.device("meta"))
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "emulated"),
+    [
+        ("flags\t\t: fpu avx2 avx512f avx512bw\n", True),
+        ("flags\t\t: fpu avx512f avx512_bf16\n", False),
+        ("flags\t\t: fpu amx_bf16\n", False),
+        ("Features\t: fp asimd bf16\n", False),
+        ("processor\t: 0\n", False),
+    ],
+)
+def test_bf16_is_emulated_where_the_listed_features_lack_it(cpuinfo: str, emulated: bool) -> None:
+    assert is_bf16_emulated(cpuinfo) is emulated

@@ -8,7 +8,7 @@ import threading
 import pytest
 from same_runs import assert_equal, federation, outcome, worker
 
-from benchmarks.growth import peak_memory
+from benchmarks.scaling import peak_memory
 from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
 from potluck.loop.schedule import Schedule

@@ -18,9 +18,8 @@ from potluck.api import execute
 from potluck.core.errors import PotluckError
 from potluck.experiment import parse_experiment
 from potluck.recipes import store
-from potluck.recipes.budget import parse_budget
+from potluck.recipes.budget import parse_budget, processor_seconds
 from potluck.recipes.cost import Estimator, TrialCosts, extrapolate_cost, trial_experiment
-from potluck.recipes.meter import processor_seconds
 from potluck.recipes.order import core_size, informative_order, printed_lead, ranked_rows
 from potluck.recipes.recipe import Recipe, find_recipe
 from potluck.recipes.reproduce import plan
@@ -68,6 +67,12 @@ def clean_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("potluck.runs.writer._commit", lambda: COMMIT)
 
 
+@pytest.fixture(autouse=True)
+def fast_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipes keep their bf16 whatever processor runs the test."""
+    monkeypatch.setattr("potluck.recipes.scale.is_bf16_slow", lambda: False)
+
+
 def recipe(tmp_path: Path, text: str = OWN) -> Recipe:
     (tmp_path / "mine.toml").write_text(text)
     return find_recipe(str(tmp_path / "mine.toml"))
@@ -88,6 +93,13 @@ def test_full_changes_rounds_precision_and_nothing_else(tmp_path: Path):
         "schedule.rounds": [("8", "4"), ("8", "2")],
         "training.amp": [("off", "bf16")],
     }
+
+
+def test_losses_are_float32_where_bf16_is_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("potluck.recipes.scale.is_bf16_slow", lambda: True)
+    table = plan(recipe(tmp_path), "full")
+    assert {experiment.training.amp for experiment in table.work.values()} == {"off"}
+    assert "training.amp" not in table.differs
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Small text files, read with bounds, so that one without end does no harm."""
+"""Read small files with bounds, so that an endless file does no harm; and the status of a process."""
 
 from __future__ import annotations
 
@@ -50,3 +50,12 @@ def csv_cell(value: Any) -> Any:
     except ValueError:
         return f"'{value}"
     return value
+
+
+def process_status(pid: int) -> list[str] | None:
+    """Return the fields of `/proc/PID/stat` from the state on; None where there is no such file."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()  # the name before it, in brackets, may hold anything

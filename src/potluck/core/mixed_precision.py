@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -21,6 +23,23 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def autocast(amp: Amp, device: torch.device) -> AbstractContextManager[object]:
     """Return a block in which torch computes in half precision what it safely can; with `off` it has no effect."""
     return nullcontext() if amp == "off" else torch.autocast(device.type, _DTYPES[amp])
+
+
+@cache
+def is_bf16_slow() -> bool:
+    """Whether the processor is known to emulate bf16, which is then slower than float32."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return is_bf16_emulated(text)
+
+
+def is_bf16_emulated(cpuinfo: str) -> bool:
+    """Whether the features listed by Linux lack bf16 arithmetic; False where none are listed."""
+    lists = (line for line in cpuinfo.splitlines() if line.startswith(("flags", "Features")))
+    features = {word for line in lists for word in line.split()}
+    return bool(features) and not features & {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def check_mixed_precision(amp: Amp, device: torch.device) -> None:

@@ -19,11 +19,9 @@ from potluck.experiment.differences import comparable_experiments
 from potluck.experiment.sections import DataSettings
 from potluck.federation.population import experiment_data
 from potluck.loop.callbacks import Callback
-from potluck.recipes.budget import Budget, BudgetSpentError
+from potluck.recipes.budget import Budget, BudgetSpentError, ProcessorMeter, read_processor_time
 from potluck.recipes.counting import count_run
-from potluck.recipes.measures import RELATIVE, measure, relative
-from potluck.recipes.mechanism import Activity, activity
-from potluck.recipes.meter import ProcessorMeter, read_processor_time
+from potluck.recipes.measures import RELATIVE, Activity, activity, measure, relative
 from potluck.recipes.recipe import Recipe, Values, slug
 from potluck.recipes.scale import Scale, at_scale, differences
 from potluck.runs.folder import SUMMARY

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from potluck.core.errors import PotluckError, unknown
+from potluck.core.mixed_precision import is_bf16_slow
 from potluck.experiment import Experiment, flat_settings, parse_experiment
 from potluck.experiment.differences import changes_results
 from potluck.models import resolve_models
@@ -48,11 +49,16 @@ def at_scale(values: Values, scale: Scale, own: Values, rounds_share: float | No
 
 
 def _full(values: Values, paper: Experiment, own: Values, rounds_share: float | None) -> Values:
-    """The first rounds of the paper's run; a share that the user states goes before what the recipe says."""
+    """The first rounds of the paper's run; a share that the user states goes before what the recipe says.
+
+    Losses are computed in float32 where the processor only emulates bf16; stored cells say which it was.
+    """
     share = rounds_share
     if share is None and "rounds" not in own.get("schedule", {}):
         share = own.get("rounds_share", FULL_SHARE)
     result = merged(values, {key: value for key, value in own.items() if key != "rounds_share"})
+    if is_bf16_slow() and result.get("training", {}).get("amp") == "bf16":
+        result = merged(result, {"training": {"amp": "off"}})
     if share is None:
         return result
     return merged(result, {"schedule": {"rounds": max(1, round(share * paper.schedule.rounds))}})

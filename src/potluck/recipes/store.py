@@ -1,8 +1,10 @@
-"""Measured cells as data: a line of a CSV file per cell and seed, and the curves of their runs in JSON beside it."""
+"""Store measured cells as a CSV file with the origin of each, and read them back."""
 
 from __future__ import annotations
 
 import csv
+import functools
+import hashlib
 import io
 import json
 import math
@@ -14,12 +16,15 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, read_text
 from potluck.experiment import Experiment, parse_experiment
-from potluck.recipes.data_digest import data_digest
-from potluck.recipes.mechanism import stored_activity
-from potluck.recipes.meter import read_processor_time
+from potluck.experiment.sections import DataSettings
+from potluck.federation.population import experiment_data
+from potluck.recipes.budget import read_processor_time
+from potluck.recipes.measures import stored_activity
 from potluck.recipes.recipe import NO_CELL, Recipe
 from potluck.recipes.reproduce import Key, Reproduction, plan
 from potluck.recipes.scale import Scale
@@ -186,9 +191,10 @@ def stored_table(
 
 
 def _digest(experiment: Experiment, cell: StoredCell) -> str:
-    """The digest of the recipe's experiment now; at the full scale with as many rounds as the stored run had."""
+    """The digest of the recipe's experiment now; at the full scale with the stored run's rounds and precision."""
     if cell.scale == "full" and cell.rounds:
-        experiment = experiment.with_settings({"schedule.rounds": cell.rounds})
+        amp = cell.precision if cell.precision in ("bf16", "fp16") else "off"
+        experiment = experiment.with_settings({"schedule.rounds": cell.rounds, "training.amp": amp})
     return experiment_digest(experiment)
 
 
@@ -261,3 +267,25 @@ def _points(rounds: Any, values: Any) -> list[list[float]]:
 def check_full_commit(commit: str) -> None:
     """Raise unless a result of the full scale comes from a clean commit."""
     check_commit(commit, "--scale full stores which commit made a result", ", or leave --store out")
+
+
+def data_digest(experiment: Experiment) -> str:
+    """Return the name of the data set and a SHA-256 of its rows as they were read, before any normalisation."""
+    asked = experiment.data
+    same = {name: getattr(asked, name) for name in ("name", "root", "label", "groups", "text", "image_size")}
+    return _hash_rows(DataSettings(**same))
+
+
+@functools.cache
+def _hash_rows(settings: DataSettings) -> str:
+    data = experiment_data(Experiment(data=settings))
+    digest = hashlib.sha256()
+    for part in (data.x, data.y, data.test_x, data.test_y):
+        if part is not None and part.numel():
+            digest.update(f"{part.dtype} {tuple(part.shape)}\n".encode())
+            digest.update(_bytes(part))
+    return f"{settings.name} sha256:{digest.hexdigest()[:16]}"
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return memoryview(tensor.contiguous().numpy().data).cast("B")

@@ -13,6 +13,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from potluck.core.errors import PotluckError
+from potluck.core.files import process_status
 from potluck.core.method import payload_types
 from potluck.engines.pool.channel import BatchOrder, JobChannel, JobReport
 from potluck.engines.pool.process import Process, check_can_start, fork_worker
@@ -31,11 +32,8 @@ STALL_TIMEOUT = 60
 
 def is_stopped(pid: int | None) -> bool:
     """Whether a process was stopped by a signal (not by a debugger); False where the system does not say."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return False
-    return status.rpartition(")")[2].split()[0] == "T"  # the name, in brackets, may hold anything
+    status = None if pid is None else process_status(pid)
+    return status is not None and status[0] == "T"
 
 
 def set_socket_timeout(end: socket.socket) -> None:

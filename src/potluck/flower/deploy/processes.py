@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import IO, Any, NoReturn, Self
 
 from potluck.core.errors import PotluckError
+from potluck.core.files import process_status
 
 ProcessId = tuple[int, int]
 """A process: its number and when it began, for numbers are used again."""
@@ -64,12 +65,8 @@ def alive(family: Iterable[ProcessId]) -> set[ProcessId]:
 
 def _read(process: int) -> ProcessId | None:
     """The parent of a process and when the process began; None if it is gone, or only its exit code is left."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else (int(fields[1]), int(fields[19]))
+    fields = process_status(process)
+    return None if fields is None or fields[0] in "ZX" else (int(fields[1]), int(fields[19]))
 
 
 FLOWER_ENVIRONMENT = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from potluck.recipes.mechanism import MECHANISMS, activity, stored_activity
+from potluck.recipes.measures import MECHANISMS, activity, stored_activity
 from potluck.recipes.recipe import find_recipe
 from potluck.recipes.reproduce import plan
 from potluck.recipes.tables import measured, mechanism_lines, to_json

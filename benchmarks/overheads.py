@@ -1,7 +1,11 @@
-"""Where a round's time goes besides training."""
+"""Measure what is not training: start of a run, preparing data, and the parts of a round."""
 
 from __future__ import annotations
 
+import os
+import resource
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -11,17 +15,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
 from benchmarks.population import CNNS, AnyMethod, endless_loop, population, serial_engine
-from benchmarks.rows import Row
-from benchmarks.trials import Spread, patched_attribute
+from benchmarks.results import Row, Spread, patched_attribute, ratio, time_alternately
 from potluck.core.client import Client
 from potluck.core.method import Update
 from potluck.core.payload import Payload
+from potluck.core.samples import Samples
 from potluck.core.task import ClientInfo
+from potluck.core.training import cross_entropy_loss
+from potluck.data import Data, partition
+from potluck.data.dataset import Normalise
 from potluck.loop.callbacks import Callback
 from potluck.loop.server import Server
 from potluck.methods.fedavg import FedAvg
 from potluck.methods.fedgh import FedGH
+from potluck.models import build_model
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.generations import CheckpointStore
 from potluck.runs.writer import RunWriter
@@ -29,7 +39,79 @@ from potluck.wire import decode, encode
 from potluck.worker.memory import SpillFolder
 from potluck.worker.worker import Worker
 
-GOAL = 5.0
+START_PART = "a short run"
+RUN = ("-m", "potluck", "run", "fedgh", "--rounds", "1", "--clients", "4")
+
+
+def measure_start(*, quick: bool = False) -> Iterator[Row]:
+    """Processor seconds of a command and all its processes, beside those of a Python that only imports torch."""
+    with TemporaryDirectory() as folder:
+        actions = {
+            "import torch": lambda: _call("-c", "import torch"),
+            "potluck run, 4 clients, 1 round of digits": lambda: _call(*RUN, cwd=Path(folder)),
+        }
+        seconds = time_alternately(actions, 1 if quick else 5, clock=_children)
+    torch_alone, run = seconds.values()
+    for what, found in seconds.items():
+        yield Row(START_PART, what, Spread.of(found), "s")
+    yield Row(START_PART, "the run ÷ import torch", ratio(run, torch_alone), "×", 3.0)
+
+
+def _call(*words: str, cwd: Path | None = None) -> None:
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    subprocess.run(
+        [sys.executable, *words],
+        check=True,
+        capture_output=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": paths},
+        timeout=300,
+    )
+
+
+def _children() -> float:
+    """Processor time of all processes that were started and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+RULES = ("iid", "dirichlet:0.1", "pathological:2")
+
+
+def measure_data(*, quick: bool = False) -> Iterator[Row]:
+    """Seconds to deal rows of CIFAR-10's size to 100 clients, and steps on raw pixels ÷ steps on ready numbers."""
+    data = _pixels(10_000 if quick else 50_000)
+    for rule in RULES:
+        seconds = time_alternately({"deal": partial(partition, data, rule, 100)}, 3, clock=time.process_time)
+        yield Row("dealing to 100 clients", f"{len(data):,} rows, {rule}", Spread.of(seconds["deal"]), "s")
+    raw = data.view(torch.arange(400))
+    ready = Samples(*raw.take(slice(None)))
+    for batch in (10,) if quick else (10, 64):
+        steps = time_alternately(
+            {"raw": lambda: _train(raw, batch), "ready": lambda: _train(ready, batch)},  # noqa: B023
+            2 if quick else 9,
+            clock=time.process_time,
+        )
+        yield Row("pixels ÷ ready numbers", f"cnn-1, batch {batch}", ratio(steps["raw"], steps["ready"]))
+
+
+def _pixels(rows: int) -> Data:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (rows, 3, 32, 32), dtype=torch.uint8, generator=rng)
+    y = torch.randint(0, 10, (rows,), generator=rng)
+    return Data("pixels", x, y, 10, (3, 32, 32), transform=Normalise((0.5,) * 3, (0.5,) * 3))
+
+
+def _train(samples: Samples, batch: int) -> None:
+    model = build_model("cnn-1", (3, 32, 32), 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for rows in torch.split(torch.arange(len(samples)), batch):
+        optimizer.zero_grad()
+        torch.autograd.backward(cross_entropy_loss(model, *samples.take(rows)))
+        optimizer.step()
+
+
+SHARE_GOAL = 5.0
 
 
 class WireRoundTrip(Callback):
@@ -48,7 +130,7 @@ class WireRoundTrip(Callback):
         decode(type(payload), encode(payload))
 
 
-def measure(*, quick: bool = False) -> Iterator[Row]:
+def measure_shares(*, quick: bool = False) -> Iterator[Row]:
     """Processor time of each part as a share of a round: cnn-1 … cnn-5, five epochs in batches of 10."""
     for method in (FedGH(), FedAvg()):
         rounds = _shares(method, rounds=1 if quick else 3, samples=20 if quick else 120)
@@ -56,7 +138,7 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
             if not any(share[label] for share in rounds):
                 continue
             values = [100 * share[label] for share in rounds]
-            yield Row("share of a round", f"{method.name}: {label}", Spread.of(values), "%", GOAL)
+            yield Row("share of a round", f"{method.name}: {label}", Spread.of(values), "%", SHARE_GOAL)
 
 
 PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {

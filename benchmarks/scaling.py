@@ -1,4 +1,4 @@
-"""Whole runs with a hundred clients a round in ever larger populations: start, round and memory as a user sees them."""
+"""Measure rounds of a fixed cohort in ever larger populations: seconds, start and memory."""
 
 from __future__ import annotations
 
@@ -7,26 +7,88 @@ import gc
 import os
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
 
-from benchmarks.memory import call_in_new_process, resident
-from benchmarks.rows import Row
-from benchmarks.trials import Spread, ratio, time_alternately
+from benchmarks.population import endless_loop, pool_engine, population, random_images, serial_engine
+from benchmarks.results import Row, Spread, ratio, time_alternately
 from potluck.core.payload import Payload
-from potluck.core.random import generator
+from potluck.core.random import generator, one_thread
 from potluck.core.task import ClientInfo
 from potluck.data import Data, as_data
 from potluck.experiment import parse_experiment
 from potluck.loop.callbacks import Callback, Step
 from potluck.loop.loop import Loop
+from potluck.methods.fedgh import FedGH
 from potluck.runs.plan import Parts
 from potluck.runs.resolve import resolve
 from potluck.runs.train import run_plan
+from potluck.worker.memory import retain_freed_memory
+
+
+def resident(pids: list[int]) -> int:
+    """Bytes that these processes hold together; pages they share count once."""
+    return sum(_share(pid) for pid in pids)
+
+
+def _share(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+def call_in_new_process(function: Callable[..., int], *given: Any) -> int:
+    """What a function gives in a new process, so that nothing of what came before counts."""
+    context = get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)
+    process = context.Process(target=_tell, args=(writer, function, *given))
+    process.start()
+    writer.close()
+    result: int = reader.recv()
+    process.join()
+    return result
+
+
+def _tell(writer: Connection, function: Callable[..., int], *given: Any) -> None:
+    retain_freed_memory()
+    with one_thread():
+        writer.send(function(*given))
+
+
+class Peak:
+    """Watches processes while a block runs and keeps the most that they held together."""
+
+    def __init__(self, pids: Callable[[], list[int]], every: float = 0.2) -> None:
+        self.bytes = 0
+        self._pids, self._every = pids, every
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+        self.bytes = max(self.bytes, resident(self._pids()))
+
+    def _watch(self) -> None:
+        while not self._done.wait(self._every):
+            self.bytes = max(self.bytes, resident(self._pids()))
+
 
 IMAGES_PER_CLIENT = 20
 """Images that each client has."""
@@ -42,7 +104,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 
 
-def measure(sizes: Sequence[int], trials: int, rounds: int = 6) -> Iterator[Row]:
+def measure_registered(sizes: Sequence[int], trials: int, rounds: int = 6) -> Iterator[Row]:
     """Processor seconds until the first message and of a round, and memory, at each number of registered clients.
 
     The first round is not counted: it has the digests of the population, which a checkpoint keeps.
@@ -155,3 +217,54 @@ def _added(clients: int, cohort: int, rounds: int) -> int:
     data = images(clients)
     before = resident([os.getpid()])
     return watched_run(data, clients, cohort, "a round", rounds).held - before
+
+
+COHORT = 10
+
+
+def measure_growth(*, quick: bool = False) -> Iterator[Row]:
+    """Processor seconds and memory of a round at 10 to 10,000 clients, and a population that cannot fit."""
+    sizes = [10, 100, 1000] if quick else [10, 100, 1000, 10_000]
+    loops = {}
+    for size in sizes:
+        federation = population(size, ["cnn-5"], 20, 10, tests=10)
+        loops[size] = endless_loop(FedGH(), federation, serial_engine(FedGH(), federation), COHORT)
+    seconds = time_alternately(
+        {str(size): loop.step for size, loop in loops.items()}, 2 if quick else 7, clock=time.process_time
+    )
+    for size in sizes:
+        yield Row("growth, cohort of 10", f"{size:,} clients, a round", Spread.of(seconds[str(size)]), "s")
+    loops.clear()
+    yield from measure_registered(*([100, 1000], 1, 2) if quick else ([1000, 10_000, 100_000], 5))
+    for size in sizes:
+        used = call_in_new_process(_memory_of, size, 2 if quick else 3) / 1e6
+        yield Row("growth, cohort of 10", f"{size:,} clients, memory", Spread.of([used]), "MB")
+    clients, rounds = (500, 2) if quick else (10_000, 6)
+    peak = call_in_new_process(peak_memory, clients, rounds) / 1e6
+    what = f"{clients:,} × cnn-5, 1 % per round, pool of 2, 1 GB for clients"
+    yield Row("memory", what, Spread.of([peak]), "MB", 4000)
+
+
+def peak_memory(clients: int, rounds: int) -> int:
+    """The most that a pool and its parent hold, of a population whose weights alone may not fit."""
+    federation = population(clients, ["cnn-5"], 20, 10, tests=10)
+    engine = pool_engine(FedGH(), federation, memory=10**9)
+    loop = endless_loop(FedGH(), federation, engine, max(1, clients // 100))
+    try:
+        with Peak(lambda: [os.getpid(), *engine.pids]) as peak:
+            for _ in range(rounds):
+                loop.step()
+    finally:
+        engine.close()
+    return peak.bytes
+
+
+def _memory_of(clients: int, rounds: int) -> int:
+    """What a population and some rounds add to a process."""
+    random_images()
+    before = resident([os.getpid()])
+    federation = population(clients, ["cnn-5"], 20, 10, tests=10)
+    loop = endless_loop(FedGH(), federation, serial_engine(FedGH(), federation), COHORT)
+    for _ in range(rounds):
+        loop.step()
+    return resident([os.getpid()]) - before
