@@ -125,12 +125,44 @@ class EngineSettings(Settings):
         le=1e9,
     )
     nodes: int = setting(0, "flower: number of machines with their own data; 0: data are partitioned", ge=0)
+    min_nodes: int = setting(
+        0,
+        "flower: nodes with which a run begins when engine.wait is over; 0: engine.nodes, or more than half of them if "
+        "the others cannot take part",
+        results=False,
+        later=True,
+        ge=0,
+    )
     classes: int = setting(0, "flower: number of classes of all nodes together", ge=0)
     wait: float = setting(300.0, "flower: seconds to wait for the nodes", results=False, gt=0, le=1e9)
     lost_after: float = setting(
         1800.0,
         "flower: seconds without an answer after which a job is sent again (twice, with growing delays); 0: never",
         results=False,
+        ge=0,
+        le=1e9,
+    )
+    upload_grace: float = setting(
+        30.0,
+        "flower: seconds that a node has for an upload, beside those that engine.upload_rate gives it",
+        results=False,
+        later=True,
+        gt=0,
+        le=1e9,
+    )
+    upload_rate: float = setting(
+        50.0,
+        "flower: kilobytes per second below which a node's upload counts as stopped; 0: no limit",
+        results=False,
+        later=True,
+        ge=0,
+        le=1e9,
+    )
+    cooldown: float = setting(
+        600.0,
+        "flower: seconds for which a node is left out whose last two uploads stopped, doubled each time; 0: never",
+        results=False,
+        later=True,
         ge=0,
         le=1e9,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import math
 import time
 from collections import deque
@@ -15,10 +17,13 @@ from potluck import wire
 from potluck.core.method import Method, payload_types
 from potluck.core.payload import PayloadError
 from potluck.flower import record
-from potluck.flower.outage import OutageWait
+from potluck.flower.outage import Exclusions, OutageWait
 from potluck.flower.polling import Polling
 from potluck.flower.registry import NodeRegistry
+from potluck.flower.transfers import NoReply
 from potluck.wire.jobs import Answer, Failure, Job
+
+log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 2.0
 """Seconds between two requests for all outstanding answers of a round."""
@@ -57,6 +62,7 @@ class FlowerEngine:
         *,
         realtime: bool = False,
         outage: OutageWait | None = None,
+        cooldown: float = 0.0,
         deadline: float = math.inf,
         lost_after: float = math.inf,
         poll_interval: float = 0.05,
@@ -69,12 +75,15 @@ class FlowerEngine:
             deadline,
             lost_after,
         )
-        self._grid = registry.grid
+        self._grid, self._transfers = registry.grid, registry.transfers
         self._up = payload_types(method)[1]
         self._now = now
         self._polling = Polling(poll_interval, max(LONGEST_POLL, poll_interval), sleep=sleep, now=now)
         self._next_sweep = 0.0
         self._outage = outage or OutageWait()
+        self._exclusions = Exclusions(cooldown)
+        self._stalled: set[int] = set()
+        """Clients whose last answer was announced and did not come."""
         self._lost_jobs: dict[int, tuple[Job, Failure]] = {}
         self._waiting: deque[Job] = deque()
         self._sent: dict[str, SentJob] = {}
@@ -91,20 +100,25 @@ class FlowerEngine:
                 yield self._arrived.popleft()
             results = [*self._send(), *self._receive()]
             self._arrived.extend(result for result in results if result.job not in self._lost_jobs)
-            if self._lost_jobs and not (self._arrived or self._sent or self._waiting):
-                self._recover()
+            if self._lost_jobs:
+                self._recover(idle=not (self._arrived or self._sent or self._waiting))
             if self._arrived:
                 self._polling.reset()
             elif self._sent:
                 self._polling.wait()
 
-    def _recover(self) -> None:
-        """Nothing is outstanding but lost jobs: send them again in an outage, or let them fail.
+    def _recover(self, *, idle: bool) -> None:
+        """Send lost jobs again in an outage, or let them fail; `idle` says that nothing else is outstanding.
 
         A node gives the same answer to the same job, so that a round that was waited for has the same bits.
         """
+        if not (idle or self.realtime):
+            return
         reachable = self.registry.reachable()
-        if self._outage.waiting:
+        usable = reachable - self._stalled
+        if not idle and (self._outage.waiting or len(usable) < self._outage.needed):
+            return  # the others' answers decide whether it is an outage
+        if self._outage.waiting and not self._outage.expired(self._now()):
             back = [job for job, _ in self._lost_jobs.values() if job.client in reachable]
             for job in back:
                 del self._lost_jobs[job.id]
@@ -112,14 +126,23 @@ class FlowerEngine:
             if back:
                 return
         jobs = [job for job, _ in self._lost_jobs.values()]
-        missing = [
-            self.registry.registrations[job.client].name for job in jobs if job.client not in reachable
-        ]
-        if self._outage.goes_on(len(reachable), self._now(), missing, jobs[0].round):
+        missing = [self.registry.registrations[job.client].name for job in jobs if job.client not in usable]
+        if self._outage.goes_on(len(usable), self._now(), missing, jobs[0].round):
             self._polling.wait()
             return
-        self._arrived.extend(failure for _, failure in self._lost_jobs.values())
+        self._fail_lost_jobs()
+
+    def _fail_lost_jobs(self) -> None:
+        """The round goes on without them; a node whose answers repeatedly did not come is left out for a while."""
+        for job, failure in self._lost_jobs.values():
+            self._note_stall(job.client)
+            self._arrived.append(failure)
         self._lost_jobs.clear()
+
+    def _note_stall(self, client: int) -> None:
+        if client in self._stalled and self._exclusions.record(client, self._now()):
+            name = self.registry.registrations[client].name
+            log.warning("Node %r is left out: %s.", name, self._exclusions.reason(client, self._now()))
 
     def close(self) -> None:
         """Forget what is outstanding; nodes notice that the run is over by themselves."""
@@ -144,6 +167,10 @@ class FlowerEngine:
         self.registry.poll()
         failures = [_kept(job) for job in ready if job.kind in ("fetch", "restore")]
         ready = [job for job in ready if job.kind not in ("fetch", "restore")]
+        for job in list(ready):
+            if reason := self._exclusions.reason(job.client, self._now()):
+                failures.append(Failure(job.id, job.client, f"{_named(job)}: {reason}", "lost"))
+                ready.remove(job)
         numbers, now = self._push(ready), self._now()
         for number, job in zip(numbers, ready, strict=True):
             if number:
@@ -169,7 +196,7 @@ class FlowerEngine:
 
     def _receive(self) -> list[Answer | Failure]:
         results: list[Answer | Failure] = []
-        for number, reply in record.pull_replies(self._grid, self._expected()):
+        for number, reply in self._transfers.poll(self._expected()):
             sent = self._sent.get(number)
             if sent is not None:  # else it was answered already, having been asked twice
                 self._settle(sent.job)
@@ -179,25 +206,26 @@ class FlowerEngine:
                 results.append(Failure(sent.job.id, sent.job.client, self._too_late(), "late"))
         return [*results, *self._ask_again()]
 
-    def _expected(self) -> Iterator[str]:
-        """The messages to ask answers for, each a request to the server.
+    def _expected(self) -> list[str]:
+        """The messages to ask answers for.
 
-        In whole rounds all answers are needed, so that the first one is asked for until it is there, and the others
-        with it or now and then.
+        In whole rounds all answers are needed, so that the first one that was not announced is asked for until it is
+        there, and the others now and then.
         """
         numbers = list(self._sent)
         if not self.realtime and numbers and self._now() < self._next_sweep:
-            yield numbers.pop(0)
-            if len(self._sent) > len(numbers):
-                return
+            uploading = [number for number in numbers if self._transfers.uploading(number)]
+            others = (number for number in numbers if not self._transfers.uploading(number))
+            return [*uploading, *itertools.islice(others, 1)]
         self._next_sweep = self._now() + min(SWEEP_SECONDS, self.lost_after / 4)
-        yield from numbers
+        return numbers
 
     def _settle(self, job: Job) -> bool:
         """Forget every message with a job; says whether there was one."""
         numbers = [number for number, sent in self._sent.items() if sent.job.id == job.id]
         for number in numbers:
             del self._sent[number]
+        self._transfers.forget(numbers)
         return bool(numbers)
 
     def _ask_again(self) -> list[Failure]:
@@ -207,7 +235,7 @@ class FlowerEngine:
         """
         now, failures = self._now(), list[Failure]()
         for number, sent in list(self._sent.items()):
-            if now < sent.resend_at or number not in self._sent:
+            if now < sent.resend_at or number not in self._sent or self._transfers.uploading(number):
                 continue
             if sent.attempt == MAX_ATTEMPTS:
                 self._settle(sent.job)
@@ -227,12 +255,14 @@ class FlowerEngine:
                 failures.append(self._lost(sent.job, "the node is not connected"))
         return failures
 
-    def _read(self, reply: Message | None, sent: SentJob) -> Answer | Failure:
+    def _read(self, reply: Message | NoReply, sent: SentJob) -> Answer | Failure:
         """Errors come from the node's app, or from the link on behalf of a node that is gone."""
         job = sent.job
-        if reply is None:
-            return Failure(job.id, job.client, "the answer could not be read", "invalid")
+        if isinstance(reply, NoReply):
+            return self._unread(job, reply)
         if not reply.has_error():
+            self._stalled.discard(job.client)
+            self._exclusions.clear(job.client)
             try:
                 answer = record.read(reply, self.registry.limit)
                 if "refusal" in answer.facts:
@@ -244,15 +274,27 @@ class FlowerEngine:
             return Failure(job.id, job.client, self._too_late(), "late")
         return self._lost(job, record.error_reason(reply.error))
 
+    def _unread(self, job: Job, reply: NoReply) -> Failure:
+        if reply.kind == "invalid":
+            return Failure(job.id, job.client, reply.reason, "invalid")
+        self._stalled.add(job.client)
+        if job.kind != "train":
+            self._note_stall(job.client)
+        return self._lost(job, reply.reason)
+
     def _lost(self, job: Job, reason: str) -> Failure:
         self.registry.mark_missing(job.client)
-        failure = Failure(job.id, job.client, f"{job.kind} in round {job.round}: {reason}", "lost")
+        failure = Failure(job.id, job.client, f"{_named(job)}: {reason}", "lost")
         if job.kind == "train":
             self._lost_jobs[job.id] = (job, failure)
         return failure
 
     def _too_late(self) -> str:
         return f"no answer within {self.deadline:g} seconds"
+
+
+def _named(job: Job) -> str:
+    return f"{job.kind} in round {job.round}"
 
 
 def _kept(job: Job) -> Failure:

@@ -42,24 +42,25 @@ class RetryingGrid:
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._grid, self._max_outage, self._retry_interval = grid, max_outage, retry_interval
+        self.inner, self._max_outage, self._retry_interval = grid, max_outage, retry_interval
         self._sleep, self._now = sleep, now
 
     def get_nodes(self) -> Iterable[Any]:
         """The nodes that are connected."""
-        return self._retry(lambda: self._grid.get_nodes())
+        return self.retry(lambda: self.inner.get_nodes())
 
     def push_messages(self, messages: Iterable[Any]) -> Iterable[str]:
         """Send messages; gives their numbers."""
         listed = list(messages)
-        return self._retry(lambda: self._grid.push_messages(listed))
+        return self.retry(lambda: self.inner.push_messages(listed))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Any]:
         """The answers that are there."""
         listed = list(message_ids)
-        return self._retry(lambda: self._grid.pull_messages(listed))
+        return self.retry(lambda: self.inner.pull_messages(listed))
 
-    def _retry(self, call: Callable[[], Result]) -> Result:
+    def retry(self, call: Callable[[], Result]) -> Result:
+        """Make a call, again and again while the server does not answer."""
         ends = self._now() + self._max_outage
         while True:
             try:

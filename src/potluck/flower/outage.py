@@ -1,9 +1,10 @@
-"""Wait out an outage: decide whether a round whose nodes are lost waits for them, and say for whom it waits."""
+"""Nodes that cannot be used: wait out an outage, and leave out single nodes whose answers do not come."""
 
 from __future__ import annotations
 
 import datetime
 import logging
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,10 @@ class OutageWait:
     def waiting(self) -> bool:
         """Whether an outage has begun and is not over."""
         return self._since is not None
+
+    def expired(self, now: float) -> bool:
+        """Whether the outage has lasted longer than it is waited for."""
+        return self._since is not None and now - self._since >= self.patience
 
     def goes_on(self, reachable: int, now: float, missing: Collection[str], round_number: int) -> bool:
         """Return whether to wait on, with so many clients reachable at this time (in seconds)."""
@@ -64,3 +69,40 @@ class OutageWait:
         log.warning("%s", sentence)
         if self.path is not None:
             write_atomic(self.path, sentence)
+
+
+STALLS = 2
+"""Answers in succession that did not come, after which a node is left out for a while."""
+
+
+@dataclass
+class Exclusions:
+    """Clients whose answers did not come, left out for `cooldown` seconds, each time for twice as long; 0: never."""
+
+    cooldown: float = 0.0
+    _stalls: Counter[int] = field(default_factory=Counter)
+    _ends: dict[int, float] = field(default_factory=dict)
+
+    def record(self, client: int, now: float) -> bool:
+        """Count an answer that did not come; return whether the client is left out from now on."""
+        self._stalls[client] += 1
+        times = self._stalls[client] - STALLS
+        if times < 0 or not self.cooldown:
+            return False
+        self._ends[client] = now + self.cooldown * 2 ** min(times, 10)
+        return True
+
+    def reason(self, client: int, now: float) -> str:
+        """Return why a client gets no job now; empty if it may have one."""
+        left = self._ends.get(client, now) - now
+        if left <= 0:
+            return ""
+        return (
+            f"left out for another {left:.0f} seconds (engine.cooldown), for {self._stalls[client]} of its answers in "
+            "succession did not come"
+        )
+
+    def clear(self, client: int) -> None:
+        """An answer came."""
+        self._stalls.pop(client, None)
+        self._ends.pop(client, None)

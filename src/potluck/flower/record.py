@@ -1,19 +1,15 @@
-"""Wire messages in Flower messages: what the server sends, reads and pulls."""
+"""Wire messages in Flower messages: what the server sends and reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
-from flwr.serverapp import Grid
-from google.protobuf.message import DecodeError
 
 from potluck.core.errors import plain
 from potluck.core.payload import PayloadError
 from potluck.flower.content import content_bytes, to_content
-from potluck.flower.grid import RetryingGrid
 from potluck.flower.node.registration import read_message
+from potluck.flower.transfers import PARSE_ERRORS
 from potluck.wire import Message as WireMessage
 from potluck.wire import to_bytes
 
@@ -28,38 +24,12 @@ def from_record(content: RecordDict, limit: int) -> WireMessage:
     return read_message(content_bytes(content), limit)
 
 
-PARSE_ERRORS = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    RecursionError,
-    ArithmeticError,
-    DecodeError,
-)
-"""What Flower's reader raises at content that is not as it should be; trouble of the connection is none of these."""
-
-
 def read(reply: Message, limit: int) -> WireMessage:
     """The letter in a reply; whatever a record of another form raises where it is taken apart is a refusal."""
     try:
         return from_record(reply.content, limit)
     except PARSE_ERRORS as error:
         raise PayloadError(f"The message could not be read: {type(error).__name__}.") from None
-
-
-def pull_replies(grid: Grid | RetryingGrid, numbers: Iterable[str]) -> Iterator[tuple[str, Message | None]]:
-    """The replies that are there, by the numbers of the messages they answer; None for one that cannot be read.
-
-    Each is pulled for itself: Flower raises at one that it cannot read, and the others of that pull would be lost.
-    """
-    for number in numbers:
-        try:
-            replies = list(grid.pull_messages([number]))
-        except PARSE_ERRORS:
-            yield number, None
-            continue
-        yield from ((number, reply) for reply in replies)
 
 
 NODE_GONE_CODES = frozenset(

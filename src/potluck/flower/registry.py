@@ -22,6 +22,7 @@ from potluck.flower import record
 from potluck.flower.grid import RetryingGrid
 from potluck.flower.node.registration import MAX_REGISTRATION, Assignment, ClassNames, Registration
 from potluck.flower.polling import Polling
+from potluck.flower.transfers import NoReply, Transfers, UploadLimits, reply_source
 from potluck.runs.folder import write_atomic
 from potluck.wire import Message as WireMessage
 from potluck.wire import load_state, save_state, string
@@ -70,10 +71,12 @@ class NodeRegistry:
         assignment: Assignment,
         limit: int,
         *,
+        uploads: UploadLimits | None = None,
         poll_interval: float = 0.2,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.grid, self.assignment, self.limit = grid, assignment, limit
+        self.transfers = Transfers(reply_source(grid), limit, uploads)
         self.registrations: list[Registration] = []
         self.rejected: dict[int, Rejection] = {}
         self.asked: dict[int, list[str]] = {}
@@ -162,7 +165,7 @@ class NodeRegistry:
             if not numbers and (node := self.node(client)) is not None:
                 asked = [self._query(WireMessage({"ask": "first weights"}), node)]
                 numbers = [number for number in self.grid.push_messages(asked) if number]
-            for _, reply in record.pull_replies(self.grid, numbers):
+            for _, reply in self.transfers.poll(numbers):
                 try:
                     return dict(_held(self._read(reply, self.limit)).tensors)
                 except NodeGone:
@@ -182,10 +185,11 @@ class NodeRegistry:
             [node for node in self._connected if node not in known and now >= self._again.get(node, now)]
         )
         nodes = {number: node for node, numbers in self.asked.items() for number in numbers}
-        for number, reply in record.pull_replies(self.grid, list(nodes)):
+        for number, reply in self.transfers.poll(list(nodes), MAX_REGISTRATION):
             node = nodes[number]
-            if self.asked.pop(node, None) is None:
+            if (numbers := self.asked.pop(node, None)) is None:
                 continue  # it had been asked twice
+            self.transfers.forget(numbers)
             try:
                 registration = self.introduction(self._read(reply, MAX_REGISTRATION))
                 self._check_name(node, registration.name)
@@ -224,9 +228,9 @@ class NodeRegistry:
         if told.kind != "unwilling":
             self.grid.push_messages([self._query(WireMessage({"ask": "leave", "why": told.why}), node)])
 
-    def _read(self, reply: Message | None, limit: int) -> WireMessage:
-        if reply is None:
-            raise PayloadError("The message could not be read.")
+    def _read(self, reply: Message | NoReply, limit: int) -> WireMessage:
+        if isinstance(reply, NoReply):
+            raise PayloadError(f"{reply.reason[:1].upper()}{reply.reason[1:].rstrip('.')}.")
         if reply.has_error() and reply.error.code in record.NODE_GONE_CODES:
             raise NodeGone(record.error_reason(reply.error))
         if reply.has_error():

@@ -62,6 +62,7 @@ def serve(grid: Grid | RetryingGrid, config: Mapping[str, Any], **timing: Any) -
         method,
         realtime=schedule.mode == "async" or schedule.over_select > 1,
         outage=OutageWait(schedule.patience, max(1, schedule.min_clients), out / WAITING),
+        cooldown=experiment.engine.cooldown,
         deadline=schedule.round_timeout,
         lost_after=experiment.engine.lost_after or math.inf,
         **timing,

@@ -31,6 +31,7 @@ from potluck.flower.node.federation import (
 )
 from potluck.flower.node.registration import MEGABYTE, Assignment, Registration
 from potluck.flower.registry import ClassNameRegistry, InitialWeights, NodeList, NodeRegistry, natural_key
+from potluck.flower.transfers import UploadLimits
 from potluck.loop.callbacks import Callback
 from potluck.loop.loop import Loop
 from potluck.runs.engine import recorded_engine
@@ -50,14 +51,15 @@ def wait_for_nodes(
     wait: float,
     *,
     least: int = 0,
+    all_must_come: bool = True,
     stop: bool = True,
     find_incompatible: IncompatibleNodes = lambda registrations: {},
 ) -> None:
     """Wait until `count` nodes have introduced themselves; they become the clients, in the order of names.
 
     A node that cannot take part is left out. Others may still come in its place; when `wait` is over, the run begins
-    without it, if `least` nodes are there. Where all are needed, one with a wrong name ends the start, and, there or
-    with `stop`, one that does not want to take part.
+    without it, if `least` nodes are there; without `all_must_come` also if others never came. Where all are needed,
+    one with a wrong name ends the start, and, there or with `stop`, one that does not want to take part.
     """
     found: dict[str, Registration] = {}
     ends, least = time.monotonic() + wait, least or count
@@ -73,7 +75,7 @@ def wait_for_nodes(
         _give_up(registry, len(found), count, all_needed=least >= count, stop=stop)
         if over:
             came = len(found) + len(registry.rejected) + len(registry.asked)
-            if len(found) >= least and came >= count:
+            if len(found) >= least and (came >= count or not all_must_come):
                 break
             raise PotluckError(_too_few(registry, len(found), count, wait))
         registry.pause()
@@ -237,11 +239,16 @@ def _wait_for_own_nodes(
 ) -> None:
     """Wait for all nodes; more than half of them are enough where the others came and cannot take part."""
     settings, schedule = experiment.engine, experiment.schedule
+    if settings.min_nodes > settings.nodes:
+        raise PotluckError(
+            f"engine.min_nodes = {settings.min_nodes} is above engine.nodes = {settings.nodes}; lower it."
+        )
     wait_for_nodes(
         registry,
         settings.nodes,
         settings.wait,
-        least=min(settings.nodes, max(settings.nodes // 2 + 1, schedule.min_clients)),
+        least=settings.min_nodes or min(settings.nodes, max(settings.nodes // 2 + 1, schedule.min_clients)),
+        all_must_come=not settings.min_nodes,
         stop=schedule.on_failure == "stop",
         find_incompatible=find_incompatible,
     )
@@ -276,16 +283,17 @@ def start(
 ) -> StartedRun:
     """Find the clients, and bring everything together."""
     limit = int(experiment.schedule.max_payload_mb * MEGABYTE)
+    uploads = UploadLimits(experiment.engine.upload_grace, 1000 * experiment.engine.upload_rate)
     if not experiment.engine.nodes:
-        registry = NodeRegistry(grid, _assignment(experiment, out), limit, **timing)
+        registry = NodeRegistry(grid, _assignment(experiment, out), limit, uploads=uploads, **timing)
         return _with_dealt_data(registry, experiment, method, out, resume)
     if not experiment.engine.classes and not experiment.data.class_names:
         names = _recorded_class_names(out) if resume else ()
         if not names:
-            asked = ClassNameRegistry(grid, _assignment(experiment, out), limit, **timing)
+            asked = ClassNameRegistry(grid, _assignment(experiment, out), limit, uploads=uploads, **timing)
             names = unite_class_names(asked, experiment)
         experiment = experiment.with_settings({"data.class_names": names})
-    registry = NodeRegistry(grid, _assignment(experiment, out), limit, **timing)
+    registry = NodeRegistry(grid, _assignment(experiment, out), limit, uploads=uploads, **timing)
     return _with_own_data(registry, experiment, method, out, resume)
 
 

@@ -268,6 +268,12 @@ def _attack(experiment: Experiment, method: Method[Any, Any, Any]) -> Ineffectiv
         )
 
 
+_FLOWER_SETTINGS = (
+    *("nodes", "min_nodes", "classes", "wait", "lost_after", "upload_grace", "upload_rate", "cooldown"),
+    *("server", "ca", "simulation"),
+)
+
+
 def _others(experiment: Experiment) -> Ineffective:
     if not experiment.evaluate.newcomers:
         yield (
@@ -280,10 +286,15 @@ def _others(experiment: Experiment) -> Ineffective:
         yield "models.projection", "models.feature_dim is not set, so nothing is projected; leave it out"
     if not experiment.devices.fleet:
         yield "devices.assign", "there are no devices; set devices.fleet, such as phones"
+    if experiment.engine.name == "flower" and not experiment.engine.nodes:
+        yield (
+            "engine.min_nodes",
+            "engine.nodes is 0, and data sets are dealt to all clients; set engine.nodes",
+        )
     if experiment.engine.name == "flower":
         yield "engine.vectorize", "with engine.name = 'flower' every client trains by itself; leave it out"
     if experiment.engine.name not in ("flower", "auto"):
-        for key in ("nodes", "classes", "lost_after", "server", "ca", "simulation"):
+        for key in _FLOWER_SETTINGS:
             yield f"engine.{key}", f"engine.name is {experiment.engine.name!r}; set it to 'flower'"
         yield (
             "schedule.patience",
