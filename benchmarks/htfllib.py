@@ -1,4 +1,4 @@
-"""Potluck beside HtFLlib, from a clone of your own: `make bench-htfllib CHECKOUT=DIR`.
+"""Compare Potluck with HtFLlib, from a clone of your own: `make bench-htfllib CHECKOUT=DIR`.
 
 The work is that of HtFLlib's script: 6,000 images of CIFAR-10 dealt to 20 clients by Dirichlet 0.1, cnn-1 … cnn-5 in
 turn, one epoch in batches of 10 (a last batch that is not full is left out), every client tested in every round. Its

@@ -1,4 +1,4 @@
-"""Potluck beside pfl-research on its public CIFAR-10 configuration: `make bench-peers`, in an environment of its own.
+"""Compare Potluck with pfl-research on its public CIFAR-10 configuration: `make bench-peers`, in its own environment.
 
 Both train 50 clients with 50 random images each for one epoch in batches of 10, the same small CNN, on one thread, in
 one process and in turns; a figure is the processor time of a round. pfl-research tests in its first round only, which

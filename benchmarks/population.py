@@ -1,4 +1,4 @@
-"""Populations of any size on random images of CIFAR's shape: what the benchmark trains."""
+"""Build populations of any size on random images of CIFAR's shape, and engines and loops to train them."""
 
 from __future__ import annotations
 

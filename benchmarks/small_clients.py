@@ -1,4 +1,4 @@
-"""Many small clients: the configuration of pfl-research's public CIFAR-10 benchmark, on random images.
+"""Measure many small clients: the configuration of pfl-research's public CIFAR-10 benchmark, on random images.
 
 A cohort of 50 clients with 50 samples each, one epoch in batches of 10: 250 steps of a small CNN in a round.
 """

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, by kind of operator: as Potluck trains, and as one would plainly write it."""
+"""Profile a training step by kind of operator: as Potluck trains, and as a plain loop does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One torch thread, because results must not depend on it and two cores are all there is; the command as a fixture."""
+"""One torch thread for every test, and the command as a fixture."""
 
 import sys
 from pathlib import Path

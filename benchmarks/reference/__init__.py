@@ -1,4 +1,4 @@
-"""The local work of a round of every method, as one would write it by hand in PyTorch: what ours is held against."""
+"""Reference loops: the local work of every method's round in plain PyTorch, which Potluck's is compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedL2G: training towards guiding vectors, and how those should change."""
+"""FedL2G's local work in plain PyTorch: training towards guiding vectors, and their gradients."""
 
 from __future__ import annotations
 

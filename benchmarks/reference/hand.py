@@ -1,4 +1,4 @@
-"""A client in the hands of somebody who writes loops: tensors, modules, and nothing of Potluck's training."""
+"""A client for reference loops: tensors and modules without Potluck's training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods whose clients train a small shared model beside their own, or agree over public samples."""
+"""Local work of methods that train a small shared model, or agree over public samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods that exchange a head, or a vector for each class."""
+"""Local work of methods that exchange a head or a vector per class."""
 
 from __future__ import annotations
 

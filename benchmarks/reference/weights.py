@@ -1,4 +1,4 @@
-"""Methods whose clients train the server's weights."""
+"""Local work of methods whose clients train the server's weights."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What of the documentation is made out of the code: reference pages, blocks of the method pages, pictures."""
+"""Generate documentation from code and results: reference pages, blocks of method pages, pictures."""

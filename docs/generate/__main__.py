@@ -1,4 +1,4 @@
-"""Write every page, block and picture that is made from the code and the stored results: `make pages`."""
+"""Write every page, block and picture that is generated from code and stored results: `make pages`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of the papers' claims: each line's figure and verdict follow from stored results."""
+"""Write the page of the papers' claims: each figure and verdict follows from stored results."""
 
 from __future__ import annotations
 

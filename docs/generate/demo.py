@@ -1,4 +1,4 @@
-"""The README's table of `make demo`, from the comparison that the demo writes."""
+"""Write the README's table from the comparison that `make demo` made."""
 
 from __future__ import annotations
 

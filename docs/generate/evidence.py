@@ -1,4 +1,4 @@
-"""What stored results say about a claim: a figure in words, and a verdict that follows from it."""
+"""Judge a claim by stored results: a figure in words, and the verdict that follows from it."""
 
 from __future__ import annotations
 

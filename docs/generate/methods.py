@@ -1,4 +1,4 @@
-"""The parts of a method's page that come out of the code and out of the benchmark's results.
+"""Write the generated parts of a method's page, from the code and the benchmark's results.
 
 `make pages` rewrites the blocks of every page between their comments, and the pictures.
 """

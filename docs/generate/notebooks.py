@@ -1,4 +1,4 @@
-"""The notebooks of examples/notebooks as pages: their text, their code, and what they printed when they were last run."""
+"""Write the notebooks of examples/notebooks as pages: text, code and the output of their last run."""
 
 from __future__ import annotations
 

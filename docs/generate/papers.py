@@ -1,4 +1,4 @@
-"""The papers' tables beside what was measured, from the stored cells."""
+"""Write the papers' tables beside the measured cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a method's messages hold, in words, from what their fields declare."""
+"""Describe a method's messages from the declarations of their fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small picture of what travels: the server, three clients with networks of their own, and the two messages."""
+"""Draw what travels: the server, three clients with networks of their own, and the two messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference: every setting, command, method, model and public name, out of the code alone."""
+"""Write the reference from the code: every setting, command, method, model and public name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stored results have to say in one place: each contender's values, seed by seed, and how far chance reaches."""
+"""Collect stored results by contender and seed, with confidence intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a soak measured, out of `results/soak.json`: a block of the guide to three machines."""
+"""Write what a soak test measured, from `results/soak.json`, into the guide to three machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of `docs/engines.md`, out of what `potluck bench --store results/bench.csv` wrote."""
+"""Write the table of `docs/engines.md` from the stored rows of `make bench`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown: tables, and blocks of a page that are made anew between two comments."""
+"""Format Markdown: tables, and page blocks between two comments that are replaced."""
 
 from __future__ import annotations
 

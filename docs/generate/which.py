@@ -1,4 +1,4 @@
-"""The table behind "Which method?": what each asks of clients and server, and how much travels on a small federation."""
+"""Write the table of "Which method?": what each method needs and sends on a small federation."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_runs_that_differ_only_in_seed_are_one_group(run_of: Maker) -> None:
     assert [(group.label, group.seeds) for group in groups] == [("b", (0, 1)), ("a", (0,))]
 
 
-def test_runs_of_one_method_with_other_settings_are_told_apart(run_of: Maker) -> None:
+def test_runs_of_one_method_with_other_settings_are_distinguished(run_of: Maker) -> None:
     runs = [run_of(settings={"server_lr": 0.1}), run_of(settings={"server_lr": 1.0})]
     assert [group.label for group in group_runs(runs)] == ["fedgh (server_lr=0.1)", "fedgh (server_lr=1)"]
     assert differing_settings(runs) == {"server_lr": (0.1, 1.0)}

@@ -57,7 +57,7 @@ def test_band_against_time_lies_at_the_mean_time(run_of: Maker) -> None:
     np.testing.assert_allclose(band([a, b], x="seconds").x, expected)
 
 
-def test_band_of_a_metric_nobody_measured_is_empty(run_of: Maker) -> None:
+def test_band_of_an_unmeasured_metric_is_empty(run_of: Maker) -> None:
     assert len(band([run_of()], "accuracy_global").mean) == 0
 
 
@@ -69,7 +69,7 @@ def test_loss_increase_by_hand() -> None:
     assert len(loss_increase(Curve(rounds[:1], rounds[:1], rounds[:1]))) == 0
 
 
-def test_the_last_look_at_everybody_is_no_part_of_the_last_rounds_mean(tmp_path: Path) -> None:
+def test_final_evaluation_is_not_part_of_the_last_rounds_mean(tmp_path: Path) -> None:
     schedule = {"participation": 0.5}
     run = potluck.run(
         "standalone", data="digits", clients=4, rounds=2, schedule=schedule, out=tmp_path / "run"

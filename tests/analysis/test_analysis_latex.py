@@ -1,4 +1,4 @@
-"""LaTeX tables: what is bold and underlined is what tests can tell apart."""
+"""LaTeX tables: bold and underlined values are those that tests can distinguish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kept answers give away: scores worked out by hand, and runs whose leaks are known beforehand."""
+"""Leak analysis: hand-computed scores, and runs with known leaks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_head_tells_by_what_grew_in_its_bias():
     assert found[0].tolist() == [0.75, 0.25, 0.0]  # mean growth 3, 1 and −5
 
 
-def test_labels_and_counts_are_told_plainly():
+def test_labels_and_counts_are_described():
     rows, labels = torch.zeros(2, 4), torch.tensor([0, 2])
     alike = infer_class_shares([KeptAnswer(0, 0, Prototypes(rows, labels), Prototypes(rows, labels))], 3)
     counted = Prototypes(rows, labels, torch.tensor([3, 1]))
@@ -140,7 +140,7 @@ def test_the_command_says_what_it_left_out(potluck: Any):
     assert "No pictures were made: nothing that was sent is a vector of one class." in out
 
 
-def test_a_run_without_answers_is_told_how_to_keep_them(tmp_path: Path):
+def test_run_without_kept_answers_names_the_setting(tmp_path: Path):
     run = potluck.run("fedgh", data={"limit": 100}, clients=2, rounds=1, models="small-mlp", engine="serial",
                       out=tmp_path / "run")  # fmt: skip
     with pytest.raises(PotluckError, match="has no stored answers; repeat the run with --keep-answers"):

@@ -1,4 +1,4 @@
-"""Pictures from answers: scores and decoders worked out by hand, and runs whose pictures are known beforehand."""
+"""Image reconstruction: hand-computed scores and decoders, and runs with known images."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_worst_tenth_is_rounded_up_to_whole_clients(clients: int, worst: int) ->
     assert fairness(values).worst == pytest.approx(values[:worst].mean())
 
 
-def test_fairness_of_nobody_is_unknown_and_of_a_silly_share_refused() -> None:
+def test_fairness_without_clients_is_nan_and_bad_shares_raise() -> None:
     assert np.isnan(fairness([]).mean)
     with pytest.raises(PotluckError, match="share 10"):
         fairness([0.1], share=10)

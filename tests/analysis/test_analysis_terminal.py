@@ -1,4 +1,4 @@
-"""The comparison in a terminal: one table, as wide as there is room."""
+"""The comparison table in a terminal, fitted to its width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on purpose: what each kind sends, worked out by hand, and what runs record of them."""
+"""Attacks: what each kind sends, computed by hand, and what runs record of them."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_aimed_attacks_are_measured_by_every_protocol(tmp_path: Path, kind: str,
     assert run.rounds[-1]["notes"]["attack_success"] != 1 - run.rounds[-1]["notes"]["honest_accuracy"]
 
 
-def test_a_backdoor_comes_into_averaged_weights(tmp_path: Path):
+def test_backdoor_reaches_averaged_weights(tmp_path: Path):
     """Twelve rounds of plain averaging: the trigger works on clients that never saw it."""
     more = {"evaluate": {"protocol": "shared"}, "models": "small-cnn", "rounds": 12}
     settings = {"kind": "backdoor", "share": 0.4, "strength": 0.5}

@@ -1,4 +1,4 @@
-"""The benchmark measures what it says, and ends in a table and a file."""
+"""The speed benchmark measures what it says and writes a table and a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What drives a clone of HtFLlib, with a make-believe clone: it gets the same work, and rounds take turns."""
+"""The HtFLlib comparison gives a fake clone the same work and alternates rounds."""
 
 from __future__ import annotations
 

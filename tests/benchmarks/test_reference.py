@@ -1,4 +1,4 @@
-"""The bare loops are honest: by hand comes out what the methods' clients compute and send, number by number."""
+"""Reference loops compute and send the same numbers as the methods' clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The profile of a step counts what it says: every kind under torch's names, nothing twice, and all of the time."""
+"""The step profile counts every operator once, under torch's names, and all of the time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_others_take_from_the_clock_is_left_out(monkeypatch: pytest.MonkeyP
     }
 
 
-def test_shares_make_a_whole_and_the_profilers_own_time_is_nobodys() -> None:
+def test_shares_sum_to_one_without_profiler_time() -> None:
     """Ten milliseconds by themselves, fourteen under the profiler: one for each of four operators."""
     nothing = dict.fromkeys(step.KINDS, 0)
     one = step.Profile({**nothing, "rectifiers": 0.009}, {**nothing, "rectifiers": 2}, 0.014, 4)
@@ -73,7 +73,7 @@ def names(events: Iterable[Any]) -> set[str]:
     return {one.name.removeprefix("autograd::engine::evaluate_function: ") for one in events}
 
 
-def test_torch_knows_every_operator_by_the_name_that_is_looked_for() -> None:
+def test_every_profiled_operator_name_exists_in_torch() -> None:
     seen: set[str] = set()
     network = population(1, ["cnn-5"], 10, 10)
     for action in (step.jobs(network), step.plain_epochs(network), step.jobs(cohort(1, 10))):

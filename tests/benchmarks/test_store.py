@@ -1,4 +1,4 @@
-"""The benchmark's rows are kept as data, and the page shows those."""
+"""Benchmark rows are stored as data, and the page shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a person types it: what is printed, and exit codes."""
+"""The command line: output and exit codes."""
 
 import json
 import subprocess

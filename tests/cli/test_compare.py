@@ -1,4 +1,4 @@
-"""A comparison: what is refused before anything trains, what is said beforehand, what is set apart, how it goes on."""
+"""`potluck compare`: checks before training, announcements, options per method, resuming."""
 
 import csv
 import json
@@ -85,7 +85,7 @@ def test_all_leaves_out_and_names_what_the_models_do_not_suit(potluck, monkeypat
     assert "standalone" in out
 
 
-def test_files_of_one_method_are_told_apart(potluck, tmp_path: Path):
+def test_files_of_one_method_are_distinguished(potluck, tmp_path: Path):
     for name, rate in (("slow", 0.01), ("fast", 0.1)):
         (tmp_path / f"{name}.toml").write_text(f'[method]\nname = "fedgh"\nserver_lr = {rate}\n')
     code, out, _ = potluck(

@@ -130,7 +130,7 @@ def test_commands_run(potluck, page: Path, tmp_path: Path, monkeypatch: pytest.M
             assert code == expected, f"{text}\n{err}"
 
 
-def test_the_commands_are_found():
+def test_commands_in_documentation_are_recognised():
     found = [command for page in with_commands() for _, command, _ in parts_of(page)]
     assert len(found) > 60
     assert any(command.startswith("potluck plot runs/compare") for command in found)
@@ -154,7 +154,7 @@ def test_flags_of_marked_commands_are_read():
             read_flags(words)
 
 
-def test_files_and_commands_are_told_from_other_text(tmp_path: Path):
+def test_files_and_commands_are_distinguished_from_other_text(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text(
         "Text\n\n    potluck methods\n\nSave as `a.csv`:\n\n```csv\nx,y\n```\n\nThen\n\n```\npotluck models\n```\n"

@@ -1,4 +1,4 @@
-"""What somebody meets who tries the command for the first time: names, places and files as people write them."""
+"""First use of the command: names, places and files as users type them."""
 
 import os
 import subprocess
@@ -68,7 +68,7 @@ def test_a_place_without_runs_is_named(potluck, tmp_path: Path):
         assert "There is no run in 'empty'" in err
 
 
-def test_a_method_of_the_current_folder_is_found_by_the_installed_command(tmp_path: Path):
+def test_installed_command_finds_a_method_in_the_current_folder(tmp_path: Path):
     (tmp_path / "fedcos.py").write_text("from potluck.methods import FedGH\nclass FedCos(FedGH):\n    pass\n")
     # As a console script starts: the first entry of the path is the script's folder, not the current one.
     start = "import sys; sys.path = [p for p in sys.path if p]; from potluck.cli import main; main()"

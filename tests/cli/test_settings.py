@@ -1,4 +1,4 @@
-"""What can be set, in words and as a schema; which methods a federation can run."""
+"""`potluck settings` in words and as a schema, and the methods that a federation can run."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""`training.amp`: losses in half the bits, everything that lasts in full, and the usual bits where it is off."""
+"""`training.amp`: losses in half precision, state in full precision, unchanged bits where it is off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What results may not depend on: the process's threads and how it treats numbers next to nothing."""
+"""Results do not depend on the process's threads or its treatment of denormals."""
 
 from __future__ import annotations
 

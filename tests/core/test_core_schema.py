@@ -1,4 +1,4 @@
-"""What a payload promises is checked before the server sees it."""
+"""Payloads are checked against their declarations before the server sees them."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any

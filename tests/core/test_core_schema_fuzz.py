@@ -1,4 +1,4 @@
-"""Whatever a client sends: it is refused with a reason, or the server can use it and stays finite."""
+"""Fuzzed payloads are rejected with a reason, or leave the server finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States come apart and back together without pickle."""
+"""States are flattened and restored without pickle."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -70,7 +70,7 @@ def test_the_order_of_dimensions_in_memory_survives():
     assert back["part"].is_contiguous()
 
 
-def test_a_flat_state_is_a_copy_unless_told():
+def test_flat_state_is_a_copy_by_default():
     live = torch.zeros(2)
     copied, same = tree.flatten([live]), tree.flatten([live], copy=False)
     live += 1

@@ -1,4 +1,4 @@
-"""Steps in one pass over memory are the steps that the formulas say, however tensors lie in memory."""
+"""Fused optimiser steps equal the formulas for every memory layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Augmentation: what each change may do to a batch, how often, and from which random stream."""
+"""Augmentation: allowed changes, their frequency and their random stream."""
 
 import pytest
 import torch

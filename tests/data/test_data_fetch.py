@@ -1,4 +1,4 @@
-"""Preparing: verified downloads (from this machine), nothing kept that is wrong, and words for the rest."""
+"""Data preparation: verified downloads from a local server, no wrong file kept, clear instructions."""
 
 import dataclasses
 import hashlib

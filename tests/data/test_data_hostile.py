@@ -1,4 +1,4 @@
-"""Files that lie about their size, or would unpack to more than memory holds: one sentence, and no memory taken."""
+"""Files with false sizes or huge contents: one sentence, and no memory taken."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_archive_that_would_take_gigabytes_is_refused_before_it_does(tmp_path
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
-def test_arrays_that_nobody_asks_for_are_not_unpacked(tmp_path: Path):
+def test_unused_arrays_are_not_unpacked(tmp_path: Path):
     path = archive(tmp_path / "a.npz", x=npy("(1,)", b"12345678"), other=b"nonsense")
     assert list(read_arrays(path, {"x", "y"})) == ["x"]
 

@@ -1,4 +1,4 @@
-"""Dealing to very many clients: the rows that going from client to client gives, found for all at once."""
+"""Partitioning for very many clients at once equals partitioning client by client."""
 
 from __future__ import annotations
 

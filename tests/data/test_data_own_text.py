@@ -1,4 +1,4 @@
-"""Texts of one's own: a column of a table, files in class folders; and folders that come in three parts."""
+"""User texts: table columns, files in class folders, and folders in three parts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Each rule keeps its promise: rows at most once, all of them where promised, the same for the same seed."""
+"""Partition rules: rows used at most once, all where promised, the same for one seed."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Feature skew: images changed as the rule says, alike for all of a client's samples, and refused where it cannot act."""
+"""Feature skew: images changed by the rule, alike for all samples of a client; errors where it has no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every source reads its publisher's format, from tiny files made here; damaged files are named."""
+"""Every source reads its publisher's format from tiny files; damaged files are named."""
 
 import gzip
 import struct
@@ -45,7 +45,7 @@ def test_idx_files_plain_and_gzipped(mnist):
     np.testing.assert_allclose(x[1, 0].numpy(), (images[1] / 255 - 0.1307) / 0.3081, rtol=1e-5, atol=1e-5)
 
 
-def test_fashion_mnist_is_found_where_debian_puts_it(mnist, monkeypatch, tmp_path):
+def test_fashion_mnist_is_read_from_the_debian_folder(mnist, monkeypatch, tmp_path):
     root, _ = mnist
     (root / "mnist").rename(root / "fashion-mnist")
     monkeypatch.setattr(idx, "DEBIAN", root)

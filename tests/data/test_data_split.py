@@ -1,4 +1,4 @@
-"""A client's split: disjoint, complete, and the same whoever is built first."""
+"""A client's split is disjoint, complete and independent of construction order."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`potluck doctor`: it finds what is there, says what is not well, and ends accordingly."""
+"""`potluck doctor` reports the installation, problems and an exit code."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_losses_that_are_too_far_from_the_cpus_are_not_well(monkeypatch: pytest.
     assert not kind.ok
 
 
-def test_trouble_with_workers_and_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_worker_and_disk_problems_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def failing(*given: object) -> None:
         raise PotluckError("no process could start")
 

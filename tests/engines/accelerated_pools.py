@@ -1,4 +1,4 @@
-"""A program of its own: the pool on make-believe accelerators, in several processes; prints what was found.
+"""Program: run the pool on fake accelerators in several processes, and print the result.
 
 It runs with the folder `away` in its path, so that its worker processes know the device too.
 """

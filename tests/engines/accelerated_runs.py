@@ -1,4 +1,4 @@
-"""A program of its own: every method on the CPU and on the make-believe accelerator; prints what differs.
+"""Program: run every method on the CPU and on a fake accelerator, and print differences.
 
 It is not a test because torch learns of a device only before a process's first backward pass.
 """

@@ -1,4 +1,4 @@
-"""A make-believe accelerator: tensors that say they lie on another device, and refuse to meet those that do not.
+"""A fake accelerator: tensors that report another device and do not mix with CPU tensors.
 
 Values are computed on the CPU, so a run on it must give the CPU's very bits. What real accelerators refuse is
 refused here: an operation over tensors of both places (single numbers and indices apart), a random stream of

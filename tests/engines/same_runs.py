@@ -1,4 +1,4 @@
-"""Runs compared in full: what the tests of engines share."""
+"""Compare runs in full; shared by the tests of engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool on accelerators: processes of its own on each, on a make-believe device; and what is decided before."""
+"""The pool on accelerators: processes per fake device, and checks before training."""
 
 from __future__ import annotations
 

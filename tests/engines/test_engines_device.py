@@ -1,4 +1,4 @@
-"""`--device`: models, data and server are where the experiment says, and nothing else changes."""
+"""`--device`: models, data and server lie where configured, and nothing else changes."""
 
 import json
 import subprocess
@@ -134,7 +134,7 @@ def test_the_measured_layout_is_on_record_and_not_measured_again(
     assert again.was_finished  # a third answer would fail
 
 
-def test_what_has_no_convolutions_is_never_laid_out_anew(tmp_path: Path):
+def test_models_without_convolutions_keep_their_layout(tmp_path: Path):
     federation = build_federation(parse_experiment(settings({})), FedGH())
     assert "small-mlp" not in tuning.resolve_channels_last(("auto",), federation)
     assert tuning.resolve_channels_last(("all",), federation) == ("small-cnn", "small-mlp")

@@ -1,4 +1,4 @@
-"""The pool gives what the serial engine gives, bit by bit, whoever works, waits or dies."""
+"""The pool gives the serial engine's bits under any timing, failure and restart."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_an_idle_worker_that_is_stopped_is_given_no_job() -> None:
     assert stopped not in engine.pids
 
 
-def test_a_worker_that_stands_still_in_the_middle_of_a_letter_is_gone(
+def test_worker_stalled_inside_a_message_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("potluck.engines.pool.engine.STALL_TIMEOUT", 1)
@@ -188,7 +188,7 @@ def test_a_worker_that_stands_still_in_the_middle_of_a_letter_is_gone(
         send(ours, big)
 
 
-def test_a_stopped_process_is_told_from_one_that_sleeps() -> None:
+def test_stopped_process_differs_from_sleeping_one() -> None:
     child = subprocess.Popen(["sleep", "60"])
     try:
         assert not is_stopped(child.pid)

@@ -1,4 +1,4 @@
-"""Worker processes end when they should, and leave nothing behind."""
+"""Worker processes end in time and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_closing_ends_busy_workers_at_once_and_leaves_nothing(tmp_path: Path) ->
     assert not folder.exists()
 
 
-def test_an_engine_that_nobody_closes_ends_with_its_last_reference(tmp_path: Path) -> None:
+def test_unclosed_engine_ends_with_its_last_reference(tmp_path: Path) -> None:
     engine = PoolEngine(lambda: worker(Standalone(), federation()), 1, spill_dir=tmp_path)
     (pid,) = engine.pids
     del engine

@@ -1,4 +1,4 @@
-"""How the pool starts its workers on the CPU: by a fork before Python 3.12, as new processes from then on."""
+"""The pool forks its CPU workers before Python 3.12 and spawns them from then on."""
 
 from __future__ import annotations
 

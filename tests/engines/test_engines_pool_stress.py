@@ -1,4 +1,4 @@
-"""Minutes of work: ten thousand clients, and workers that keep being killed."""
+"""Stress tests of minutes: ten thousand clients, and repeatedly killed workers."""
 
 from __future__ import annotations
 

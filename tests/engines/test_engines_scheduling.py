@@ -1,4 +1,4 @@
-"""Longest first, clients at home, help where it pays."""
+"""Job queue of the pool: longest first, clients stay with a worker, work is shared where it pays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that train together do so in any worker with the same bits, whoever works, waits or dies."""
+"""Stacked clients give the same bits in any worker, under any timing and failure."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_stacks_must_keep_all_workers_busy(
     assert tuning.is_stacking_faster(fed.task, fed.client, cohort, workers) is faster
 
 
-def test_a_trial_stacks_nobody_whom_a_run_would_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_stacks_only_clients_that_a_run_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(pairs: Any) -> Any:
         raise AssertionError("stacked")
 

@@ -1,4 +1,4 @@
-"""Stacked training agrees with training one by one, for whatever is a loss over the model."""
+"""Stacked training agrees with one-by-one training for any loss over the model."""
 
 import threading
 import time
@@ -124,7 +124,7 @@ def test_a_client_that_raises_does_not_stop_the_others():
     assert results[0].steps == results[2].steps == 3
 
 
-def test_a_loss_that_raises_is_told_to_each_client():
+def test_raising_loss_fails_every_stacked_client():
     fed = tiny(2, hidden=(5,))
 
     def bad(model: Any, x: Any, y: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Stacked training agrees with the serial engine for networks that users really have."""
+"""Stacked training agrees with the serial engine for realistic networks."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_network_with_nothing_to_learn_fails_as_it_does_alone() -> None:
             trained(own([nothing]), stacked=stacked)
 
 
-def test_values_with_one_hash_are_told_apart() -> None:
+def test_values_with_equal_hashes_are_distinguished() -> None:
     """hash(-1) == hash(-2) in Python: a key must be compared, not its hash."""
 
     def loss(model: Any, x: Tensor, y: Tensor, power: int) -> Tensor:

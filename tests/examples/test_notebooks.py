@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom in a folder of its own, and its page has its words, code and pictures."""
+"""Every notebook runs in a folder of its own, and its page shows its text, code and figures."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Experiments as data: defaults, TOML in and out, mistakes in one sentence."""
+"""Experiments as data: defaults, TOML round trip, one-sentence errors."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is recorded is what ran: objects fill the experiment, and what contradicts them or cannot act is refused."""
+"""Records match runs: objects fill the experiment; contradictions and settings without effect raise."""
 
 from __future__ import annotations
 

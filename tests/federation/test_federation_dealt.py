@@ -1,4 +1,4 @@
-"""Clients that are dealt from one data set are made when they are asked for, and are those that dealing all at once gives."""
+"""Clients of one data set are built on demand and equal those built at once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def rows(samples: Samples) -> list[int]:
 @pytest.mark.parametrize("rule", ["iid", "contiguous", "dirichlet:5,min_size=2", "pathological:3"])
 @pytest.mark.parametrize("split", ["75:25", "8:1:1", "2:1:1"])
 @pytest.mark.parametrize("tests", [0, 80])
-def test_each_client_holds_what_dealing_everybody_at_once_gives(rule: str, split: str, tests: int):
+def test_lazy_partition_equals_partition_of_all_clients(rule: str, split: str, tests: int):
     given = data(tests=tests)
     pool = {"pool": "train"} if tests else {}
     mine = dealt(given, partition={"rule": rule}, data={"split": split, **pool})
@@ -78,7 +78,7 @@ def test_each_client_holds_what_dealing_everybody_at_once_gives(rule: str, split
         assert (member.name, member.architecture) == (f"client-{index}", kind)
 
 
-def test_a_rule_that_sees_in_its_own_way_is_given_everybody():
+def test_rule_that_transforms_samples_gets_all_clients():
     class Halved(Iid):
         def transform_samples(
             self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]
@@ -147,7 +147,7 @@ class Stop(potluck.Callback):
 
 
 @pytest.mark.parametrize("plan", [{}, {"mode": "async", "concurrency": 3}], ids=["sync", "async"])
-def test_a_run_makes_nobody_but_those_who_work(
+def test_only_participating_clients_are_built(
     plan: dict[str, Any], made: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Start-up, two rounds of four clients and a checkpoint, in a population of a thousand."""
@@ -172,7 +172,7 @@ def test_a_run_makes_nobody_but_those_who_work(
 
 
 @pytest.mark.parametrize("change", ["a row", "a label", "a seed", "a split", "a rule", "the models"])
-def test_a_large_dealt_population_is_told_from_another(change: str, monkeypatch: pytest.MonkeyPatch):
+def test_large_partitions_have_different_digests(change: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fingerprint_module, "MAX_SAMPLED_CLIENTS", 5)
     x, y = rows_of_data()
     before = fingerprint(dealt(as_data((x, y)), clients=60))
@@ -217,7 +217,7 @@ def test_two_clients_that_change_places_are_another_population(monkeypatch: pyte
     assert fingerprint(dealt(data(), clients=60, rule=Swapped())) != fingerprint(dealt(data(), clients=60))
 
 
-def test_a_network_that_many_clients_were_given_is_looked_at_once(monkeypatch: pytest.MonkeyPatch):
+def test_shared_network_is_inspected_once(monkeypatch: pytest.MonkeyPatch):
     built, build = [], Member.build
     monkeypatch.setattr(Member, "build", lambda self: built.append(1) or build(self))
     wide, narrow = Net(hidden=7), Net(hidden=5)

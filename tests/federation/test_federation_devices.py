@@ -1,4 +1,4 @@
-"""Devices, the virtual clock, and faults on purpose."""
+"""Simulated devices, the virtual clock and injected faults."""
 
 from pathlib import Path
 
@@ -158,7 +158,7 @@ def test_uploads_take_time_and_can_change_the_order():
     assert [step.record.virtual_seconds for step in seen.steps] == [2.0, 6.0]
 
 
-def test_stale_answers_weigh_less_when_told():
+def test_staleness_weight_lowers_stale_answers():
     weights = []
 
     class Watch(potluck.Callback):

@@ -1,4 +1,4 @@
-"""The operations of a method's jobs, against counts by hand on networks of three linear layers.
+"""Operations of a method's jobs, against hand counts on networks of three linear layers.
 
 A client's network is 4→5→3→3: forward 2·(20 + 15 + 9) = 88 operations per sample, 70 of them for the features. Backward it
 needs the gradients of all weights (88) and of the inputs of the last two layers (48). The shared network is 4→2→3→3:

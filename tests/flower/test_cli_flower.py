@@ -1,4 +1,4 @@
-"""The commands of a deployment: what they say when something is missing."""
+"""Deployment commands: messages for missing parts."""
 
 from __future__ import annotations
 

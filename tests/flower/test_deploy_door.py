@@ -1,4 +1,4 @@
-"""The nodes' door and the watch of a node: what gets through, and when a connection counts as lost."""
+"""The fleet proxy and the node watchdog: allowed requests, and when a connection counts as lost."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_server_that_is_away_gives_an_error_that_nodes_wait_for() -> None:
     assert asyncio.run(once()).status_code == 502  # Flower's node tries again at 502, 503 and 504
 
 
-def test_somebody_who_never_ends_a_request_does_not_hold_a_connection_for_ever(
+def test_unfinished_request_is_closed_after_a_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("potluck.flower.deploy.fleet_proxy.PATIENCE", 0.2)

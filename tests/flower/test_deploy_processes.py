@@ -1,4 +1,4 @@
-"""Programs that are started for a while: nothing of them stays, and what they complained of is told."""
+"""Supervised programs leave nothing behind, and their errors are reported."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def test_last_words_are_the_complaint_of_this_start(tmp_path: Path) -> None:
         assert say("all is well", "bye") == "all is well bye"
 
 
-def test_a_log_without_end_is_not_read_whole_and_begun_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_log_is_rotated_and_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("potluck.flower.deploy.processes.LOG_TAIL_BYTES", 100)
     monkeypatch.setattr("potluck.flower.deploy.processes.MAX_LOG_BYTES", 1000)
     with Processes(tmp_path) as processes:

@@ -1,4 +1,4 @@
-"""Following a run: which deaths end it, and which it survives."""
+"""Following a run: process deaths that end it and deaths that it survives."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(tmp_path: Path) -> None
         follower.follow("1")
 
 
-def test_a_server_that_stays_away_is_told_of(tmp_path: Path) -> None:
+def test_unreachable_server_is_reported(tmp_path: Path) -> None:
     with pytest.raises(PotluckError, match="has not answered for .* seconds; .* potluck resume"):
         lost_run(tmp_path, None, None, max_outage=0.1).follow("1")
 
 
-def test_the_sentence_of_the_app_is_told_wherever_it_was_left(tmp_path: Path) -> None:
+def test_error_of_the_app_is_shown_from_any_log(tmp_path: Path) -> None:
     said = {**FAILED, "status-details": "ServerApp failed with exception: training.lr is not valid."}
     with pytest.raises(PotluckError, match=r"^training\.lr is not valid\.$"):
         lost_run(tmp_path, said).follow("1")
@@ -112,7 +112,7 @@ def test_whatever_flowers_command_says_of_an_absent_server_is_no_crash(
     assert query_run(Processes(tmp_path), "1") is None
 
 
-def test_a_run_that_somebody_stopped_on_the_server_is_not_begun_again(tmp_path: Path) -> None:
+def test_run_stopped_on_the_server_is_not_restarted(tmp_path: Path) -> None:
     with pytest.raises(
         PotluckError, match="Somebody stopped the run on the server; .* potluck resume"
     ) as told:
@@ -177,7 +177,7 @@ def test_a_lost_process_that_still_holds_the_folder_is_waited_for(tmp_path: Path
     assert held == [False]
 
 
-def test_a_run_whose_submission_nobody_heard_of_is_left_to_its_work(tmp_path: Path) -> None:
+def test_run_with_unconfirmed_submission_continues(tmp_path: Path) -> None:
     """It has the folder, adds a round after the follower would have given up, and comes to its end."""
     follower = lost_run(tmp_path, FAILED, max_outage=1.0)
 

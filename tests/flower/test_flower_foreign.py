@@ -1,4 +1,4 @@
-"""A foreign app, submitted to the server that a node trusts with its messages, does not run on the node."""
+"""A foreign app on the trusted server does not run on a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members who send nonsense, by mistake or on purpose: their answers are refused, and everybody else's run goes on."""
+"""Malformed answers are rejected, and the run continues for all other clients."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def told(tmp_path: Path) -> dict[str, Any]:
     return dict(json.loads(json.dumps(one.message().facts["registration"])))
 
 
-def test_an_honest_registration_is_read_as_it_was_told(tmp_path: Path) -> None:
+def test_valid_registration_is_read_back_unchanged(tmp_path: Path) -> None:
     facts = told(tmp_path)
     assert vars(Registration.read(WireMessage({"registration": facts}), 1 << 20)) == facts
 

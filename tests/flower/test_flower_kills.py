@@ -1,4 +1,4 @@
-"""A federation of real processes, with TLS and node keys, in which nodes are killed and come back."""
+"""Real processes with TLS and node keys: nodes are killed and come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Flower engine on a grid in this process: the same bits as the serial engine, and what goes wrong."""
+"""The Flower engine on an in-process grid: the serial engine's bits, and failures."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_a_client_that_raises_is_named_and_its_trace_stays_at_home(
     assert "Traceback" in caplog.text  # the node's own log
 
 
-def test_a_client_that_raises_stops_the_run_if_so_told(tmp_path: Path) -> None:
+def test_raising_client_stops_the_run_where_configured(tmp_path: Path) -> None:
     with pytest.raises(PotluckError, match="Troubled, client 1 'client-1', train in round 1: RuntimeError"):
         on_flower(small("support.troubled:Troubled"), tmp_path / "run")
 

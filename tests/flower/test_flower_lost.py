@@ -1,4 +1,4 @@
-"""Messages that get lost on their way, though everybody believes them delivered; names that belong to a key."""
+"""Messages lost in transit, and node names bound to keys."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_asynchronous_run_does_not_stand_still_for_a_lost_message(tmp_path: P
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_job_that_nobody_ever_answers_is_lost_and_on_record(tmp_path: Path, mode: str) -> None:
+def test_unanswered_job_is_recorded_as_lost(tmp_path: Path, mode: str) -> None:
     grid = LoopGrid(dealt_nodes(3), {}, faults={102: [Swallowed(2, times=3)]})
     found = run_with(
         grid,
@@ -115,7 +115,7 @@ def test_a_key_takes_part_under_the_name_that_it_was_registered_with_and_no_othe
         run_with(bad, tmp_path / "bad")
 
 
-def test_nobody_takes_the_name_of_a_node_that_is_missing(tmp_path: Path) -> None:
+def test_name_of_a_missing_node_stays_reserved(tmp_path: Path) -> None:
     """Node 101 goes after the first round; a registered stranger then says that it is client-1."""
 
     class Taken(LoopGrid):

@@ -1,4 +1,4 @@
-"""All nodes unreachable for a while: a round waits for them, and the run has the same bits."""
+"""All nodes unreachable for a while: the round waits, and the run has the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real Flower processes on this machine: everything is started here, on ports of its own, and gone afterwards.
+"""Real Flower processes on free ports of this machine, all ended afterwards.
 
 The shorter ones run wherever Flower is installed, the longer ones with `make test-flower`.
 """

@@ -1,4 +1,4 @@
-"""Flower's simulation in Ray's workers, for real: the serial engine's bits, and nothing left behind."""
+"""Flower's simulation in Ray workers: the serial engine's bits, and nothing left behind."""
 
 from __future__ import annotations
 

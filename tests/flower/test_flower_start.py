@@ -1,4 +1,4 @@
-"""The start of a run on Flower: who becomes a client, who is left out, and who is found again when it goes on."""
+"""Start of a run on Flower: clients accepted, excluded and recognised after a restart."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_node_that_contradicts_the_others_does_not_keep_them_from_starting(
     assert f"The server excludes this node: {why}" in caplog.text
 
 
-def test_somebody_else_takes_the_place_of_a_node_that_does_not_fit(tmp_path: Path) -> None:
+def test_unfit_node_is_replaced_by_another(tmp_path: Path) -> None:
     paths = [*three_nodes(tmp_path), write_node(tmp_path / "n3", "node-3", "mlp-1+6", 3)]
     grid = Lying(paths, {0: {"input_shape": [5]}})
 
@@ -101,7 +101,7 @@ def test_somebody_else_takes_the_place_of_a_node_that_does_not_fit(tmp_path: Pat
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_nobody_is_left_out_where_nobody_can_say_who_is_right(tmp_path: Path, nodes: int) -> None:
+def test_contradiction_without_majority_excludes_no_node(tmp_path: Path, nodes: int) -> None:
     lies = {1: {"input_shape": [5]}, 2: {"input_shape": [6]}}
     grid = Lying(three_nodes(tmp_path)[:nodes], lies)
     with pytest.raises(
@@ -152,7 +152,7 @@ def test_whether_a_run_begins_without_a_node_that_refuses_is_for_on_failure_to_s
         ] * 2
 
 
-def test_several_who_lie_in_different_ways_are_found(tmp_path: Path) -> None:
+def test_several_contradicting_nodes_are_identified(tmp_path: Path) -> None:
     (honest,) = node_registrations(experiment(), three_nodes(tmp_path)[:1])
     wide = {"feature_dim": 7, "head": {"weight": [3, 7], "bias": [3]}}
     lies: list[dict[str, Any]] = [{}, {"input_shape": [9]}, {}, wide, {}, {}, {"head": {}}]
@@ -264,7 +264,7 @@ def test_a_node_that_became_another_is_left_out_of_a_run_that_goes_on(tmp_path: 
     assert why.startswith("Node 'node-1' has another samples than when this run began (1000000, not 18)")
 
 
-def test_a_run_does_not_go_on_with_nobody(tmp_path: Path) -> None:
+def test_run_without_nodes_stops(tmp_path: Path) -> None:
     _, values = begun(tmp_path)
     with pytest.raises(
         PotluckError, match="0 of this run's 3 nodes were back within .* start 'node-0', 'node-1'"

@@ -1,4 +1,4 @@
-"""A server that stands still for longer than anybody is patient, in the middle of a run."""
+"""A server stopped for longer than every time limit in the middle of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's worker as a process: data are loaded once, and kills and changed files leave the same bits."""
+"""A node's worker process loads data once; kills and changed files leave the same bits."""
 
 from __future__ import annotations
 

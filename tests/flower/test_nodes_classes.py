@@ -1,4 +1,4 @@
-"""Names of classes on nodes with data of their own: declared or united, numbered alike everywhere, or refused."""
+"""Class names on nodes with their own data: declared or united, numbered alike, or an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the guide shows is what works."""
+"""The commands and settings of the deployment guide work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes with data and models of their own: what the server learns, what a message may do, what is refused."""
+"""Nodes with their own data and models: what the server learns, what messages may do, what is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node does for a server and what not: every limit of [policy], before anything is computed or sent."""
+"""Node policy: every limit of [policy] is enforced before anything is computed or sent."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def test_what_the_checkpoint_needs_is_kept(tmp_path: Path) -> None:
     )  # three nodes, one of which may do a whole round
 
 
-def test_the_log_says_what_left_and_a_changed_line_is_found(tmp_path: Path) -> None:
+def test_audit_log_lists_messages_and_detects_changed_lines(tmp_path: Path) -> None:
     path, one = node_with(tmp_path / "n"), experiment("fd")
     assert list(node_log(path, 5)) == ["Nothing has left node 'guarded' yet."]
     ask(path, one)
@@ -363,7 +363,7 @@ def test_an_answer_whose_line_did_not_fit_on_the_disk_does_not_leave(
     assert [line["number"] for line in AuditLog(read_node(path).audit_log()).lines()] == [1]
 
 
-def test_an_end_without_a_line_does_not_begin_the_sum_anew(tmp_path: Path) -> None:
+def test_missing_last_newline_keeps_the_hash_chain(tmp_path: Path) -> None:
     path, one = node_with(tmp_path / "n"), experiment("standalone")
     ask(path, one)
     with read_node(path).audit_log().open("a") as file:

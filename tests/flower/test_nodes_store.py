@@ -1,4 +1,4 @@
-"""A node's private state: what is committed, what is given again, what is refused."""
+"""A node's private state: committed, restored and rejected versions."""
 
 from __future__ import annotations
 

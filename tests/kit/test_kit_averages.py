@@ -1,4 +1,4 @@
-"""One poisoned answer of ten: it ruins the mean and none of the robust averages."""
+"""One poisoned answer of ten ruins the mean and none of the robust averages."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_rows_are_taken_per_class():
 
 
 @pytest.mark.parametrize("rule", ["mean", *ROBUST])
-def test_slices_keep_what_nobody_holds(rule: Any):
+def test_slices_keep_entries_that_no_client_holds(rule: Any):
     old = {"w": torch.zeros(3)}
     mean = SliceMean(replace(context(), averaging=Averaging(rule)), old, [], attrgetter("tensors"))
     for value in (1.0, 2.0, 1e6):

@@ -1,4 +1,4 @@
-"""Answers that are a part of a round: how far each average goes, worked out by hand."""
+"""Averages over a part of a cohort move by its share, computed by hand."""
 
 from __future__ import annotations
 

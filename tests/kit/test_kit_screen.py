@@ -1,4 +1,4 @@
-"""Who lies far from everybody is found out, class by class, before a server trains on answers or stores them."""
+"""Outlying class vectors are screened out before a server trains on them or stores them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ LIAR = (rows(-10.0, -20.0, -3.0), torch.tensor([0, 1, 2]))
 
 
 @pytest.mark.parametrize("rule", ROBUST)
-def test_a_liar_is_not_believed_where_nobody_else_can_judge(rule: Any):
+def test_single_sender_of_a_class_is_not_trusted(rule: Any):
     """Its class 2, which no other client holds, is left out with the rest; the honest client's class 3 stays."""
     found, masks = screen_rows(Averaging(rule), [*HONEST, LIAR], 4)
     assert [mask.tolist() for mask in masks] == [

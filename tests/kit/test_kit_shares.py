@@ -1,4 +1,4 @@
-"""No member weighs more than the share that the operator set, whatever it claims to have."""
+"""No client weighs more than the configured share, whatever count it claims."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_weights_worked_out_by_hand():
 
 
 @given(st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=9), st.floats(0.01, 0.99))
-def test_nobody_has_more_than_the_share_and_nobody_gains_weight(weights: list[float], share: float):
+def test_weights_are_capped_and_never_raised(weights: list[float], share: float):
     bounded = cap_weights(weights, share)
     assert all(after <= before for after, before in zip(bounded, weights, strict=True))
     assert max(bounded) <= max(share, 1 / len(weights)) * sum(bounded) * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""Slices of wide tensors, and the mean of what was returned."""
+"""Slices of wide tensors, and the mean of returned slices."""
 
 from operator import attrgetter
 
@@ -22,7 +22,7 @@ def test_the_corner_keeps_the_first_rows_and_columns():
     assert wide["w"][0, 1] == 1.0
 
 
-def test_whole_dimensions_are_never_rolled():
+def test_whole_dimensions_are_not_rolled():
     wide = {"w": torch.arange(12.0).reshape(3, 4)}
     assert take_slices(wide, {"w": (3, 2)}, rolled)["w"].tolist() == [[1.0, 2.0], [5.0, 6.0], [9.0, 10.0]]
     assert take_slices(wide, {"w": (2, 4)}, rolled)["w"].tolist() == wide["w"][[1, 2]].tolist()

@@ -1,4 +1,4 @@
-"""One loop for every schedule: who works, what the server sees, what is recorded."""
+"""The training loop under every schedule: cohorts, messages, records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -157,7 +157,7 @@ def test_an_exception_in_a_client_names_method_client_round_and_phase():
     assert "Traceback" in caught.value.__notes__[0]
 
 
-def test_told_to_continue_the_round_goes_on_with_the_others():
+def test_on_failure_continue_completes_the_round():
     seen = Recorder()
     make_loop(Counting(fail=2), tiny(4), callbacks=[seen], on_failure="continue").run()
     assert [step.record.participants for step in seen.steps] == [[0, 1, 3]] * 2
@@ -257,7 +257,7 @@ def test_lead_is_limited_only_where_several_clients_work_at_once():
     assert Schedule(mode="async", lead=7).max_lead(10) == 7
 
 
-def test_a_client_that_is_away_keeps_nobody_waiting():
+def test_absent_client_does_not_block_others():
     seen = Recorder()
     plan = {"buffer": 1, "concurrency": 2, "available": lambda info, draw: info.index > 0}
     make_loop(Standalone(), tiny(3), rounds=4, lead=1, callbacks=[seen], **plan).run()
@@ -351,7 +351,7 @@ def test_dropout_draws_from_the_clients_own_stream():
     assert torch.equal(first, trained(model))
 
 
-def test_a_draw_asks_nobody_but_those_it_draws():
+def test_draw_touches_only_drawn_clients():
     """What a round costs must not grow with the population."""
 
     class Many(Sequence[int]):

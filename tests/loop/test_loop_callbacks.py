@@ -1,4 +1,4 @@
-"""Whoever watches hears of every job as it ends, and the run is the same whether anybody listens or not."""
+"""Callbacks see every job as it ends and do not change the run."""
 
 from potluck.loop.callbacks import Arrival, Callback
 from potluck.methods.fedavg import FedAvg
@@ -19,7 +19,7 @@ class Listener(Callback):
         self.steps += 1
 
 
-def test_arrivals_are_told_within_the_round_with_what_was_trained_on():
+def test_callbacks_see_arrivals_with_trained_samples():
     listener, recorder, clients = Listener(), Recorder(), tiny(3)
     make_loop(FedAvg(), clients, rounds=2, callbacks=[listener, recorder]).run()
     trained = [each for each in listener.heard if each[0] == "train"]

@@ -1,4 +1,4 @@
-"""Large populations: testing everybody does not hold everybody's message at once, and leaves nobody idle."""
+"""Evaluation of large populations bounds memory and leaves no client busy."""
 
 from __future__ import annotations
 

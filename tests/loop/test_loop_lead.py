@@ -1,4 +1,4 @@
-"""Who is asked, in populations that nobody goes through: the same clients as if somebody had."""
+"""Limited draws in large populations equal a scan of all clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_places_drawn_are_the_beginning_of_torchs_permutation(length: int, c
         assert sample_without_replacement(length, count, generator(seed)) == whole[:count].tolist()
 
 
-def test_a_draw_of_everybody_leaves_the_stream_where_a_permutation_does():
+def test_full_draw_advances_the_stream_like_a_permutation():
     """Who draws twice from one stream, as the lead does where few are close, must find the same numbers."""
     mine, torchs = generator(3), generator(3)
     sample_without_replacement(9, 9, mine)
@@ -76,7 +76,7 @@ def formerly(
     st.integers(0, 2**16),
     st.booleans(),
 )
-def test_those_drawn_abreast_are_those_that_going_through_everybody_gives(
+def test_limited_draw_equals_a_scan_of_all_clients(
     clients: set[int], max_concurrent: int, lead: int, seed: int, some_away: bool
 ):
     """Fifty draws in a row, with answers coming back in any order in between."""
@@ -171,6 +171,6 @@ def test_a_step_looks_at_no_more_clients_in_a_larger_population(
     assert 0 < small <= large < small + 200 < 3200
 
 
-def test_a_list_of_whom_to_ask_does_not_go_through_everybody(monkeypatch: pytest.MonkeyPatch):
+def test_listed_clients_need_no_scan_of_the_population(monkeypatch: pytest.MonkeyPatch):
     loop = counted_loop(3200, Standalone(), order=((5, 1, 9, 3), (7, 2, 3100, 4)))
     assert looks_of_steps(loop, 4, monkeypatch) < 1000

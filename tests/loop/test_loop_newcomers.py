@@ -1,4 +1,4 @@
-"""Newcomers: kept out of training, compared with themselves alone when it is over, on every method and engine."""
+"""Newcomers: excluded from training, then compared with standalone training, on every method and engine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_they_are_drawn_from_the_seed_and_are_a_share_of_those_who_could_train()
     assert all(list(clients) == sorted(clients) for clients in drawn)
 
 
-def test_while_others_train_nobody_knows_of_their_samples():
+def test_newcomers_samples_are_hidden_during_training():
     task = tiny(5).task
     newcomers = draw_newcomers(TWO_OF_FIVE, task)
     absent = hide_samples(task, newcomers)
@@ -305,7 +305,7 @@ def test_settings_that_cannot_be():
         potluck.run("standalone", federation=tiny(2), evaluate={"newcomers": 1})
 
 
-def test_a_job_to_join_survives_its_letter():
+def test_join_job_roundtrip():
     from potluck.wire import from_bytes, pack_job, to_bytes, unpack_job
 
     job = Job(3, "join", 1, 0, 2, 2, EmptyPayload(), epochs=7, details=True)

@@ -1,4 +1,4 @@
-"""Validation samples: looked at in the jobs that are there anyway, and what the best round is best on."""
+"""Validation samples: scored in existing jobs, and used to select the best round."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_servers_own_model_is_chosen_by_what_clients_received():
     assert seen.steps[0].record.accuracy_validation == received.steps[0].record.accuracy_validation
 
 
-def test_everybodys_validation_is_looked_at_once_more_at_the_end():
+def test_all_clients_are_validated_at_the_end():
     seen, _ = watched()
     assert [score.client.index for score in seen.end.validation] == [1, 2]
     assert all(score.final for score in seen.end.validation)
@@ -133,7 +133,7 @@ def test_who_has_no_test_samples_can_still_be_validated(tmp_path):
     assert run.rounds[0]["accuracy_validation"] is not None
 
 
-def test_the_best_round_is_picked_on_validation_and_told(tmp_path):
+def test_best_round_is_selected_on_validation_and_stated(tmp_path):
     run = potluck.run("standalone", federation=validated(), rounds=3, engine="serial", out=tmp_path / "run")
     assert (
         run.experiment["evaluate"]["select"] == run.summary["selected_by"] == run.selected_by == "validation"

@@ -1,4 +1,4 @@
-"""Answers one by one, fresh or stale: what every method's server has to be sound for."""
+"""Asynchronous answers, fresh or stale: invariants of every method's server."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_group_is_a_federation_of_its_own():
     assert moved["usual"]["w"].item() == 7.0
 
 
-def test_a_group_of_which_nobody_answered_stays_where_it_is():
+def test_group_without_answers_is_unchanged():
     """Others' answers are no reason to go the same old way again."""
     groups = {"rare": {"w": torch.tensor(0.0)}, "usual": {"w": torch.tensor(7.0)}}
     other = Update(

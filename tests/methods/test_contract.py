@@ -1,4 +1,4 @@
-"""The contract of methods: what a file imports, what a class declares, and what is said where a declaration is missing."""
+"""The method contract: imports of a file, declarations of a class, errors for missing ones."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Single(Echo, Method[Tensor, Number, Number]):
         return torch.zeros(())
 
 
-def test_a_method_of_one_precision_is_told_to_use_the_tasks():
+def test_method_with_fixed_precision_is_reported():
     with pytest.raises(MethodError, match=r"Single: a round fails in float64: .*dtype=ctx\.task\.dtype"):
         check_method(Single())
 

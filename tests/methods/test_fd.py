@@ -143,7 +143,7 @@ def test_means_are_of_the_training_passes():
 
 
 @pytest.mark.parametrize(("keep_old", "known"), [(True, [0, 1]), (False, [1])])
-def test_a_class_that_nobody_sent(keep_old: bool, known: list[int]):
+def test_class_without_sender(keep_old: bool, known: list[int]):
     method, ctx = FD(keep_old=keep_old), context()
     state = method.server(method.init_server(ctx), [update(outputs([[1, 0, 0], [0, 1, 0]], [0, 1]))], ctx)
     state = method.server(state, [update(outputs([[0, 0, 9]], [1]))], ctx)

@@ -1,4 +1,4 @@
-"""FedAPEN: the ensemble weight by hand, who learns from what, and the half-turned round."""
+"""FedAPEN: the ensemble weight by hand, gradients of both models, and the half round."""
 
 import pytest
 import torch
@@ -108,7 +108,7 @@ def test_too_few_samples_for_a_split_fix_lambda():
 
 
 @pytest.mark.parametrize(("weight", "expected"), [("uniform", 0.5), ("samples", 0.25)])
-def test_the_mean_is_plain_unless_told(weight: str, expected: float):
+def test_mean_is_unweighted_by_default(weight: str, expected: float):
     seen = Recorder()
     make_loop(FedAPEN(weight=weight), tiny(2, smooth=True, sizes=(12, 36)), rounds=1, callbacks=[seen]).run()
     first, second = (update.payload.tensors["head.weight"] for _, update in seen.updates)

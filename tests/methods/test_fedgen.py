@@ -40,7 +40,7 @@ def test_label_weights_are_shares_of_the_class():
     assert label_shares(state, updates)[:, 2].tolist() == [0.0, 0.0]
 
 
-def test_labels_are_drawn_from_the_pool_or_evenly_where_somebody_has_two():
+def test_labels_are_drawn_from_pool_or_evenly():
     ctx = context()
     updates = [update(sent(1, [1, 4, 0]), 0), update(sent(1, [1, 2, 0]), 1)]
     for variant, expected in [("htfllib", [2, 6, 0]), ("original", [0, 1, 0])]:
@@ -174,7 +174,7 @@ def test_without_generator_it_is_lg_fedavg_bit_for_bit(norm: bool):
 
 
 @pytest.mark.parametrize(("wait", "first"), [(True, False), (False, True)])
-def test_an_untrained_generator_is_held_back_unless_told(wait: bool, first: bool):
+def test_untrained_generator_is_held_back_by_default(wait: bool, first: bool):
     seen = Recorder()
     make_loop(FedGen(**SMALL, wait=wait), tiny(2), rounds=2, callbacks=[seen]).run()
     assert [message.generator is not None for _, _, message in seen.sent] == [first, first, True, True]

@@ -250,7 +250,7 @@ def test_steps_on_features_are_as_many_as_asked_for(count: int):
 # -- the store --------------------------------------------------------------------------------------------
 
 
-def test_one_batch_for_everybody_drawn_from_all_pairs():
+def test_all_clients_get_one_batch_drawn_from_all_pairs():
     seen, _ = run(FedIN(in_batch=5), rounds=2)
     sent = [message.entering for number, _, message in seen.sent if number == 2]
     assert all(torch.equal(sent[0], other) for other in sent)
@@ -371,7 +371,7 @@ def test_newcomers_single_samples_and_single_classes_are_survived():
     assert len(seen.end.scores) == 4
 
 
-def test_knowledge_of_a_stranger_is_refused():
+def test_knowledge_of_an_unknown_client_is_rejected():
     fed = deep((1, 1))
     info = ClientInfo(0, "c", 1, fed.task.clients[0].architecture)
     with pytest.raises(PayloadError, match="unknown tensor"):

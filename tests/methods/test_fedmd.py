@@ -97,7 +97,7 @@ def test_two_rounds_against_plain_torch():
         assert torch.allclose(found, model(x_public[asked[1]]), atol=1e-12)
 
 
-def test_public_samples_are_drawn_anew_and_digested_with_their_own_consensus():
+def test_public_samples_are_redrawn_with_their_own_consensus():
     """FL-bench only appends to its list of public batches, so it digests the first round's for ever."""
     seen = Recorder()
     make_loop(FedMD(public_samples=3), rounds=4, callbacks=[seen]).run()

@@ -86,13 +86,13 @@ def test_at_full_rate_it_is_unweighted_fedavg_bit_for_bit():
     assert same(run(FedRolex(), fed).end.state.weights, plain.end.state["all"])
 
 
-def test_without_rolling_it_is_heterofl_bit_for_bit():
+def test_without_rolling_equals_heterofl():
     fed = wide(1.0, 0.5, 0.25)
     assert same(run(FedRolex(order="static"), fed).end.state.weights, run(HeteroFL(), fed).end.state.weights)
     assert not same(run(FedRolex(), fed).end.state.weights, run(HeteroFL(), fed).end.state.weights)
 
 
-def test_windows_roll_and_come_back_through_a_bottleneck_network():
+def test_windows_roll_through_a_bottleneck_network():
     """In the second round a half-wide client gets, trains and returns channels 1 and 2 of the stem's four."""
     fed = wide(0.5, 1.0)
     seen = run(FedRolex(), fed, rounds=2)

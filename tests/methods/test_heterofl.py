@@ -233,7 +233,7 @@ def test_on_a_shared_test_set_statistics_are_gathered_over_clients():
 # -- dynamic widths ---------------------------------------------------------------------------------------
 
 
-def test_dynamic_widths_are_drawn_anew_for_every_client_and_round():
+def test_dynamic_widths_are_drawn_per_client_and_round():
     fed = wide(1.0, 0.5)
     seen, loop = run(HeteroFL(rates="dynamic"), fed, rounds=6)
     widths = [

@@ -232,7 +232,7 @@ def test_a_change_of_control_counts_once():
     assert values(after.control["Net"]).unique().tolist() == [-0.5]
 
 
-def test_who_is_away_for_a_round_is_still_told_which_job_counted():
+def test_absent_client_learns_which_job_counted():
     state, update, context = one_parameter((5, 5))
     other = replace(update, client=context.task.clients[1], job=7)
     state = Scaffold().server(Scaffold().server(state, [update], context), [other], context)

@@ -1,4 +1,4 @@
-"""What every method with a shared small model, or public data, has to survive; and joint training itself."""
+"""Methods with a shared small model or public data: common invariants, and joint training."""
 
 from operator import attrgetter
 

@@ -1,4 +1,4 @@
-"""Standalone: nothing travels, and nobody's data touches anybody else."""
+"""Standalone: nothing travels, and clients do not influence each other."""
 
 import torch
 from torch.nn.functional import cross_entropy

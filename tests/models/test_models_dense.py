@@ -1,4 +1,4 @@
-"""The linear layer that oneDNN computes is `nn.Linear` in everything but rounding."""
+"""`Dense`, computed by oneDNN, equals `nn.Linear` up to rounding."""
 
 from __future__ import annotations
 

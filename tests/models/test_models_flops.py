@@ -1,4 +1,4 @@
-"""Operations of layers that torch's own counter leaves out or has wrong, by hand."""
+"""Operations of layers that torch's counter omits or miscounts, by hand."""
 
 from __future__ import annotations
 

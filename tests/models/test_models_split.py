@@ -99,7 +99,7 @@ def test_a_head_that_does_not_exist_lists_the_layers() -> None:
         split(Hand(), head="stem")
 
 
-def test_a_head_that_is_not_last_is_found_out() -> None:
+def test_head_that_is_not_last_is_detected() -> None:
     check_split(Hand(), X)
     with pytest.raises(PotluckError, match="'fc' is not the last operation of Softmaxed"):
         check_split(Softmaxed(), X, head="fc")
@@ -157,7 +157,7 @@ def test_functional_dropout_cannot_be_cut() -> None:
 
 
 @pytest.mark.parametrize("name", ["cnn-5", "small-mlp", "small-res", "small-sep"])
-def test_the_zoo_can_be_split_like_a_stranger(name: str) -> None:
+def test_built_in_models_can_be_split_like_user_models(name: str) -> None:
     original = build_model(name, (1, 16, 16), 10)
     x = torch.rand(2, 1, 16, 16)
     assert split(original, head="head", example=x).feature_dim == original.feature_dim

@@ -1,4 +1,4 @@
-"""What every network of the zoo promises."""
+"""Invariants of every built-in network."""
 
 import pytest
 import torch

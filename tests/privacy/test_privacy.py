@@ -1,4 +1,4 @@
-"""Clipping and noise on what leaves a client, and the accountant's figures."""
+"""Clipping and noise on messages, and the accountant's figures."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_methods_work_with_hidden_classes(method: str, tmp_path: Any):
 
 
 @pytest.mark.parametrize("protocol", ["local", "received"])
-def test_without_scores_nothing_is_told_of_private_rows(protocol: str, tmp_path: Any):
+def test_without_scores_no_private_row_counts_are_sent(protocol: str, tmp_path: Any):
     run = potluck.run(
         "fedproto", federation=tiny(3), rounds=2, engine="serial", out=tmp_path / "run",
         privacy={"scores": False}, **{"evaluate.protocol": protocol},

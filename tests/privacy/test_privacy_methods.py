@@ -1,4 +1,4 @@
-"""Two methods whose clients look at their rows in more ways than one: what a single row can move, by hand."""
+"""Row-level privacy of methods that use rows in several ways: the influence of one row by hand."""
 
 from __future__ import annotations
 

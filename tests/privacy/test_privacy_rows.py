@@ -1,4 +1,4 @@
-"""Privacy of single rows: what one row can move, by hand, and what the accountants make of it."""
+"""Row-level privacy: the influence of one row by hand, and the accountants' figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows whose mechanism did nothing are flagged."""
+"""Rows whose mechanism had no effect are flagged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counted cells: numbers, memory and operations that were worked out by hand."""
+"""Counted cells: hand-computed numbers, memory and operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The full scale: the paper's settings with fewer rounds, in order of interest, resumable, with every row's origin."""
+"""The full scale: the paper's settings with fewer rounds, ordered, resumable, with the origin of every row."""
 
 from __future__ import annotations
 

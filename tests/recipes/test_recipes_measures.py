@@ -1,4 +1,4 @@
-"""What a cell says, from runs whose numbers are known."""
+"""Measures of a cell, from runs with known numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`potluck recipes` and `potluck reproduce` as a person types them."""
+"""The commands `potluck recipes` and `potluck reproduce`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Papers that pick their best round on test samples are reproduced so, and the table says it."""
+"""Papers that select their best round on test samples are reproduced so, and the table says it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_papers_pick_on_test_at_every_scale(name: str):
     assert picked != recipe.counted  # a counted recipe has no best rounds
 
 
-def test_another_way_of_picking_is_told_and_a_table_without_best_rounds_says_nothing():
+def test_selection_rule_is_stated_only_where_best_rounds_are_shown():
     recipe = find_recipe("fedgh-table1")
 
     def on_validation(values):

@@ -1,4 +1,4 @@
-"""Measured cells as data: what is kept, and what is refused."""
+"""Stored cells: accepted and rejected rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lists that the command prints without loading anything heavy are those of the code."""
+"""Lists printed without heavy imports match the code."""
 
 import subprocess
 import sys

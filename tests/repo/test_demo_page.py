@@ -1,4 +1,4 @@
-"""The README shows what `make demo` gives, from the table that the demo wrote."""
+"""The README's demo table matches the stored comparison."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The documentation's Python runs as it stands."""
+"""The Python code of the documentation runs."""
 
 import re
 from pathlib import Path

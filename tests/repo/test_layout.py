@@ -1,4 +1,4 @@
-"""The rooms: dependencies point one way, the contract stands alone, files stay small enough to read."""
+"""The package layout: import direction, independence of the contract, size of files."""
 
 import ast
 import statistics

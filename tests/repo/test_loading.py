@@ -1,4 +1,4 @@
-"""Reading a file or a message never runs anything: no unpickling, no evaluation, nothing without limits."""
+"""Reading a file or a message runs no code: no unpickling, no evaluation, bounded sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every method's page has one form, and its code, options, pictures and results are those of the repository."""
+"""Method pages have one form and match the repository's code, options, figures and results."""
 
 import inspect
 import re

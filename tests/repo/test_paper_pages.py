@@ -1,4 +1,4 @@
-"""The papers' tables and claims: pages say what the stored results say, and a verdict follows from its numbers."""
+"""Pages of papers and claims match stored results, and verdicts follow from their numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a release: one version, workflows that call the same targets as everyone, files that can be read."""
+"""A release: one version, workflows that call make targets, readable files."""
 
 import re
 import tomllib
@@ -59,6 +59,6 @@ def test_files_for_others_can_be_read():
         assert set(head) == {"name", "about"}
 
 
-def test_nobody_in_the_container_is_root():
+def test_container_does_not_run_as_root():
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     assert lines.index("USER 1000") < lines.index('ENTRYPOINT ["potluck"]')

@@ -1,4 +1,4 @@
-"""The site's parts: every page has a place, every public name a word, and nothing is loaded from elsewhere."""
+"""The site: every page is in the navigation, every public name is documented, nothing is loaded from elsewhere."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_a_name_of_two_packages_is_described_once():
     assert len(shown) == len(set(shown)) > 100
 
 
-def test_a_silent_name_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_undocumented_name_is_detected(monkeypatch: pytest.MonkeyPatch):
     class Loud:
         """Says something."""
 

@@ -1,4 +1,4 @@
-"""A short run is mostly training: what it does not need it does not load."""
+"""A short run loads only what it uses."""
 
 from __future__ import annotations
 

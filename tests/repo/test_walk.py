@@ -1,4 +1,4 @@
-"""The way of one run is short: few files between the command and the first client that trains, and the page lists them."""
+"""Few files run between the command and the first training step, and the design page lists them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Made-up runs as a reader would compare them."""
+"""Made-up runs to compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live page's server: what it says of runs that go on, end, are killed or deleted, and whom it answers."""
+"""The live page's server: running, ended, killed and deleted runs, and allowed requests."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_before_any_run_there_is_a_page(tmp_path: Path) -> None:
     assert [row["status"] for row in watched.state()["runs"]] == ["finished"]
 
 
-def test_nodes_are_told_with_when_they_were_last_heard_of(tmp_path: Path) -> None:
+def test_nodes_are_listed_with_their_last_contact(tmp_path: Path) -> None:
     from potluck.loop.callbacks import Arrival
     from potluck.wire.jobs import Failure
 

@@ -1,4 +1,4 @@
-"""The live page in a real browser, against a run that really trains, is killed and deleted."""
+"""The live page in a browser, on a run that trains, is killed and deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: drawn, hovered, toggled, by keyboard, dark, on a phone, and silent."""
+"""The report in a browser: drawing, hovering, toggling, keyboard, dark mode, narrow screens, no requests."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_colours_follow_the_system_and_the_button(browser: Any, report: Path, sc
 
 
 @pytest.mark.parametrize("width", [360, 768])
-def test_a_phone_never_scrolls_sideways(browser: Any, report: Path, width: int) -> None:
+def test_narrow_screens_need_no_horizontal_scrolling(browser: Any, report: Path, width: int) -> None:
     options = {"viewport": {"width": width, "height": 740}, "has_touch": True, "is_mobile": True}
     with Visit(browser, report, **options) as visit:
         for summary in visit.page.locator("summary:visible").all():

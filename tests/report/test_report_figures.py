@@ -1,4 +1,4 @@
-"""Figures for print: every kind in every format, what is drawn, and what cannot be."""
+"""Figures for print: every kind in every format, contents and errors."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ def test_numbers_json_does_not_know_become_null() -> None:
     )
 
 
-def test_default_target_is_what_everybody_reached(tmp_path: Path) -> None:
+def test_default_target_is_reached_by_all_methods(tmp_path: Path) -> None:
     high = make_run(tmp_path, method="a", summary={"best_accuracy": 0.92})
     low = make_run(tmp_path, method="b", summary={"best_accuracy": 0.7})
     assert common_target(compare([read_run(high), read_run(low)])) == 0.7

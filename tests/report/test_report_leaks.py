@@ -1,4 +1,4 @@
-"""What answers give away, in the report: the scores and pictures of runs that were looked at."""
+"""Leak scores and reconstructed images in the report."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_report_shows_scores_pictures_and_what_was_left_out(tmp_path: Path):
     assert 'href="#leaks"' in page
 
 
-def test_a_run_that_nobody_looked_at_has_no_such_section(tmp_path: Path):
+def test_run_without_leak_analysis_has_no_section(tmp_path: Path):
     page = write_report([make_run(tmp_path, method="fedproto", seed=0)], tmp_path / "page.html").read_text()
     assert "#leaks" not in page
     assert "{{" not in page.split("<script")[0]

@@ -1,4 +1,4 @@
-"""The report with 25 methods, and for readers without a mouse: searched, sorted, columns chosen, no fault by axe."""
+"""The report with 25 methods: search, sorting, columns, and accessibility by axe."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_columns_are_chosen(browser: Any, many: Path):
         assert visit.page.locator('td[data-column="best"]').first.is_hidden()
 
 
-def test_methods_are_found_and_chosen(browser: Any, many: Path):
+def test_methods_can_be_searched_and_selected(browser: Any, many: Path):
     with Visit(browser, many) as visit:
         assert visit.page.locator(ROWS).count() == 25
         visit.page.get_by_label("Methods", exact=True).fill("L2G")
@@ -123,7 +123,7 @@ def test_sending_nothing_is_crowned_nowhere(browser: Any, many: Path):
         assert "standalone sends nothing" in visit.page.locator("#caption-pareto").inner_text()
 
 
-def test_the_front_is_of_those_beaten_by_nobody(browser: Any, tmp_path: Path):
+def test_front_holds_undominated_methods(browser: Any, tmp_path: Path):
     made = {"cheap": (0.6, 100), "waste": (0.55, 5_000), "dear": (0.9, 50_000), "worse": (0.5, 90_000)}
     runs = [
         make_run(tmp_path, method=name, level=level, speed=2, floats_up=sent, floats_down=sent)

@@ -1,4 +1,4 @@
-"""Figures of maps and of what networks see, and the commands that write them."""
+"""Figures of feature maps and saliency, and the commands that write them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def drawn(kind: str, runs: list[Path], **options: object):
         return KINDS[kind](group_runs(map(read_run, runs)), FigureOptions(**options))
 
 
-def test_the_front_joins_those_that_nobody_beats(tmp_path: Path) -> None:
+def test_front_joins_undominated_points(tmp_path: Path) -> None:
     made = {"cheap": (0.6, 100), "waste": (0.5, 5_000), "dear": (0.9, 50_000), "standalone": (0.3, 0)}
     runs = [
         make_run(tmp_path, method=name, level=level, speed=3, floats_up=sent, floats_down=sent)

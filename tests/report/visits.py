@@ -1,4 +1,4 @@
-"""A visit to a page in a real browser (Debian's chromium)."""
+"""Visit a page in a browser (Debian's chromium)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs to compare with, made once."""
+"""Shared runs to compare with."""
 
 from collections.abc import Callable
 from pathlib import Path

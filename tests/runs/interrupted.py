@@ -1,4 +1,4 @@
-"""Runs that are killed on purpose: in forked processes, so that a kill is real and a start is cheap."""
+"""Runs killed on purpose in forked processes, so that kills are real and starts cheap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopping a run inside this process, as Ctrl-C does, and damaging what it left."""
+"""Stop a run inside this process, as Ctrl-C does, and damage its files."""
 
 from __future__ import annotations
 

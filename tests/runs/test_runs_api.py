@@ -166,7 +166,7 @@ def test_shared_protocol_holds_out_a_common_test_set():
     assert run.rounds[0]["accuracy_local"] is not None
 
 
-def test_clients_start_alike_only_when_told():
+def test_clients_start_alike_only_with_common_start():
     from potluck.experiment import parse_experiment
     from potluck.federation.population import build_federation
 

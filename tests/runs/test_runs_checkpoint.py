@@ -1,4 +1,4 @@
-"""What a checkpoint holds, when it is taken, and that a run goes on from it as if it had never stopped."""
+"""Checkpoints: contents, times, and exact continuation."""
 
 import json
 import threading
@@ -76,7 +76,7 @@ def test_every_so_many_rounds_and_always_the_last(patient: None, tmp_path: Path)
     assert [generations.CheckpointStore(tmp_path / "checkpoint").read(n).round for n in (2, 3)] == [4, 5]
 
 
-def test_none_are_written_if_so_told(tmp_path: Path):
+def test_no_checkpoints_where_disabled(tmp_path: Path):
     run("fedgh", tmp_path, rounds=2, checkpoint_every=0)
     assert not (tmp_path / "checkpoint").exists()
     assert last_checkpoint(tmp_path) is None

@@ -1,4 +1,4 @@
-"""Checkpoints on engines other than the plain serial one, and states that no checkpoint can hold."""
+"""Checkpoints on engines other than the serial one, and states that cannot be saved."""
 
 import errno
 import os

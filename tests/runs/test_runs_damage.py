@@ -1,4 +1,4 @@
-"""Damaged checkpoints, full disks, folders in use: one sentence, and the last good checkpoint where there is one."""
+"""Damaged checkpoints, full disks, locked folders: one sentence, and the last good checkpoint."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""A run goes on with its own data only, however little the other data differ."""
+"""A run resumes with its own data only, however small a difference."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_one_changed_row_is_another_population(row: int):
     assert of(other)["models"] == of(images())["models"]
 
 
-def test_large_data_are_looked_at_in_rows_spread_over_all(monkeypatch: pytest.MonkeyPatch):
+def test_fingerprint_samples_rows_across_large_data(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "SAMPLED_BYTES", 0)
     before, other = of(images()), images()
     assert of(images()) == before

@@ -1,4 +1,4 @@
-"""Where a run is written: a name of its own, and nothing left of a run that never began."""
+"""Run folders: unique names, and nothing left of a run that did not start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def go(**more: Any) -> potluck.Run:
     return potluck.run("fedavg", federation=tiny(2), rounds=1, **{"engine": "serial", **more})
 
 
-def test_a_new_folder_is_there_at_once_so_that_nobody_else_gets_it(tmp_path: Path):
+def test_new_run_folder_is_created_at_once(tmp_path: Path):
     found: list[Path] = []
     threads = [
         threading.Thread(target=lambda: found.append(new_folder(tmp_path / "runs", "a"))) for _ in range(8)

@@ -1,4 +1,4 @@
-"""A run that was killed, at whatever moment, ends as if it had not been."""
+"""A run killed at any moment ends as if it had not been."""
 
 from collections.abc import Callable
 from pathlib import Path

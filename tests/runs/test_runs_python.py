@@ -1,4 +1,4 @@
-"""What a notebook asks for: where to begin, whom to ask, what a client predicts, how long it all would take."""
+"""The Python interface: first weights, participants, predictions, time estimates."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_state_of_another_form_is_refused(tmp_path: Path):
         run(tmp_path, "odd", state=odd)
 
 
-def test_whom_to_ask_may_be_a_list_instead_of_a_draw(tmp_path: Path):
+def test_participants_may_be_listed_instead_of_drawn(tmp_path: Path):
     order = [[2, 0], [1, 0], [2, 1]]
     done, _ = run(tmp_path, "order", rounds=4, participation=0.67, schedule={"order": order})
     assert [row["participants"] for row in done.rounds] == [[0, 2], [0, 1], [1, 2], [0, 2]]

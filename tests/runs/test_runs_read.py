@@ -1,4 +1,4 @@
-"""Reading run folders: finished, killed midway, sparse, asynchronous, and folders that are none."""
+"""Reading run folders: finished, killed, sparse, asynchronous and invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pass from an experiment to a plan: what it decides is what a run records, and a resumed run keeps it."""
+"""Resolving an experiment: the plan is what a run records and a resumed run keeps."""
 
 from __future__ import annotations
 

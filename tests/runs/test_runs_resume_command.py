@@ -1,4 +1,4 @@
-"""`potluck resume RUN` and `potluck run … --resume`: what a person types after a crash."""
+"""The commands `potluck resume RUN` and `potluck run … --resume`."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""What a checkpoint could not bring back is refused while the run is going on, not when it is resumed."""
+"""States that a checkpoint cannot restore raise during the run, not at resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which round is the best one: from rounds whose numbers are written by hand."""
+"""Selecting the best round, from hand-written numbers."""
 
 from __future__ import annotations
 

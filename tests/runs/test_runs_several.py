@@ -1,4 +1,4 @@
-"""Processes for many runs: they do not outlive the one that started them."""
+"""Processes for many runs do not outlive their parent."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def sleep(place):
 """
 
 
-def test_a_process_ends_with_whoever_started_it_even_if_that_was_killed(tmp_path: Path):
+def test_process_ends_with_its_killed_parent(tmp_path: Path):
     (tmp_path / "starter.py").write_text(STARTER)
     (tmp_path / "runs_several_work.py").write_text(WORK)
     place = tmp_path / "pid"

@@ -1,4 +1,4 @@
-"""A run folder that somebody changed: noticed wherever it is read, and before a run goes on."""
+"""Changed run folders are detected wherever they are read, and before a run resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of single methods, one at a time: what a table says, and what the pages say beside it."""
+"""Ablations of single options: tables and page texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on attacks: honest clients alone, what a rule costs, and the rule that the numbers carry."""
+"""The page on attacks: honest clients, cost of a rule, and recommended rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A benchmark in pieces: the same trials for every method, rows kept as they come, the page from the rows alone."""
+"""Suites: equal trials for every method, rows stored one by one, pages from rows alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`potluck run METHOD` with nothing else: no method far below standalone training without a reason."""
+"""Default settings: no method far below standalone training without a reason."""
 
 from __future__ import annotations
 

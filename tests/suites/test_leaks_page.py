@@ -1,4 +1,4 @@
-"""The page on leaks: what is above chance with every seed, payload by payload, and what noise takes away."""
+"""The page on leaks: scores above chance with every seed, by payload, and the effect of noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on privacy and accuracy: curves by the ε that was spent, and who is above training alone."""
+"""The page on privacy and accuracy: curves by spent ε, and methods above standalone training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny nested families and populations of them: depth for layer-wise methods, width for sliced ones."""
+"""Tiny nested model families and populations: depth for layer-wise methods, width for sliced ones."""
 
 from __future__ import annotations
 

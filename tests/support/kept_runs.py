@@ -1,4 +1,4 @@
-"""A small run that keeps its answers, for whoever asks what they give away."""
+"""A small run that keeps its answers for leak analysis."""
 
 from __future__ import annotations
 

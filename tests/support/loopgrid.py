@@ -1,4 +1,4 @@
-"""A Flower grid in this process: the same `Message` and `RecordDict` objects, no processes, faults on demand."""
+"""An in-process Flower grid: the same `Message` and `RecordDict` objects, no processes, injected faults."""
 
 from __future__ import annotations
 

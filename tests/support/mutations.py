@@ -1,4 +1,4 @@
-"""Ways to spoil a payload: each takes a payload and a random generator and returns something like a payload."""
+"""Payload mutations: each takes a payload and a random generator and returns a damaged payload."""
 
 from __future__ import annotations
 

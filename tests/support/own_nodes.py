@@ -1,4 +1,4 @@
-"""Three nodes with data and models of their own, each in its own folder, and the same clients in one process."""
+"""Three nodes with their own data and models in folders, and the same clients in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Potluck commands as processes of their own, and the promise that nothing outlives a test."""
+"""Run Potluck commands as processes that end with the test."""
 
 from __future__ import annotations
 

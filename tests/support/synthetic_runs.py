@@ -1,4 +1,4 @@
-"""Made-up run folders with the shape of real ones, the same bytes on every call."""
+"""Synthetic run folders with the shape of real ones, equal bytes on every call."""
 
 from __future__ import annotations
 

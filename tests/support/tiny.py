@@ -1,4 +1,4 @@
-"""Small federations for tests: made by hand, float64, no data set needed."""
+"""Small hand-made float64 federations that need no data set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A method of a user's own whose client 1 always raises."""
+"""A user's method whose client 1 always raises."""
 
 from __future__ import annotations
 

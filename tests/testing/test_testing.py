@@ -1,4 +1,4 @@
-"""The public conformance check: built-in methods pass it, and each broken promise is found."""
+"""The public conformance check: built-in methods pass, and each broken promise is reported."""
 
 import itertools
 from collections.abc import Sequence
@@ -142,6 +142,6 @@ class WrongType(Shared):
         (WrongType, "declared is Head"),
     ],
 )
-def test_each_broken_promise_is_found(broken: type[Shared], says: str):
+def test_each_broken_promise_is_reported(broken: type[Shared], says: str):
     with pytest.raises(MethodError, match=says):
         check_method(broken())

@@ -1,4 +1,4 @@
-"""A run that is tracked."""
+"""A tracked run."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Trackers see the figures of a run, a resumed run goes on in the same place, and a failing tracker costs nothing."""
+"""Trackers receive a run's figures, continue after resume, and cannot fail a run."""
 
 from __future__ import annotations
 

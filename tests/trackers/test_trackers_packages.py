@@ -1,4 +1,4 @@
-"""What arrives in TensorBoard, MLflow and W&B, read back with their own readers, where they are installed."""
+"""TensorBoard, MLflow and W&B contents, read back with their own readers where installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are tracked, stopped and resumed; and a reader for the files that W&B leaves."""
+"""Tracked, stopped and resumed runs; and a reader for W&B files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning: the same study on any number of cores and after any stop, scored on validation samples, ending in a file."""
+"""Tuning: the same study on any number of cores and after any stop, scored on validation samples."""
 
 from __future__ import annotations
 

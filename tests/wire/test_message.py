@@ -1,4 +1,4 @@
-"""Bytes on the wire and on disk: readable by any safetensors reader, of a size known beforehand."""
+"""Messages as bytes: readable by any safetensors reader, with a predictable size."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def mixed() -> Mixed:
     return Mixed(table, weights, 3, 0.1)
 
 
-def test_a_payload_comes_back_and_has_the_size_foretold() -> None:
+def test_payload_roundtrip_has_the_predicted_size() -> None:
     data = encode(mixed())
     assert encoded_size(mixed()) == len(data)
     back = decode(Mixed, data)
@@ -106,7 +106,7 @@ def test_a_single_number_of_any_stride_travels() -> None:
     assert decode_state(encode_state(Flat({"x": odd}, None))).tensors["x"].tolist() == [7]
 
 
-def test_every_fact_of_a_job_comes_back_out_of_its_letter():
+def test_job_roundtrip_keeps_every_field():
     """Jobs under way are saved as letters: what is lost on the way is another value after a resume."""
     job = Job(3, "train", 1, 2, 4, 5, EmptyPayload(), ("own", "shared"), None, details=True, epochs=7, step=6)
     unlike = {one.name for one in fields(Job) if getattr(job, one.name) != one.default}

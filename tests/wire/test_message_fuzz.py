@@ -1,4 +1,4 @@
-"""Whatever a stranger writes into a letter, a refusal or a sane answer comes of it and nothing else."""
+"""Fuzzed messages decode to a valid answer or raise PayloadError, and nothing else."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_refusal_without_end_is_cut_and_steers_no_terminal() -> None:
     failure.reason.encode()  # can be written
 
 
-def test_names_of_tensors_that_nobody_would_read_are_cut_in_the_reason() -> None:
+def test_long_tensor_names_are_cut_in_the_reason() -> None:
     letter = honest()
     assert letter.payload is not None
     letter.payload.tensors["y" * 10**6] = torch.zeros(1)
@@ -178,7 +178,7 @@ def test_lines_and_tabs_stay() -> None:
     assert plain("one\n\ttwo — ü\r") == "one\n\ttwo — ü\ufffd"
 
 
-def test_what_comes_with_a_letter_and_was_not_asked_for_is_not_kept() -> None:
+def test_unrequested_message_parts_are_dropped() -> None:
     letter = honest()
     big = Message(letter.facts, letter.payload, letter.payload)
     answer = unpack_result(big, Row, JOB)

@@ -1,4 +1,4 @@
-"""Measures of a test: against scikit-learn, against numbers worked out by hand, and as they travel."""
+"""Scores: against scikit-learn, against hand-computed numbers, and through the wire."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_upper_edge_belongs_to_a_bin_and_certainty_to_the_last():
     assert [number for number, (count, *_) in enumerate(score.details.bins) if count] == [4, 8, 14]
 
 
-def test_a_class_that_nobody_has_and_nobody_predicts_does_not_count():
+def test_absent_class_does_not_count():
     logits = torch.eye(10)[[0, 1, 1]]
     score = score_outputs([(logits, torch.tensor([0, 1, 0]))])
     assert score.macro_f1 == pytest.approx((2 / 3 + 2 / 3) / 2)
@@ -102,7 +102,7 @@ def test_clients_count_alike():
     assert (summary.macro_f1, summary.calibration_error) == (0.5, 0.3)
 
 
-def test_what_scores_are_made_of_is_told_at_the_end_only():
+def test_score_parts_are_sent_at_the_end_only():
     seen = Recorder()
     make_loop(
         Standalone(), tiny(2), rounds=1, evaluation=Evaluation("local", ("received",)), callbacks=[seen]
@@ -130,7 +130,7 @@ def packed(**changes: Any) -> dict[str, Any]:
     return values
 
 
-def test_scores_survive_a_letter_bit_by_bit():
+def test_scores_roundtrip_exactly():
     scores, y = random_outputs(5, 33, 4)
     before = {"own": score_outputs([(scores, y)], details=True), "validation": score_outputs([(scores, y)])}
     assert unpack_scores(json.loads(json.dumps(pack_scores(before)))) == before
@@ -189,7 +189,7 @@ def believed(loop: Any, job: Job, scores: dict[Any, Score]) -> Any:
     return loop.dispatcher._validated(job)
 
 
-def test_scores_that_nobody_asked_for_make_an_answer_invalid():
+def test_unrequested_scores_make_an_answer_invalid():
     loop = make_loop(Standalone(), tiny(2), on_failure="continue")
     plain, detailed = (score_outputs([(torch.eye(3), torch.arange(3))], details=one) for one in (False, True))
     train = Job(1, "train", 0, 0, 1, 1, tests=("own",))

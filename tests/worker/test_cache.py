@@ -98,7 +98,7 @@ def test_a_copy_that_was_overtaken_elsewhere_is_not_used() -> None:
     assert 0 in there  # the true version stays in memory
 
 
-def test_a_budget_may_be_found_out_when_room_is_first_made() -> None:
+def test_budget_may_be_measured_at_first_eviction() -> None:
     asked: list[int] = []
 
     def found() -> int:
@@ -135,7 +135,7 @@ def test_who_can_be_had_again_is_let_go_and_who_cannot_stays() -> None:
     assert residents[2].private["mark"].item() == 6
 
 
-def test_the_last_test_of_everybody_fills_no_memory_with_those_who_never_worked() -> None:
+def test_final_evaluation_keeps_untrained_clients_out_of_memory() -> None:
     seen = Recorder()
     loop = make_loop(Standalone(), tiny(12), rounds=2, participation=0.25, callbacks=[seen])
     loop.run()

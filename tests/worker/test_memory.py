@@ -1,4 +1,4 @@
-"""The memory budget and the folder for those that do not fit."""
+"""The memory budget and the folder for clients that exceed it."""
 
 from __future__ import annotations
 

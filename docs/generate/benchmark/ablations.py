@@ -1,4 +1,4 @@
-"""Options of single methods: each setting beside the default, on the same samples and seeds."""
+"""Write the page of options: each setting of a method beside its default, on the same samples and seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole rounds or answers as they come: accuracy after the same number of jobs, and simulated time to a target."""
+"""Write the page of schedules: rounds or single answers, accuracy after the same jobs, simulated time to a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attack × rule × method: how good honest clients still are, what a rule costs in peace, and which one to take."""
+"""Write the page of attacks: accuracy of honest clients by attack, rule and method, and a rule's cost without attack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to choose when: the best of the methods that keep to a constraint, by their mean over the tasks."""
+"""Choose methods by constraint: the best mean over the tasks among those that satisfy it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark's pictures: accuracy against traffic with the Pareto front, and mean ranks."""
+"""Draw the benchmark's figures: accuracy against traffic with the Pareto front, and mean ranks."""
 
 from __future__ import annotations
 

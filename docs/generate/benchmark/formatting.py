@@ -1,4 +1,4 @@
-"""Sentences that several pages share."""
+"""Format sentences that several pages share."""
 
 from __future__ import annotations
 

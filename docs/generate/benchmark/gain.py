@@ -1,4 +1,4 @@
-"""When does it help? The gain over standalone training against samples per client and skew."""
+"""Write the page of gains over standalone training by samples per client and skew."""
 
 from __future__ import annotations
 

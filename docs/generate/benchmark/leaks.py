@@ -1,4 +1,4 @@
-"""What answers give away, payload by payload: scores beside chance, without noise and with it, and one picture."""
+"""Write the page of leaks: attack scores by payload beside chance, with and without noise, and a figure."""
 
 from __future__ import annotations
 

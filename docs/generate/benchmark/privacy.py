@@ -1,4 +1,4 @@
-"""What privacy of single rows costs: accuracy against ε, method by method, with training alone as the line to beat."""
+"""Write the page of row-level privacy: accuracy against ε by method, with standalone training beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules against the share of attackers: means over attacks and seeds that every rule was measured on."""
+"""Compare rules by share of attackers: means over attacks and seeds on which every rule was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`docs/benchmark.md` out of the stored results: tables, figures, and words that the numbers carry."""
+"""Write `docs/benchmark.md` from stored results: tables, figures and sentences that follow from the numbers."""
 
 from __future__ import annotations
 

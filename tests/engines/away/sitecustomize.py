@@ -1,4 +1,4 @@
-"""Python runs this at its start: every process with this folder in its path has the make-believe accelerator."""
+"""Loaded by Python at start: installs the fake accelerator in every process with this folder in its path."""
 
 from accelerator import accelerator
 
