@@ -27,7 +27,7 @@ _ORDER = (
         "fedl2g-f",
         "fedgen",
     ),
-    *("pfedafm", "fml", "fedkd", "fedmd", "fedapen", "fedmrl"),
+    *("pfedafm", "fml", "fedkd", "fedmd", "fedapen", "fedmrl", "fedcgs"),
 )
 """The order of tables and reports; methods that are not listed follow by name."""
 
