@@ -54,7 +54,9 @@ class Statistics(Payload):
         if self.sums is not None and self.sums.shape[1] != width:
             raise PayloadError(f"Statistics.sums has {self.sums.shape[1]} features, expected {width}.")
         if self.products is not None and len(self.products) != width * (width + 1) // 2:
-            raise PayloadError(f"Statistics.products must hold the {width * (width + 1) // 2} pairs of features.")
+            raise PayloadError(
+                f"Statistics.products must hold the {width * (width + 1) // 2} pairs of features."
+            )
 
 
 @dataclass(frozen=True)
@@ -81,14 +83,17 @@ class FedCGS(Method[Sums, Classifier, Statistics]):
     """No gradient steps: clients of one architecture have one extractor, and their sums give one classifier."""
 
     name: ClassVar[str] = "fedcgs"
-    summary: ClassVar[str] = "one message per client: a Gaussian classifier from class sums and products of features"
+    summary: ClassVar[str] = (
+        "one message per client: a Gaussian classifier from class sums and products of features"
+    )
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.LINEAR_HEADS})
 
     shrinkage: float | None = setting(
         None, "share of the average variance in the covariance; unset: estimated from the sums", ge=0, le=1
     )
     prior: Literal["own", "all", "uniform"] = setting(
-        "own", "class frequencies of the classifier: the client's own, those of all clients, or all classes alike"
+        "own",
+        "class frequencies of the classifier: the client's own, those of all clients, or all classes alike",
     )
 
     def init_server(self, ctx: Context) -> Sums:
@@ -96,8 +101,8 @@ class FedCGS(Method[Sums, Classifier, Statistics]):
         for architecture in ctx.task.architectures.values():
             if "bias" not in architecture.head:
                 raise PotluckError(
-                    f"FedCGS needs a bias in the head, and that of model {architecture.name!r} has none; choose another "
-                    "model."
+                    f"FedCGS needs a bias in the head, and that of model {architecture.name!r} has none; "
+                    "choose another model."
                 )
         return Sums({}, {}, {})
 
@@ -132,7 +137,12 @@ class FedCGS(Method[Sums, Classifier, Statistics]):
         groups, heads, received = dict(state.groups), dict(state.heads), dict(state.received)
         for update in updates:
             sent, name = update.payload, update.client.architecture
-            if update.client.name in received or sent.counts is None or sent.sums is None or sent.products is None:
+            if (
+                update.client.name in received
+                or sent.counts is None
+                or sent.sums is None
+                or sent.products is None
+            ):
                 continue
             parts = {"counts": sent.counts, "sums": sent.sums, "products": sent.products}
             old = groups.get(name)
@@ -150,7 +160,9 @@ class FedCGS(Method[Sums, Classifier, Statistics]):
         if message is None or message.head is None or message.counts is None:
             return me.model
         head = self._with_prior(me, message.head, message.counts)
-        return me.predictor({**message.extractor, **{f"head.{name}": tensor for name, tensor in head.items()}})
+        return me.predictor(
+            {**message.extractor, **{f"head.{name}": tensor for name, tensor in head.items()}}
+        )
 
     def predict_server(self, state: Sums, ctx: Context) -> Predictor | None:
         """Return the common extractor with the classifier, where all clients have one architecture."""
