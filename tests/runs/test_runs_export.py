@@ -59,6 +59,29 @@ def test_an_exported_model_scores_as_the_run_did(tmp_path: Path, name: str, sett
     assert score.loss == row["loss"]  # to the last bit
 
 
+@pytest.mark.parametrize(
+    ("name", "train"), [("fedavg", "head"), ("fedproto", "lora:2"), ("standalone", "lora:1,lora:2")]
+)
+def test_frozen_models_are_exported_whole_and_adapters_merged(tmp_path: Path, name: str, train: str):
+    run = potluck.run(
+        {"method": {"name": name}, "data": {"limit": 120}, "models": {"names": ["small-mlp"]}},
+        clients=2,
+        rounds=2,
+        engine="serial",
+        out=tmp_path / "run",
+        training={"epochs": 1, "train": train},
+    )
+    potluck.export_client(run.path, 1, tmp_path / "model")
+    model = potluck.load_model(tmp_path / "model")
+    assert sum(parameter.numel() for parameter in model.parameters()) == 17_226
+    experiment = parse_experiment(read_experiment(run.path / "experiment.toml"))
+    federation = build_federation(experiment, experiment.build_method())
+    score = score_outputs(outputs(model, federation.members[1].test, federation.task))
+    (row,) = [row for row in run.clients if row["final"] and row["client"] == 1]
+    assert score.accuracy == row["accuracy"]
+    assert score.loss == pytest.approx(row["loss"], rel=1e-5)
+
+
 def test_pfedafm_gives_the_mixed_model(tmp_path: Path):
     run = run_of(tmp_path, "pfedafm", {})
     potluck.export_client(run.path, 0, tmp_path / "model")

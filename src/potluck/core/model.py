@@ -106,8 +106,8 @@ def any_channels_last(tensors: Iterable[Tensor]) -> bool:
 
 
 def is_transferable(name: str) -> bool:
-    """Return whether a state entry may be sent and averaged; BatchNorm's batch counters may not."""
-    return not name.endswith("num_batches_tracked")
+    """Return whether a state entry may be sent and averaged; batch counters and the scaling of adapters may not."""
+    return not name.endswith(("num_batches_tracked", "lora_scaling"))
 
 
 def is_statistic(name: str) -> bool:

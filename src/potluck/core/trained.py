@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from potluck.core.errors import PotluckError
 from potluck.core.model import ClientModel
 
-FORMS = ("all", "head", "last:N")
-"""The forms of a rule, for messages. Another form is added here and in `parse_rule` and `train_only`."""
+FORMS = ("all", "head", "last:N", "lora:RANK")
+"""The forms of a rule, for messages. `potluck.models.lora` applies the last one, `train_only` the others."""
 
 GROUP_MARK = "#"
 """Separates a model's name from its rule, where one model is trained in several ways."""
@@ -40,10 +40,10 @@ def parse_rule(text: str) -> TrainRule:
     form, colon, number = text.strip().partition(":")
     if form in ("all", "head") and not colon:
         return TrainRule(form)
-    if form == "last" and number.isdecimal() and int(number):
+    if form in ("last", "lora") and number.isdecimal() and int(number):
         return TrainRule(form, int(number))
     raise PotluckError(
-        f"training.train = {text!r} is not a rule; choose {', '.join(FORMS[:-1])} or {FORMS[-1]} (N from 1)."
+        f"training.train = {text!r} is not a rule; choose {', '.join(FORMS[:-1])} or {FORMS[-1]} (N and RANK from 1)."
     )
 
 

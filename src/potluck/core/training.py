@@ -43,9 +43,12 @@ class Training(Settings):
     )
     train: str = setting(
         "all",
-        "parts of the clients' models that are trained: all, head, or last:N for the head and the N layers before it; "
-        "one rule, or one per model: head,all",
+        "parts of the clients' models that are trained: all, head, last:N for the head and the N layers before it, or "
+        "lora:RANK for the head and adapters; one rule, or one per model: head,all",
         later=True,
+    )
+    lora_alpha: float | None = setting(
+        None, "adapters change weights by lora_alpha / rank · B A; unset: by B A", gt=0, later=True
     )
 
     def __post_init__(self) -> None:

@@ -151,8 +151,12 @@ def _device(row: Mapping[str, Any], name: str) -> Device:
         raise PotluckError(f"Fleet {name!r}: {error}; every column but kind is a number.") from None
 
 
+COPIES = 4
+"""Numbers in memory for each trained parameter: weight, gradient, optimiser state and activation."""
+
+
 def assign_by_memory(
-    models: Mapping[str, int], devices: Sequence[Device], *, copies: int = 4, bytes_per_number: int = 4
+    models: Mapping[str, int], devices: Sequence[Device], *, copies: int = COPIES, bytes_per_number: int = 4
 ) -> list[str]:
     """For each device the largest model (by parameters) that fits its memory; the smallest where none does.
 

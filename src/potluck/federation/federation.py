@@ -18,10 +18,11 @@ from potluck.core.model import ClientModel, any_channels_last, batch_norm_in_eva
 from potluck.core.random import seeded
 from potluck.core.samples import Samples
 from potluck.core.task import CPU, Architecture, ClientInfo, Task
-from potluck.core.trained import ALL, TrainRule, model_name, rules_by_name, share_frozen, train_only
+from potluck.core.trained import ALL, TrainRule, model_name, rules_by_name, share_frozen
 from potluck.core.training import Training
 from potluck.data.raw import RawInput
 from potluck.federation.devices import Device
+from potluck.models.lora import apply_rule
 
 Builder = Callable[[], ClientModel]
 TensorPair = tuple[Tensor, Tensor]
@@ -144,7 +145,10 @@ class Federation:
     def client(self, index: int) -> Client:
         """A new client of this index, as it is before its first job."""
         one, info = self.members[index], self.task.clients[index]
-        model = self._prepared(one.build(), one.architecture)
+        model = one.build()
+        rule = self.train_rules.get(one.architecture, ALL)
+        apply_rule(model, rule, self.training, self.task.seed, "adapters", one.architecture)
+        model = self._prepared(model, one.architecture)
         if model.frozen and self.common_frozen:
             share_frozen(model, self._common_model(one.architecture))
         return Client(
@@ -160,11 +164,10 @@ class Federation:
         )
 
     def _prepared(self, model: ClientModel, architecture: str) -> ClientModel:
-        """Return a model as clients train it: device, precision, memory layout, frozen parts."""
+        """Return a model as clients train it: device, precision, memory layout."""
         model = model.to(device=self.task.device, dtype=self.task.dtype).eval()
         if self.channels_last is not None:
             set_channels_last(model, architecture in self.channels_last)
-        train_only(model, self.train_rules.get(architecture, ALL))
         return model
 
     def _common_model(self, architecture: str) -> ClientModel:
@@ -230,7 +233,9 @@ def assemble(
     rules = rules_by_name(training.train, list(builders)) if train_rules is None else train_rules
     describe = partial(describe_architecture, num_classes=num_classes, dtype=dtype, device=device)
     architectures = {
-        name: describe(name, partial(_build_seeded, build, seed, name, rules.get(name, ALL)), example)
+        name: describe(
+            name, partial(_build_seeded, build, seed, name, rules.get(name, ALL), training), example
+        )
         for name, build in builders.items()
     }
     task = Task(
@@ -261,11 +266,11 @@ def _infos(members: Sequence[Member]) -> tuple[ClientInfo, ...]:
     )
 
 
-def _build_seeded(build: Builder, seed: int, name: str, rule: TrainRule) -> ClientModel:
+def _build_seeded(build: Builder, seed: int, name: str, rule: TrainRule, training: Training) -> ClientModel:
     """Build a model with an architecture's common first weights, frozen as its rule says."""
     with seeded(seed, "architecture", model_name(name)):
         model = build()
-    train_only(model, rule)
+    apply_rule(model, rule, training, seed, "adapters", name)
     return model
 
 

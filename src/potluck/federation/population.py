@@ -23,9 +23,10 @@ from potluck.data.augment import augmentation
 from potluck.data.classes import with_class_names
 from potluck.experiment import Experiment
 from potluck.federation.allocation import Allocation, allocate
-from potluck.federation.devices import Device, assign_by_memory, fleet
+from potluck.federation.devices import COPIES, Device, assign_by_memory, fleet
 from potluck.federation.federation import Builder, Federation, LazySequence, Member, as_client_model, assemble
 from potluck.models import assign, build_model, count_parameters, resolve_models, smallest
+from potluck.models.lora import apply_rule
 
 ModelSource = str | nn.Module | Callable[[], nn.Module]
 
@@ -195,9 +196,16 @@ def _architectures(
         if not devices:
             raise PotluckError("devices.assign = 'memory' needs devices; set devices.fleet, such as phones.")
         with without_initialization():
-            sizes = {name: count_parameters(build()) for name, build in named.items()}
+            sizes = {name: _training_size(build(), rules[name], experiment) for name, build in named.items()}
         used = assign_by_memory(sizes, devices)
     return {name: build for name, build in named.items() if name in used}, rules, used
+
+
+def _training_size(model: ClientModel, rule: TrainRule, experiment: Experiment) -> int:
+    """Return how many trained parameters take as much memory as the model, of which some are frozen."""
+    apply_rule(model, rule, experiment.training, experiment.seed)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return trained + (count_parameters(model) - trained) // COPIES
 
 
 def model_builder(source: ModelSource, name: str, experiment: Experiment, data: Data) -> Builder:

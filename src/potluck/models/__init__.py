@@ -1,6 +1,7 @@
 """Client networks: a zoo by name, groups of it, and any module of the user's own."""
 
 from potluck.models.card import Layer, ModelCard, describe, measure_speed
+from potluck.models.lora import attach_adapters, merge_adapters
 from potluck.models.registry import (
     assign,
     build_model,
@@ -18,6 +19,7 @@ __all__ = [
     "Layer",
     "ModelCard",
     "assign",
+    "attach_adapters",
     "build_model",
     "check_split",
     "count_parameters",
@@ -25,6 +27,7 @@ __all__ = [
     "example_shape",
     "groups",
     "measure_speed",
+    "merge_adapters",
     "model_names",
     "model_summary",
     "resolve_models",

@@ -19,14 +19,17 @@ from potluck import __version__
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, read_text
 from potluck.core.method import Method, Predictor
-from potluck.core.model import norms_without_statistics, with_batch_norm_statistics
+from potluck.core.model import ClientModel, norms_without_statistics, with_batch_norm_statistics
 from potluck.core.samples import Transform
+from potluck.core.task import Architecture
+from potluck.core.trained import model_name
 from potluck.data.dataset import Cast, MeanImage, Normalise
 from potluck.experiment import Experiment, read_experiment
 from potluck.federation.federation import Federation
 from potluck.federation.population import shared_model_choice
 from potluck.kit import CombinedModel
-from potluck.models import build_model
+from potluck.models import build_model, merge_adapters
+from potluck.models.lora import has_adapters
 from potluck.runs.folder import EXPERIMENT, write_atomic
 from potluck.runs.plan import Parts
 from potluck.runs.restore import RestoredRun, restore_run
@@ -105,7 +108,7 @@ def export_client(
     if not 0 <= client < len(members.members):
         last = len(members.members) - 1
         raise PotluckError(f"--client {client} is not in {str(run)!r}; it has clients 0 to {last}.")
-    model = as_module(restored.predictor(client), experiment.method.name)
+    model = without_adapters(as_module(restored.predictor(client), experiment.method.name))
     description = _description(restored, client, model)
     state = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
     try:
@@ -286,6 +289,14 @@ def as_module(predictor: Predictor, method: str) -> nn.Module:
     return predictor
 
 
+def without_adapters(model: nn.Module) -> nn.Module:
+    """Return the module with adapters merged into the weights that they change."""
+    if isinstance(model, CombinedModel):
+        for name, part in model.models.items():
+            model.models[name] = without_adapters(part)
+    return merge_adapters(model) if isinstance(model, ClientModel) and has_adapters(model) else model
+
+
 def write_onnx(model: nn.Module, example: Tensor, file: Path) -> None:
     """Write a model as ONNX, for any batch size."""
     if find_spec("onnx") is None or find_spec("onnxscript") is None:
@@ -327,9 +338,9 @@ class _Describer:
         # Norms without statistics were given some for evaluation (HeteroFL, FedRolex).
         measured = bool(norms_without_statistics(fresh)) and not norms_without_statistics(module)
         if self._is_own(name):
-            return {"own": name, "statistics": measured}
+            return {"own": model_name(name), "statistics": measured}
         return {
-            "zoo": name,
+            "zoo": model_name(name),
             "feature_dim": feature_dim,
             "projection": self.experiment.models.projection,
             "statistics": measured,
@@ -344,7 +355,7 @@ class _Describer:
             return build()
         task = self.federation.task
         return build_model(
-            name,
+            model_name(name),
             task.input_shape,
             task.num_classes,
             feature_dim,
@@ -357,7 +368,7 @@ class _Describer:
         task = self.federation.task
         shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
         for name, architecture in task.architectures.items():
-            if shapes == {key: tuple(architecture.initial[key].shape) for key in architecture.parameters}:
+            if shapes == _parameter_shapes(architecture):
                 return name, self.experiment.models.feature_dim
         shared = shared_model_choice(
             self.experiment,
@@ -372,3 +383,11 @@ class _Describer:
                 "The model to export is not a client's; your own shared model cannot be exported."
             )
         return shared
+
+
+def _parameter_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all parameters, frozen ones among them, without adapters."""
+    if not architecture.partly_frozen or architecture.build is None:
+        return {key: tuple(architecture.initial[key].shape) for key in architecture.parameters}
+    plain = without_adapters(architecture.build())
+    return {key: tuple(parameter.shape) for key, parameter in plain.named_parameters()}

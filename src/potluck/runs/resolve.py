@@ -11,6 +11,7 @@ from potluck.core.method import Method, payload_types
 from potluck.core.mixed_precision import check_mixed_precision
 from potluck.core.needs import check_needs
 from potluck.core.supports import holds, settings_for
+from potluck.core.trained import parse_rules
 from potluck.data import Data
 from potluck.experiment import Experiment
 from potluck.experiment.checks import no_effect
@@ -155,6 +156,8 @@ def _training(experiment: Experiment) -> Ineffective:
         yield "training.betas", "training.optimizer = 'sgd' has no moments; leave it out"
     else:
         yield "training.momentum", f"training.optimizer = {optimizer!r} has moments of its own; leave it out"
+    if not any(rule.form == "lora" for rule in parse_rules(experiment.training.train)):
+        yield "training.lora_alpha", "training.train has no adapters; set it, for instance to lora:8"
     if experiment.models.precision == "float64":
         yield (
             "training.amp",
