@@ -1,4 +1,4 @@
-"""Federated learning where every client brings its own model.
+"""Federated classification where every client brings its own model.
 
     import potluck
     run = potluck.run("fedgh", data="cifar10", partition=potluck.pathological(2), models="cnn5", rounds=100)

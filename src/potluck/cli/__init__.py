@@ -25,7 +25,7 @@ from potluck.cli import (
 )
 
 app = typer.Typer(
-    help="Federated learning where every client brings its own model.",
+    help="Federated classification where every client brings its own model.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -47,7 +47,7 @@ def _command(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
-    """Federated learning where every client brings its own model."""
+    """Federated classification where every client brings its own model."""
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from potluck.core.errors import PotluckError, unknown
+from potluck.data.classes import with_class_names
 from potluck.data.dataset import Data
 from potluck.data.fetch import Download
 from potluck.data.sources import (
@@ -38,13 +39,14 @@ def load_data(
     groups: str | None = None,
     image_size: int | None = None,
     text: str | None = None,
+    class_names: Sequence[str] = (),
 ) -> Data:
     """The data set called `name`: one of the list, or `folder:PATH`, `npz:PATH`, `csv:PATH`, `hf:NAME`.
 
     Files are looked for below `root`, else `POTLUCK_DATA`, else the user's cache folder. `label` and `groups`
     name columns of a table (what to predict; who produced the row), `text` one of texts to read as words.
-    `image_size` resizes pictures that come as
-    files of many sizes.
+    `image_size` resizes pictures that come as files of many sizes. `class_names` lists the classes in the order of
+    their numbers, where it should not be that of the data.
     """
     source, argument = _source(name)
     given = {"label": label, "groups": groups, "image_size": image_size, "text": text}
@@ -56,7 +58,9 @@ def load_data(
         )
     if image_size is not None and image_size < 1:
         raise PotluckError(f"image_size is {image_size}; it must be at least 1.")
-    return source.load(LoadRequest(data_root(root), argument, label, groups, image_size, text))
+    classes = tuple(class_names)
+    data = source.load(LoadRequest(data_root(root), argument, label, groups, image_size, text, classes))
+    return with_class_names(data, classes, f"Data {name!r}") if classes else data
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from potluck.core.errors import PotluckError
 from potluck.data.dataset import Cast, Data, Normalise
 from potluck.data.raw import image_rows
+from potluck.data.targets import check_finite_rows, checked_labels
 
 
 def as_data(
@@ -95,18 +96,6 @@ def channels_first(x: NDArray[Any]) -> NDArray[Any]:
     return x
 
 
-def checked_labels(y: NDArray[Any], name: str) -> NDArray[np.int64]:
-    """Labels as int64, or an error when they are not whole numbers from 0."""
-    flat = y.reshape(-1) if y.ndim == 2 and y.shape[1] == 1 else y
-    if flat.ndim != 1 or not np.issubdtype(flat.dtype, np.integer) or (len(flat) and flat.min() < 0):
-        example = repr(flat.reshape(-1)[0].item()) if flat.size else "nothing"
-        raise PotluckError(
-            f"The labels of data {name!r} must be whole numbers from 0, not such as {example}; map them first: "
-            "class_names, y = numpy.unique(y, return_inverse=True)."
-        )
-    return flat.astype(np.int64)
-
-
 def _pair(source: Any, name: str) -> tuple[Tensor, Tensor]:
     if isinstance(source, Dataset):
         x, y = _stack(source, name)
@@ -123,6 +112,7 @@ def _pair(source: Any, name: str) -> tuple[Tensor, Tensor]:
             f"Data {name!r} has rows of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)}; "
             "give [n, …] rows and n labels."
         )
+    check_finite_rows(x, f"data {name!r}")
     if x.dtype == torch.uint8:
         x = torch.from_numpy(channels_first(x.numpy()))
     return x, y
@@ -155,9 +145,15 @@ def _stack(dataset: Dataset[Any], name: str) -> tuple[Tensor, Tensor]:
     for row in range(len(dataset)):
         x, y = dataset[row][:2]
         xs.append(torch.as_tensor(np.asarray(x)) if not isinstance(x, Tensor) else x)
-        ys.append(int(y))
+        ys.append(np.asarray(y))
     if len({tuple(x.shape) for x in xs}) > 1:
         raise PotluckError(
             f"The rows of data {name!r} have different shapes; resize or pad them to one shape."
         )
-    return torch.stack(xs) if xs else torch.empty(0, 1), torch.tensor(ys, dtype=torch.int64)
+    if not xs:
+        return torch.empty(0, 1), torch.empty(0, dtype=torch.int64)
+    if len({y.shape for y in ys}) > 1:
+        raise PotluckError(
+            f"The rows of data {name!r} have different numbers of labels; give one class per row."
+        )
+    return torch.stack(xs), torch.from_numpy(checked_labels(np.stack(ys), name))

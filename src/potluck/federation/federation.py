@@ -21,6 +21,7 @@ from potluck.core.task import CPU, Architecture, ClientInfo, Task
 from potluck.core.trained import ALL, TrainRule, model_name, rules_by_name, share_frozen
 from potluck.core.training import Training
 from potluck.data.raw import RawInput
+from potluck.data.targets import check_finite_rows, checked_labels
 from potluck.federation.devices import Device
 from potluck.models.lora import apply_rule
 
@@ -87,13 +88,14 @@ def as_samples(given: TensorPair | Samples) -> Samples:
     if isinstance(given, Samples):
         return given
     x, y = given
-    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or y.is_floating_point():
-        kinds = [str(one.dtype) if isinstance(one, Tensor) else type(one).__name__ for one in (x, y)]
+    kinds = [str(one.dtype) if isinstance(one, Tensor) else type(one).__name__ for one in given]
+    if not all(isinstance(one, Tensor) for one in given):
         raise PotluckError(
             f"A client's samples are tensors (x, y) with y of whole numbers from 0, not {' and '.join(kinds)}; "
             "potluck.data.as_data((x, y)).train turns arrays into samples."
         )
-    return Samples(x, y)
+    check_finite_rows(x, "a client's samples")
+    return Samples(x, torch.from_numpy(checked_labels(y.detach().cpu().numpy(), "of a client")).to(y.device))
 
 
 def as_client_model(model: nn.Module, who: object) -> ClientModel:

@@ -12,6 +12,7 @@ from potluck.core.errors import PotluckError
 from potluck.core.model import ClientModel
 from potluck.core.samples import Samples
 from potluck.core.training import Training
+from potluck.data.targets import check_label_numbers
 from potluck.federation.devices import Device, fleet
 from potluck.federation.federation import Federation, Member, TensorPair, as_samples, assemble
 
@@ -36,11 +37,17 @@ def federate(
     """
     if not members:
         raise PotluckError("A federation needs at least one client; the list is empty.")
-    clients, precision = _described(members)
-    small = None if shared_model is None else Member(shared_model, clients[0].train, name="shared model")
     labels = [
         samples.labels for member in members for samples in (member.train, member.validation, member.test)
     ]
+    check_label_numbers(
+        torch.cat(labels), "the members", named=num_classes is not None, remedy="num_classes="
+    )
+    clients, precision = _described(members)
+    small = None if shared_model is None else Member(shared_model, clients[0].train, name="shared model")
+    check_label_numbers(
+        torch.cat(labels), "the members", named=num_classes is not None, remedy="num_classes="
+    )
     return assemble(
         clients,
         num_classes=num_classes or 1 + max(int(label.max()) for label in labels if len(label)),

@@ -21,6 +21,7 @@ from potluck.core.trained import TrainRule, architecture_name, model_name, pair_
 from potluck.data import Data, Partition, load_data
 from potluck.data.augment import augmentation
 from potluck.data.classes import with_class_names
+from potluck.data.targets import check_classes
 from potluck.experiment import Experiment
 from potluck.federation.allocation import Allocation, allocate
 from potluck.federation.devices import COPIES, Device, assign_by_memory, fleet
@@ -43,7 +44,7 @@ def build_federation(
     data = data or experiment_data(experiment)
     if experiment.data.class_names:
         data = with_class_names(data, experiment.data.class_names, f"Data {data.name!r}")
-    _check_first_class(data)
+    check_classes(data)
     if experiment.data.limit:
         data = data.limit(experiment.data.limit, experiment.seed)
     dtype = getattr(torch, experiment.models.precision)
@@ -112,20 +113,9 @@ def experiment_data(experiment: Experiment) -> Data:
         groups=settings.groups,
         image_size=settings.image_size,
         text=settings.text,
+        class_names=settings.class_names,
     )
     return data if settings.normalise == "own" else data.normalised(settings.normalise)
-
-
-def _check_first_class(data: Data) -> None:
-    """Labels from 1 would leave an empty class and one score too many; with named classes that is meant."""
-    first = int(
-        min([data.y.min(), *([] if data.test_y is None or not len(data.test_y) else [data.test_y.min()])])
-    )
-    if first > 0 and not data.class_names:
-        raise PotluckError(
-            f"The labels of data {data.name!r} start at {first}, so that class 0 would be empty; subtract {first}, or "
-            "name all classes (class_names)."
-        )
 
 
 def default_models(method: Method[Any, Any, Any], data: Data) -> str:

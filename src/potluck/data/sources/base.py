@@ -20,6 +20,7 @@ class LoadRequest:
     groups: str | None = None
     image_size: int | None = None
     text: str | None = None
+    class_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from potluck.data.raw import TextInput, build_vocabulary, image_rows
 from potluck.data.sources.base import LoadRequest, Source
 from potluck.data.sources.images import read_image
 from potluck.data.sources.table import encode_labels
+from potluck.data.targets import SUPPORTED, check_finite_rows, check_label_words
 
 WORDS, LENGTH = 10_000, 64
 LABELS = ("label", "labels", "fine_label", "class", "target")
@@ -102,7 +103,11 @@ def _labels(train: Any, parts: list[Any], label: str) -> tuple[tuple[str, ...], 
     names = getattr(train.features[label], "names", None)
     if names:
         return tuple(names), np.array(values, dtype=np.int64)
-    return encode_labels([str(value) for value in values])
+    if isinstance(values[0], list | tuple):
+        raise PotluckError(f"Column {label!r} has several labels for each row; {SUPPORTED}.")
+    words = [str(value) for value in values]
+    check_label_words(words, f"Label column {label!r}")
+    return encode_labels(words)
 
 
 def _array(values: list[Any], request: LoadRequest) -> NDArray[np.generic]:
@@ -118,6 +123,7 @@ def _array(values: list[Any], request: LoadRequest) -> NDArray[np.generic]:
         raise PotluckError(
             f"The rows of 'hf:{request.argument}' are no images, numbers or texts ({problem})."
         ) from problem
+    check_finite_rows(x, f"'hf:{request.argument}'")
     return x[:, None] if x.ndim == 1 else x
 
 

@@ -10,8 +10,9 @@ from potluck.core.errors import PotluckError, plain
 from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data
 from potluck.data.files import names_in, read_arrays
-from potluck.data.memory import channels_first, checked_labels, default_transform
+from potluck.data.memory import channels_first, default_transform
 from potluck.data.sources.base import LoadRequest, Source
+from potluck.data.targets import check_finite_rows, checked_labels
 
 NAMES = (("x", "y", "test_x", "test_y"), ("x_train", "y_train", "x_test", "y_test"))
 _KNOWN = {name for names in NAMES for name in names} | {"groups", "class_names"}
@@ -47,7 +48,9 @@ def _read(path: Path) -> RawArrays:
         )
     x, y = channels_first(arrays[names[0]]), checked_labels(arrays[names[1]], path.name)
     train = len(y)
+    check_finite_rows(x, f"{names[0]!r} in {str(path)!r}")
     if names[2] in arrays and names[3] in arrays:
+        check_finite_rows(arrays[names[2]], f"{names[2]!r} in {str(path)!r}")
         x = np.concatenate([x, channels_first(arrays[names[2]])])
         y = np.concatenate([y, checked_labels(arrays[names[3]], path.name)])
     if x.ndim < 2 or len(x) != len(y):

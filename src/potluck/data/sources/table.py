@@ -17,6 +17,7 @@ from potluck.data.files import damaged_file
 from potluck.data.raw import Column, TableInput, TextInput
 from potluck.data.sources.base import LoadRequest, Source
 from potluck.data.sources.text import LENGTH, WORDS, encode_texts, every_fifth_row
+from potluck.data.targets import check_label_words
 
 MAX_CATEGORIES = 100
 
@@ -29,7 +30,12 @@ def load(request: LoadRequest) -> Data:
     choices = (request.label, request.groups, request.text)
     # The third choice is new, and copies made before it are as good as ever.
     known = choices if request.text else choices[:2]
-    raw = read_cached(request.root, f"csv-{path.stem}", [path], lambda: _read(path, *choices), *known)
+    if request.class_names:
+        known = (*known, "classes listed")
+    declared = bool(request.class_names)
+    raw = read_cached(
+        request.root, f"csv-{path.stem}", [path], lambda: _read(path, *choices, declared=declared), *known
+    )
     data = raw.data(f"csv:{path.stem}", None)
     if raw.vocabulary is not None:
         return data
@@ -37,7 +43,9 @@ def load(request: LoadRequest) -> Data:
     return raw.data(f"csv:{path.stem}", Normalise(mean, std, scale=1.0))
 
 
-def _read(path: Path, label: str | None, groups: str | None, text: str | None = None) -> RawArrays:
+def _read(
+    path: Path, label: str | None, groups: str | None, text: str | None = None, *, declared: bool = False
+) -> RawArrays:
     columns = read_columns(path)
     label = label or ("label" if "label" in columns else None)
     if label is None:
@@ -45,6 +53,8 @@ def _read(path: Path, label: str | None, groups: str | None, text: str | None = 
     for named in (label, groups, text):
         if named is not None and named not in columns:
             raise unknown(f"column of {path.name}", named, columns)
+    if not declared:
+        check_label_words(columns[label], f"Label column {label!r} of {str(path)!r}")
     names, y = encode_labels(columns.pop(label))
     who = None if groups is None else encode_labels(columns.pop(groups))[1]
     if text is not None:
