@@ -10,6 +10,7 @@ import numpy as np
 
 from potluck.analysis.clients import fairness
 from potluck.analysis.cost import TargetCost, check_target, mean_of_finite, mean_target_cost
+from potluck.analysis.failures import outcome_notes
 from potluck.analysis.formatting import count
 from potluck.analysis.groups import Group, arrange_groups, group_runs
 from potluck.analysis.significance import PairedTest, paired_test, same_clients
@@ -186,7 +187,7 @@ def _test(group: Group, first: Group, incomparable: str) -> PairedTest:
 
 
 def _notes(groups: list[Group], rows: Sequence[ComparisonRow]) -> list[str]:
-    """Return sentences on what limits the fairness of the comparison."""
+    """Return sentences on what limits the fairness of the comparison, and on what went wrong in it."""
     notes = []
     for reason in dict.fromkeys(row.incomparable for row in rows if row.incomparable):
         labels = ", ".join(row.label for row in rows if row.incomparable == reason)
@@ -208,7 +209,7 @@ def _notes(groups: list[Group], rows: Sequence[ComparisonRow]) -> list[str]:
     unfinished = [run.name for group in groups for run in group.runs if not run.finished]
     if unfinished:
         notes.append(f"Unfinished: {', '.join(unfinished)}.")
-    return notes
+    return [*notes, *(note for group in groups for note in outcome_notes(group.label, group.runs))]
 
 
 def _unequal_work(groups: list[Group]) -> str:

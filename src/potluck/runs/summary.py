@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,8 +79,17 @@ def summarise_run(
         "samples_per_second": sum(row["trained_samples"] for row in rounds) / seconds if seconds else 0.0,
         **({} if of_server else _details(scores, task.num_classes)),
     }
+    if reasons := _rejections(rounds):
+        summary["rejected_answers"], summary["rejected_because"] = reasons.total(), reasons.most_common(1)[0][0]
     counted = accounting.result()
     return summary if counted is None else {**summary, "paper_accounting": counted}
+
+
+def _rejections(rounds: Sequence[dict[str, Any]]) -> Counter[str]:
+    """Count the answers that were rejected by their reasons."""
+    return Counter(
+        str(failure["reason"]) for row in rounds for failure in row["failures"] if failure["kind"] == "invalid"
+    )
 
 
 def _last_global(rounds: Sequence[dict[str, Any]]) -> Summary:
