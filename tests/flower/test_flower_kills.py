@@ -53,18 +53,18 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
-    (tmp_path / "door").mkdir()
-    with Processes(tmp_path / "door") as ours:
+    (tmp_path / "proxy").mkdir()
+    with Processes(tmp_path / "proxy") as ours:
         yield ours
 
 
-def open_door(processes: Processes, folder: Path, port: int, control: int) -> None:
-    """The door that a server for other machines has, here on the loopback interface; it lets only nodes in."""
+def start_proxy(processes: Processes, folder: Path, port: int, control: int) -> None:
+    """Start the proxy that a server for other machines has, here on the loopback interface; only nodes may use it."""
     served = server_commands(folder, "0.0.0.0", port, insecure=False, control=control)
-    command = [word.replace("0.0.0.0", "127.0.0.1") for word in served.commands["door"]]
-    processes.start("door", command)
+    command = [word.replace("0.0.0.0", "127.0.0.1") for word in served.commands["proxy"]]
+    processes.start("proxy", command)
     trust = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    wait_for(lambda: answer_of(f"https://127.0.0.1:{port}/v1/control/start-run", trust), "no door")
+    wait_for(lambda: answer_of(f"https://127.0.0.1:{port}/v1/control/start-run", trust), "no proxy")
     assert answer_of(f"https://127.0.0.1:{port}/v1/control/start-run", trust) == 403
     assert answer_of(f"https://127.0.0.1:{control}/v1/control/start-run", trust) != 403
 
@@ -92,7 +92,7 @@ def test_killed_nodes_are_left_out_and_take_part_again_with_their_own_state(
     public = [str(make_node_key(key, f"node-{index}")) for index, key in enumerate(keys)]
     commands.up("server", "runner started")
     commands.run("register", "server", "keys", *public[:3], "--server", address)
-    open_door(processes, place / "potluck-server", outside, port)
+    start_proxy(processes, place / "potluck-server", outside, port)
 
     def start(index: int) -> None:
         path = str([*paths, stranger][index])

@@ -64,16 +64,27 @@ def start(
         bool,
         typer.Option("--expose-control", help="allow other machines to submit runs and to register keys"),
     ] = False,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option("--limit", help="NAME=NUMBER: a limit of the proxy for nodes, such as body_mb=32"),
+    ] = None,
 ) -> None:
     """Start the server with TLS and node keys; its state is on disk, and runs survive its restart.
 
     On an interface other than loopback, other machines reach only the ports that nodes need.
     """
+    from potluck.flower.deploy.connection_limits import ProxyLimits
     from potluck.flower.deploy.keys import CA
     from potluck.flower.deploy.serve import server_commands, supervise
 
     served = server_commands(
-        folder, host, port, insecure=insecure, control=control_port, expose=expose_control
+        folder,
+        host,
+        port,
+        insecure=insecure,
+        control=control_port,
+        expose=expose_control,
+        limits=ProxyLimits.parse(limit) if limit else None,
     )
     typer.echo(served.description)
     supervise(

@@ -1,22 +1,28 @@
-"""The nodes' door: a reverse proxy that passes what nodes need of Flower's server, and nothing else of it.
+"""A reverse proxy for nodes: it passes what nodes need of Flower's server, within limits, and nothing else of it.
 
 Flower's server has one port for everything, and its control part asks for no password. So it listens on the loopback
-interface alone, and this door stands where other machines can reach it: `/v1/fleet/…` goes through, anything else is
-answered 403. `python -m potluck.flower.deploy.fleet_proxy` starts it.
+interface alone, and this proxy is what other machines can reach: `/v1/fleet/…` goes through, anything else is
+answered 403. Flower's server bounds neither bodies nor connections; the proxy does (`ProxyLimits`), and passes a
+request on when all of it has come. `python -m potluck.flower.deploy.fleet_proxy` starts it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import resource
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
+
+from potluck.flower.deploy.connection_limits import MEGABYTE, Connections, LimitedListener, ProxyLimits
 
 FLEET = "/v1/fleet/"
 HOP_BY_HOP_HEADERS = {
     b"host",
     b"connection",
+    b"content-length",
     b"keep-alive",
     b"transfer-encoding",
     b"upgrade",
@@ -25,55 +31,116 @@ HOP_BY_HOP_HEADERS = {
 }
 """Headers that belong to one connection and are not passed on."""
 PATIENCE = 60.0
-"""Seconds that the server may take to answer, and a node to send the next piece of what it says."""
+"""Seconds that the server may take to answer."""
+CLOSE = (b"connection", b"close")
+"""The header of an answer to a request that was not read to its end."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-def make_proxy(
-    server: str, ca: str | None, transport: Any = None
-) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    """The application: every request to the server's fleet part, as it came; nothing is kept in memory."""
-    import httpx
+class Refused(Exception):
+    """A request that is beyond a limit: status and reason."""
 
-    verify: Any = ssl.create_default_context(cafile=ca) if ca else False
-    client = httpx.AsyncClient(
-        base_url=f"{'https' if ca else 'http'}://{server}",
-        verify=verify,
-        timeout=PATIENCE,
-        limits=httpx.Limits(max_connections=None),  # whoever is slow must not take the others' places
-        transport=transport,
-    )
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+class FleetProxy:
+    """The application: a complete request to the server's fleet part goes on as it came."""
+
+    def __init__(self, server: str, ca: str | None, connections: Connections, transport: Any = None) -> None:
+        import httpx
+
+        verify: Any = ssl.create_default_context(cafile=ca) if ca else False
+        self.connections, self.limits = connections, connections.limits
+        self._client = httpx.AsyncClient(
+            base_url=f"{'https' if ca else 'http'}://{server}",
+            verify=verify,
+            timeout=PATIENCE,
+            limits=httpx.Limits(max_connections=None),  # slow answers must not take the others' connections
+            transport=transport,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
         if scope["type"] != "http":
             return
+        address = tuple(scope.get("client") or ("", 0))
+        self.connections.begin(address)
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self.connections.end(address)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        import httpx
+
         if not allowed(scope["path"], scope["raw_path"]):
-            await _respond(send, 403, b"this door is for nodes")
+            await _respond(send, 403, "this address is for nodes", CLOSE)
             return
         url = httpx.URL(scope["raw_path"].decode("ascii"), query=scope["query_string"] or None)
         headers = [(name, value) for name, value in scope["headers"] if name not in HOP_BY_HOP_HEADERS]
-        asked = client.build_request(scope["method"], url, headers=headers, content=_body(receive))
+        body = bytearray()
         try:
-            said = await client.send(asked, stream=True)
-        except TimeoutError:
-            await _respond(send, 408, b"the request did not come to its end")
+            await self._read(scope, receive, body)
+            request = self._client.build_request(scope["method"], url, headers=headers, content=bytes(body))
+            answer = await self._client.send(request, stream=True)
+        except Refused as refused:
+            await _respond(send, *refused.args, CLOSE)
             return
         except httpx.TransportError as error:
-            await _respond(send, 502, f"the server does not answer ({type(error).__name__})".encode())
+            await _respond(send, 502, f"the server does not answer ({type(error).__name__})")
             return
-        theirs = [(name, value) for name, value in said.headers.raw if name.lower() not in HOP_BY_HOP_HEADERS]
-        await send({"type": "http.response.start", "status": said.status_code, "headers": theirs})
-        try:
-            async for piece in said.aiter_raw():
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
         finally:
-            await said.aclose()
-        await send({"type": "http.response.body", "body": b""})
+            self.connections.buffered -= len(body)
+        passed = [(name, value) for name, value in answer.headers.raw if name.lower() not in _NOT_RETURNED]
+        try:
+            await self._send(
+                send, {"type": "http.response.start", "status": answer.status_code, "headers": passed}
+            )
+            async for piece in answer.aiter_raw():
+                await self._send(send, {"type": "http.response.body", "body": piece, "more_body": True})
+        finally:
+            await answer.aclose()
+        await self._send(send, {"type": "http.response.body", "body": b""})
 
-    return answer
+    async def _send(self, send: Send, message: MutableMapping[str, Any]) -> None:
+        """Send a piece of an answer; a node that does not take it for too long loses its connection."""
+        await asyncio.wait_for(send(message), self.limits.idle_seconds)
+
+    async def _read(self, scope: Scope, receive: Receive, body: bytearray) -> None:
+        """Read the whole body, within the limits; every byte in `body` is counted as buffered."""
+        limit = int(self.limits.body_mb * MEGABYTE)
+        if _declared(scope) > limit:
+            raise Refused(413, f"a request may have {self.limits.body_mb:g} MB")
+        ends = asyncio.get_running_loop().time() + self.limits.body_seconds
+        more = True
+        while more:
+            left = min(self.limits.idle_seconds, ends - asyncio.get_running_loop().time())
+            try:
+                piece = await asyncio.wait_for(receive(), max(left, 0.0))
+            except TimeoutError:
+                raise Refused(408, "the request did not come to its end") from None
+            if piece["type"] == "http.disconnect":
+                raise Refused(400, "the request was cut off")
+            data = piece.get("body", b"")
+            if len(body) + len(data) > limit:
+                raise Refused(413, f"a request may have {self.limits.body_mb:g} MB")
+            if self.connections.buffered + len(data) > self.limits.buffered_mb * MEGABYTE:
+                raise Refused(503, "too many requests at once; try again")
+            body += data
+            self.connections.buffered += len(data)
+            more = piece.get("more_body", False)
+
+
+_NOT_RETURNED = HOP_BY_HOP_HEADERS - {b"content-length"}
+
+
+def _declared(scope: Scope) -> int:
+    """Return the length that a request says it has; 0 if it says none."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return 0
 
 
 def allowed(path: str, raw: bytes) -> bool:
@@ -81,44 +148,60 @@ def allowed(path: str, raw: bytes) -> bool:
     return path.startswith(FLEET) and raw == path.encode() and ".." not in path and "//" not in path
 
 
-async def _body(receive: Receive) -> AsyncIterator[bytes]:
-    more = True
-    while more:
-        piece = await asyncio.wait_for(receive(), PATIENCE)
-        if piece["type"] == "http.disconnect":
-            return
-        yield piece.get("body", b"")
-        more = piece.get("more_body", False)
+async def _respond(send: Send, status: int, reason: str, *headers: tuple[bytes, bytes]) -> None:
+    listed = [(b"content-type", b"text/plain"), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": listed})
+    await send({"type": "http.response.body", "body": reason.encode()})
 
 
-async def _respond(send: Send, status: int, words: bytes) -> None:
-    await send(
-        {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]}
+async def _close_idle(connections: Connections) -> None:
+    while True:
+        await asyncio.sleep(min(1.0, connections.limits.header_seconds / 4))
+        connections.close_idle()
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as this process may have: each connection needs one here and one to the server."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def serve(given: argparse.Namespace, limits: ProxyLimits) -> None:
+    """Serve until a signal ends it."""
+    import uvicorn
+
+    connections = Connections(limits)
+    config = uvicorn.Config(
+        FleetProxy(given.server, given.ca, connections),
+        loop="asyncio",  # the listener below is Python's
+        http="h11",  # bounds the size of a header
+        ssl_certfile=given.certificate,
+        ssl_keyfile=given.key,
+        timeout_keep_alive=int(limits.idle_seconds),
+        proxy_headers=False,
+        access_log=False,
+        log_level="warning",
+        lifespan="off",
     )
-    await send({"type": "http.response.body", "body": words})
+    watch = asyncio.create_task(_close_idle(connections))
+    with LimitedListener.bound(given.host, given.port, connections) as listener:
+        await uvicorn.Server(config).serve(sockets=[listener])
+    watch.cancel()
 
 
 def main() -> None:
-    """Stand until told to end."""
-    import uvicorn
-
+    """Start the proxy."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", required=True, type=int)
     parser.add_argument("--server", required=True, help="where Flower's server listens")
     for name in ("--ca", "--certificate", "--key"):
         parser.add_argument(name)
+    parser.add_argument("--limit", action="append", default=[], help="NAME=NUMBER of a limit")
     given = parser.parse_args()
-    uvicorn.run(
-        make_proxy(given.server, given.ca),
-        host=given.host,
-        port=given.port,
-        ssl_certfile=given.certificate,
-        ssl_keyfile=given.key,
-        access_log=False,
-        log_level="warning",
-        lifespan="off",
-    )
+    _raise_file_limit()
+    asyncio.run(serve(given, ProxyLimits.parse(given.limit)))
 
 
 if __name__ == "__main__":

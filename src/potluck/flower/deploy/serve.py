@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
+from potluck.flower.deploy.connection_limits import ProxyLimits
 from potluck.flower.deploy.keys import CA, CERTIFICATE, KEY
 from potluck.flower.deploy.processes import Processes, free_ports, program_path, require_flower, wait_until_up
 from potluck.flower.node.config import read_node
@@ -38,14 +39,25 @@ class ServerPrograms:
 
 
 def server_commands(
-    folder: Path, host: str, port: int, *, insecure: bool, control: int = 0, expose: bool = False
+    folder: Path,
+    host: str,
+    port: int,
+    *,
+    insecure: bool,
+    control: int = 0,
+    expose: bool = False,
+    limits: ProxyLimits | None = None,
 ) -> ServerPrograms:
     """The server, and apart from it the program that starts runs, so that a run survives the server's restart.
 
     On any but the loopback interface the server's own port stays on loopback (`control`, or the next one), and
-    a door for nodes stands at `port`; unless all of it is to be exposed.
+    a proxy for nodes listens at `port`, with limits; unless all of it is to be exposed.
     """
     inside = is_loopback(host) or expose
+    if inside and limits is not None:
+        raise PotluckError(
+            "--limit has no effect without the proxy for nodes; pass --host 0.0.0.0 and leave out --expose-control."
+        )
     link_host, link_port = (host, port) if inside else ("127.0.0.1", control or port + 1)
     here = f"{'127.0.0.1' if link_host == '0.0.0.0' else link_host}:{link_port}"
     safe, root, tls = ["--insecure"], ["--insecure"], list[str]()
@@ -72,7 +84,8 @@ def server_commands(
     if inside:
         return ServerPrograms(commands, here, f"Serving on {host}:{port}. Stop with Ctrl-C.")
     outside = ["--host", host, "--port", str(port), "--server", here, *tls]
-    commands["door"] = [sys.executable, "-m", "potluck.flower.deploy.fleet_proxy", *outside]
+    outside += [word for text in (limits or ProxyLimits()).texts() for word in ("--limit", text)]
+    commands["proxy"] = [sys.executable, "-m", "potluck.flower.deploy.fleet_proxy", *outside]
     description = (
         f"Nodes come in at {host}:{port}; runs and keys only from this machine, at {here}. Stop with Ctrl-C."
     )

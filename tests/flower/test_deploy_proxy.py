@@ -15,7 +15,8 @@ pytest.importorskip("flwr")
 import httpx
 
 from potluck.core.errors import PotluckError
-from potluck.flower.deploy.fleet_proxy import allowed, make_proxy
+from potluck.flower.deploy.connection_limits import Connections, ProxyLimits
+from potluck.flower.deploy.fleet_proxy import FleetProxy, allowed
 from potluck.flower.deploy.keys import make_node_key, name_in_key
 from potluck.flower.deploy.serve import is_loopback, make_secret, node_commands, server_commands
 from potluck.flower.deploy.supernode import ServerWatch, watched_client
@@ -41,11 +42,15 @@ def echo() -> Any:
     return app
 
 
+def make_proxy(server: str, transport: Any = None, **limits: float) -> FleetProxy:
+    return FleetProxy(server, None, Connections(ProxyLimits(**limits)), transport)
+
+
 def ask(path: str, upstream: Any = None, **more: Any) -> httpx.Response:
     async def once() -> httpx.Response:
         behind = httpx.ASGITransport(app=upstream or echo())
-        front = httpx.ASGITransport(app=make_proxy("127.0.0.1:1", None, behind))
-        async with httpx.AsyncClient(transport=front, base_url="http://door") as client:
+        front = httpx.ASGITransport(app=make_proxy("127.0.0.1:1", behind))
+        async with httpx.AsyncClient(transport=front, base_url="http://proxy") as client:
             return await client.post(path, **more)
 
     return asyncio.run(once())
@@ -91,17 +96,14 @@ def test_a_path_that_is_written_in_another_way_is_not_the_fleets(path: str, raw:
 
 def test_a_server_that_is_away_gives_an_error_that_nodes_wait_for() -> None:
     async def once() -> httpx.Response:
-        front = httpx.ASGITransport(app=make_proxy("127.0.0.1:1", None))
-        async with httpx.AsyncClient(transport=front, base_url="http://door") as client:
+        front = httpx.ASGITransport(app=make_proxy("127.0.0.1:1"))
+        async with httpx.AsyncClient(transport=front, base_url="http://proxy") as client:
             return await client.post("/v1/fleet/pull-messages")
 
     assert asyncio.run(once()).status_code == 502  # Flower's node tries again at 502, 503 and 504
 
 
-def test_unfinished_request_is_closed_after_a_time_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("potluck.flower.deploy.fleet_proxy.PATIENCE", 0.2)
+def test_unfinished_request_is_closed_after_a_time_limit() -> None:
     said: list[Any] = []
     pieces = [{"type": "http.request", "body": b"x", "more_body": True}]
 
@@ -117,7 +119,10 @@ def test_unfinished_request_is_closed_after_a_time_limit(
             "headers": [],
         }  # fmt: skip
         await asyncio.wait_for(
-            make_proxy("127.0.0.1:1", None, httpx.ASGITransport(app=echo()))(scope, receive, send), 60
+            make_proxy("127.0.0.1:1", httpx.ASGITransport(app=echo()), idle_seconds=0.2)(
+                scope, receive, send
+            ),
+            60,
         )
 
     asyncio.run(once())
@@ -149,7 +154,7 @@ def test_the_servers_connection_is_given_back_when_a_node_goes_in_the_middle_of_
             "headers": [],
         }  # fmt: skip
         with pytest.raises(OSError, match="the node is gone"):
-            await make_proxy("127.0.0.1:1", None, behind)(scope, receive, send)
+            await make_proxy("127.0.0.1:1", behind)(scope, receive, send)
 
     asyncio.run(once())
     assert closed == [True]
@@ -165,16 +170,16 @@ def test_a_server_for_other_machines_keeps_its_control_part_to_itself(tmp_path: 
         "127.0.0.1",
         "8001",
     )
-    assert (value(served.commands["door"], "--host"), value(served.commands["door"], "--port")) == (
+    assert (value(served.commands["proxy"], "--host"), value(served.commands["proxy"], "--port")) == (
         "0.0.0.0",
         "8000",
     )
-    assert served.control == value(served.commands["door"], "--server") == "127.0.0.1:8001"
+    assert served.control == value(served.commands["proxy"], "--server") == "127.0.0.1:8001"
     assert "only from this machine, at 127.0.0.1:8001" in served.description
     told = server_commands(tmp_path, "0.0.0.0", 8000, insecure=True, expose=True)
     assert (value(told.commands["server"], "--host"), told.control) == ("0.0.0.0", "127.0.0.1:8000")
-    assert "door" not in told.commands
-    assert "door" not in server_commands(tmp_path, "127.0.0.1", 8000, insecure=True).commands
+    assert "proxy" not in told.commands
+    assert "proxy" not in server_commands(tmp_path, "127.0.0.1", 8000, insecure=True).commands
     assert [is_loopback(host) for host in ("localhost", "::1", "127.8.8.8", "10.0.0.1", "server")] == [
         True, True, True, False, False,
     ]  # fmt: skip
