@@ -105,14 +105,14 @@ def check_speed(name: str) -> Iterator[Check]:
     rng = generator("doctor")
     images = torch.randint(0, 256, (240 * TOGETHER, 3, 32, 32), generator=rng, dtype=torch.uint8)
     labels = torch.arange(len(images)) % 10
-    asked = {
+    settings = {
         "method": {"name": "standalone"},
         "models": {"names": ["cnn-1"]},
         "partition": {"rule": "iid", "clients": TOGETHER},
         "training": {"batch_size": BATCH},
     }
     try:
-        run_plan = resolve(parse_experiment(asked), Parts(data=as_data((images, labels))), measure=False)
+        run_plan = resolve(parse_experiment(settings), Parts(data=as_data((images, labels))), measure=False)
         plan = run_plan.blueprint()
         assert plan is not None
         best, speeds = best_worker_count(plan, [name], [0], 8)
@@ -146,9 +146,11 @@ def _losses(method: str, engine: dict[str, Any], amp: str = "off") -> Losses:
         return [float(row[name]) for row in done.rounds for name in ("loss", "train_loss")]
 
 
-def _gap(mine: Losses, theirs: Losses) -> float:
+def _gap(losses: Losses, expected: Losses) -> float:
     """The largest relative difference."""
-    return max(abs(one - other) / max(abs(other), 1e-6) for one, other in zip(mine, theirs, strict=True))
+    return max(
+        abs(loss - other) / max(abs(other), 1e-6) for loss, other in zip(losses, expected, strict=True)
+    )
 
 
 def _short(error: BaseException) -> str:
@@ -202,7 +204,7 @@ def _data() -> Check:
     there = [
         source.name
         for source in named
-        if all((root / Path(one.makes).parts[0]).exists() for one in source.downloads)
+        if all((root / Path(download.makes).parts[0]).exists() for download in source.downloads)
     ]
     return Check("data", f"found in {root}", ", ".join(there))
 

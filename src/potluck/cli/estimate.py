@@ -50,15 +50,15 @@ def show_estimate(table: Reproduction, out: Path | None, budget: float | None, *
 
     console, runs = Console(), list(_expected(table, out, quiet=quiet))
     console.print(_rich(runs))
-    left = [one for one in runs if one.share_left and one.cost is not None]
-    seconds, core_seconds = sum(one.seconds for one in left), sum(one.core_seconds for one in left)
+    left = [run for run in runs if run.share_left and run.cost is not None]
+    seconds, core_seconds = sum(run.seconds for run in left), sum(run.core_seconds for run in left)
     lines = [
         f"{len(left)} of {len(runs)} runs are to be done: {core_seconds / 3600:.2f} core-hours, about "
         f"{duration(seconds)} on this machine if nothing else runs."
     ]
     if budget is not None:
         lines.append(f"A budget of {duration(budget)} covers {_covered(left, budget)} of them.")
-    lines += [f"{', '.join(map(str, one.key))}: {one.reason}" for one in runs if one.reason]
+    lines += [f"{', '.join(map(str, run.key))}: {run.reason}" for run in runs if run.reason]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
 
@@ -93,8 +93,8 @@ def _rounds_done(out: Path | None, key: Key, rounds: int) -> int:
 def _covered(runs: list[Expected], budget: float) -> int:
     """How many runs, in their order, end within the budget."""
     spent = 0.0
-    for number, one in enumerate(runs):
-        spent += one.seconds
+    for number, run in enumerate(runs):
+        spent += run.seconds
         if spent > budget:
             return number
     return len(runs)
@@ -110,13 +110,13 @@ def _rich(runs: list[Expected]) -> Table:
     for heading in ("seed", "rounds", "core-hours", "hours", "ends at"):
         table.add_column(heading, justify="right", no_wrap=True)
     spent = 0.0
-    for number, one in enumerate(runs, 1):
-        row, setting, seed = one.key
-        spent += one.seconds
+    for number, run in enumerate(runs, 1):
+        row, setting, seed = run.key
+        spent += run.seconds
         cells = ["done", "", ""]
-        if one.share_left:
-            cells = [f"{seconds / 3600:.2f}" for seconds in (one.core_seconds, one.seconds, spent)]
-        if one.reason:
+        if run.share_left:
+            cells = [f"{seconds / 3600:.2f}" for seconds in (run.core_seconds, run.seconds, spent)]
+        if run.reason:
             cells = ["cannot run", "", ""]
-        table.add_row(str(number), row, setting, str(seed), f"{one.done}/{one.rounds}", *cells)
+        table.add_row(str(number), row, setting, str(seed), f"{run.done}/{run.rounds}", *cells)
     return table

@@ -84,12 +84,12 @@ def reproduce(
     quiet: options.Quiet = False,
 ) -> None:
     """Run a paper's table again and show its numbers beside the measured ones."""
-    told = locals()
+    arguments = locals()
     from potluck.recipes.budget import Budget, parse_budget
     from potluck.recipes.reproduce import check_data
     from potluck.runs.folder import run_folder
 
-    table = _table(told)
+    table = _table(arguments)
     limit = None if budget is None else Budget(parse_budget(budget))
     check_data(table)
     place, going_on = _place(table, out), resume or table.scale == "full"
@@ -111,7 +111,7 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _table(told: dict[str, Any]) -> Reproduction:
+def _table(arguments: dict[str, Any]) -> Reproduction:
     """The work that the flags ask for; at the full scale in the order of interest."""
     from potluck.experiment import flag_values, merge_settings
     from potluck.recipes.order import informative_order
@@ -119,19 +119,19 @@ def _table(told: dict[str, Any]) -> Reproduction:
     from potluck.recipes.reproduce import plan
     from potluck.recipes.scale import check_rounds_share, check_scale
 
-    flags, scale = flag_values(told), check_scale(told["scale"])
+    flags, scale = flag_values(arguments), check_scale(arguments["scale"])
 
     def change(values: dict[str, Any]) -> dict[str, Any]:
-        return merge_settings(values, flags, told["settings"])
+        return merge_settings(values, flags, arguments["settings"])
 
     table = plan(
-        find_recipe(told["name"]),
+        find_recipe(arguments["name"]),
         scale,
-        seeds=seed_list(told["seeds"]),
-        rows=_words(told["rows"]),
-        columns=_words(told["columns"]),
+        seeds=seed_list(arguments["seeds"]),
+        rows=_words(arguments["rows"]),
+        columns=_words(arguments["columns"]),
         change=change,
-        rounds_share=check_rounds_share(told["rounds_share"], scale),
+        rounds_share=check_rounds_share(arguments["rounds_share"], scale),
     )
     if scale == "full":
         table.work = {key: table.work[key] for key in informative_order(table)}

@@ -74,14 +74,14 @@ def update_weights(how: Averaging, parts: Sequence[Tensors]) -> list[float]:
         where = owners[:, None], owners[None]
         squares[where] += apart
         sizes[where] += rows.shape[1]
-    # Answers without a common name say nothing of each other: they are as far apart as usual.
-    known = (sizes > 0) & ~torch.eye(count, dtype=torch.bool)
+    # Answers without a common name say nothing of each other: they are as far apart as the median.
+    comparable = (sizes > 0) & ~torch.eye(count, dtype=torch.bool)
     apart = squares / sizes.clamp(min=1)
-    usual = apart[known].median() if known.any() else torch.zeros(())
-    apart = torch.where(known | torch.eye(count, dtype=torch.bool), apart, usual)
+    typical = apart[comparable].median() if comparable.any() else torch.zeros(())
+    apart = torch.where(comparable | torch.eye(count, dtype=torch.bool), apart, typical)
     weights = robust_weights(how, apart[None], torch.ones(1, count, dtype=torch.bool))[0]
-    found: list[float] = weights.tolist()
-    return found
+    result: list[float] = weights.tolist()
+    return result
 
 
 def coordinatewise_average(how: Averaging, stack: Tensor) -> Tensor:
@@ -182,10 +182,10 @@ def screen_rows(how: Averaging, sent: Sent, classes: int) -> tuple[list[tuple[Te
     if how.clips_updates:
         limit = _median_length(rows, labels, classes)[labels]
         return _split(_shorten_rows(rows, limit), labels, everything), everything
-    keep = _believed(how, rows, labels, classes, [len(one) for _, one in sent])
-    usual = rows[keep].norm(dim=1).median() if bool(keep.any()) else rows.new_zeros(())
-    masks = list(torch.split(keep, [len(one) for _, one in sent]))
-    return _split(_shorten_rows(rows, FAR * usual), labels, masks), masks
+    keep = _believed(how, rows, labels, classes, [len(rows_sent) for _, rows_sent in sent])
+    typical = rows[keep].norm(dim=1).median() if bool(keep.any()) else rows.new_zeros(())
+    masks = list(torch.split(keep, [len(rows_sent) for _, rows_sent in sent]))
+    return _split(_shorten_rows(rows, FAR * typical), labels, masks), masks
 
 
 def _split(rows: Tensor, labels: Tensor, masks: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -202,23 +202,27 @@ def _shorten_rows(rows: Tensor, limit: Tensor) -> Tensor:
 def _median_length(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
     """The median length of each class's rows; of all rows where a class has fewer than three."""
     lengths = group_by_class(rows.norm(dim=1, keepdim=True), labels, classes)
-    mine = coordinatewise_average(Averaging("median"), lengths)[:, 0]
+    medians = coordinatewise_average(Averaging("median"), lengths)[:, 0]
     enough = torch.bincount(labels, minlength=classes) >= 3
-    return torch.where(enough, mine, rows.norm(dim=1).median())
+    return torch.where(enough, medians, rows.norm(dim=1).median())
 
 
 def _believed(how: Averaging, rows: Tensor, labels: Tensor, classes: int, sizes: Sequence[int]) -> Tensor:
     """A mask of the rows that are neither far from their class nor from a client that mostly is."""
     judged = (torch.bincount(labels, minlength=classes) >= 3)[labels]
     apart = (rows - robust_class_means(how, rows, labels, classes)[labels]).norm(dim=1)
-    usual = coordinatewise_average(Averaging("median"), group_by_class(apart[:, None], labels, classes))[
+    typical = coordinatewise_average(Averaging("median"), group_by_class(apart[:, None], labels, classes))[
         :, 0
     ][labels]
-    far = judged & (apart > FAR * usual + 1e-6 * rows.norm(dim=1))  # beyond rounding, where all sent the same
+    far = judged & (
+        apart > FAR * typical + 1e-6 * rows.norm(dim=1)
+    )  # beyond rounding, where all sent the same
     keep: Tensor = ~far
-    for mine, his, seen in zip(*(torch.split(one, list(sizes)) for one in (keep, far, judged)), strict=True):
-        if bool(2 * his.sum() > seen.sum()):
-            mine.fill_(False)
+    for own, own_far, seen in zip(
+        *(torch.split(mask, list(sizes)) for mask in (keep, far, judged)), strict=True
+    ):
+        if bool(2 * own_far.sum() > seen.sum()):
+            own.fill_(False)
     return keep
 
 

@@ -28,8 +28,8 @@ class BudgetSpentError(Exception):
 
 def parse_budget(text: str) -> float:
     """Return the seconds of a duration such as 90m, 6h or 1.5d."""
-    found = _TEXT.fullmatch(text.strip())
-    seconds = float(found[1]) * UNITS[found[2]] if found else 0.0
+    match = _TEXT.fullmatch(text.strip())
+    seconds = float(match[1]) * UNITS[match[2]] if match else 0.0
     if seconds <= 0:
         raise PotluckError(f"--budget {text!r} is not a duration; write for instance 90m, 6h or 1.5d.")
     return seconds

@@ -153,10 +153,10 @@ def measure_trial(trial: Experiment, epochs: int) -> TrialCosts:
     Kernels are prepared when they first run, so that the first trial of a short one shows mostly that.
     """
     started = time.process_time()
-    found = _run(trial)
+    costs = _run(trial)
     if time.process_time() - started > LONG_TRIAL:
-        return found
-    shortest = min(found.later.values(), default=LEAST_SECONDS)
+        return costs
+    shortest = min(costs.later.values(), default=LEAST_SECONDS)
     more = min(epochs, math.ceil(LEAST_SECONDS / max(shortest, 1e-3)))
     return _run(trial.with_settings({"training.epochs": more}))
 
@@ -189,44 +189,44 @@ def _run(trial: Experiment) -> TrialCosts:
 def _by_architecture(
     times: Sequence[tuple[Job, Answer, float]], clients: Sequence[ClientInfo], epochs: int, server: float
 ) -> TrialCosts:
-    found = TrialCosts(epochs=epochs, server=server)
+    costs = TrialCosts(epochs=epochs, server=server)
     for job, answer, seconds in times:
         kind = clients[job.client].architecture
         if job.kind == "train":
-            (found.later if job.number else found.first)[kind] = seconds
-            found.samples[kind] = clients[job.client].samples
+            (costs.later if job.number else costs.first)[kind] = seconds
+            costs.samples[kind] = clients[job.client].samples
         elif tested := sum(score.samples for score in answer.scores.values()):
-            found.tested[kind] = seconds / tested  # the last test, which every client has
-    return found
+            costs.tested[kind] = seconds / tested  # the last test, which every client has
+    return costs
 
 
 # -- from the trial to the run -------------------------------------------------------------------------------------
 
 
-def extrapolate_cost(resolved: RunPlan, found: TrialCosts) -> Cost:
+def extrapolate_cost(resolved: RunPlan, costs: TrialCosts) -> Cost:
     """Return the cost of all rounds from what a few samples cost."""
     experiment, task = resolved.experiment, resolved.federation.task
     schedule, rounds = experiment.schedule, experiment.schedule.rounds
     able = [info for info in task.clients if info.samples]
-    asked = schedule.cohort(len(task.clients))
-    jobs = rounds * asked / max(1, len(able))  # of each client, on average
-    training = sum(_training(resolved, info, found, jobs) for info in able)
+    cohort = schedule.cohort(len(task.clients))
+    jobs = rounds * cohort / max(1, len(able))  # of each client, on average
+    training = sum(_training(resolved, info, costs, jobs) for info in able)
     evaluations = math.ceil(rounds / experiment.evaluate.every)
-    testing = evaluations * _tests(resolved, found) + _tests(resolved, found, everybody=True)
+    testing = evaluations * _tests(resolved, costs) + _tests(resolved, costs, final=True)
     workers = experiment.engine.workers or os.cpu_count() or 1
     workers = 1 if experiment.engine.name == "serial" else workers
     max_concurrent = min(schedule.max_concurrent(len(task.clients)), workers)
-    return Cost(training, testing, found.server * asked * rounds, max_concurrent, workers)
+    return Cost(training, testing, costs.server * cohort * rounds, max_concurrent, workers)
 
 
-def _training(resolved: RunPlan, info: ClientInfo, found: TrialCosts, jobs: float) -> float:
+def _training(resolved: RunPlan, info: ClientInfo, costs: TrialCosts, jobs: float) -> float:
     """Core seconds of all jobs of a client; the first may hold more than the others, a warm-up less than the rest."""
     experiment, kind = resolved.experiment, info.architecture
-    if kind not in found.first:
-        kind = max(found.first, key=lambda name: found.first[name])
-    first, later = found.first[kind], found.later.get(kind, found.first[kind])
-    samples = found.samples[kind]
-    trial = experiment.with_settings({"training.epochs": found.epochs}).training
+    if kind not in costs.first:
+        kind = max(costs.first, key=lambda name: costs.first[name])
+    first, later = costs.first[kind], costs.later.get(kind, costs.first[kind])
+    samples = costs.samples[kind]
+    trial = experiment.with_settings({"training.epochs": costs.epochs}).training
     work = resolved.method.workload(info.samples, experiment.training)
     scale = work / max(1, resolved.method.workload(samples, trial))
     if warm_up := min(_warm_up(experiment), experiment.schedule.rounds):
@@ -236,18 +236,18 @@ def _training(resolved: RunPlan, info: ClientInfo, found: TrialCosts, jobs: floa
     return jobs * scale * later + min(1.0, jobs) * extra
 
 
-def _tests(resolved: RunPlan, found: TrialCosts, *, everybody: bool = False) -> float:
+def _tests(resolved: RunPlan, costs: TrialCosts, *, final: bool = False) -> float:
     """Core seconds of the tests of a round, or of all clients once at the end."""
     experiment, federation = resolved.experiment, resolved.federation
     task, evaluation = federation.task, experiment.evaluate
-    dearest = max(found.tested.values(), default=0.0)
+    dearest = max(costs.tested.values(), default=0.0)
     if evaluation.protocol in ("shared", "global"):
         size = len(federation.shared_test or ())
-        who = range(len(task.clients)) if everybody else evaluation.population(task)
-        return sum(size * found.tested.get(task.clients[index].architecture, dearest) for index in who)
+        who = range(len(task.clients)) if final else evaluation.population(task)
+        return sum(size * costs.tested.get(task.clients[index].architecture, dearest) for index in who)
     seconds = sum(
-        (len(member.test) + info.validation) * found.tested.get(info.architecture, dearest)
+        (len(member.test) + info.validation) * costs.tested.get(info.architecture, dearest)
         for member, info in zip(federation.members, task.clients, strict=True)
     )
-    local = evaluation.protocol == "local" and not everybody
+    local = evaluation.protocol == "local" and not final
     return seconds * (experiment.schedule.cohort(len(task.clients)) / len(task.clients) if local else 1.0)

@@ -87,6 +87,6 @@ def count_run(experiment: Experiment, out: Path, command: str) -> Run:
     engine = CountingEngine(Worker(resolved.method, resolved.federation.client))
     run = run_plan(resolved, out=out, resume=True, command=command, engine=engine)
     if not run.was_finished:
-        found = {"flops_per_sample": sum(engine.per_sample) / max(1, len(engine.per_sample))}
-        write_atomic(out / COUNTS, json.dumps(found) + "\n")
+        counts = {"flops_per_sample": sum(engine.per_sample) / max(1, len(engine.per_sample))}
+        write_atomic(out / COUNTS, json.dumps(counts) + "\n")
     return run

@@ -190,7 +190,7 @@ def stored_activity(method: str, notes: Mapping[str, Sequence[Sequence[float]]])
 
 
 def _farthest(mechanism: Mechanism, values: Iterable[Any]) -> Activity | None:
-    known = [float(value) for value in values if value is not None and math.isfinite(float(value))]
-    if not known:
+    finite = [float(value) for value in values if value is not None and math.isfinite(float(value))]
+    if not finite:
         return None
-    return Activity(mechanism, max(known, key=lambda value: abs(value - mechanism.idle)))
+    return Activity(mechanism, max(finite, key=lambda value: abs(value - mechanism.idle)))

@@ -129,13 +129,13 @@ class Recipe(RecipeSection):
 
     def values(self, row: str, setting: str) -> Values:
         """The experiment behind a row's cells on a setting, as the paper has it."""
-        one = self.rows[row]
+        entry = self.rows[row]
         group = {
             section: values
             for section, values in self.settings[setting].items()
             if section not in SCALE_TABLES
         }
-        return merged(self.base, group, {"method": {"name": one.method, **one.options}}, one.settings)
+        return merged(self.base, group, {"method": {"name": entry.method, **entry.options}}, entry.settings)
 
     def scale_values(self, scale: Literal["small", "full"], row: str, setting: str) -> Values:
         """Return what the recipe itself changes at a scale: for all cells, for the setting, for the row."""
@@ -201,11 +201,11 @@ def _read(file: Path, name: str) -> Recipe:
 
 def _one_sentence(file: str, error: ValidationError) -> PotluckError:
     """The first thing wrong; a misspelt key before the one that is missing for it."""
-    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    first = min(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
         parts: dict[str, type[BaseModel]] = {"columns": Column, "rows": Row}
-        known = parts.get(path[0], Recipe).model_fields
-        return unknown(f"key of recipe file {file!r}", path[-1], known)
+        keys = parts.get(path[0], Recipe).model_fields
+        return unknown(f"key of recipe file {file!r}", path[-1], keys)
     where = ".".join(path) + ": " if path else ""
     return PotluckError(f"Recipe file {file!r}: {where}{first['msg'].removeprefix('Value error, ')}.")

@@ -162,12 +162,12 @@ def _experiments(
 
 def _chosen(kind: str, wanted: Sequence[str], there: Iterable[str]) -> tuple[str, ...]:
     """Names as the recipe writes them, in its order, from names in any case."""
-    known = {name.casefold(): name for name in there}
+    by_name = {name.casefold(): name for name in there}
     for name in wanted:
-        if name.casefold() not in known:
-            raise unknown(f"{kind} of this recipe", name, known.values())
+        if name.casefold() not in by_name:
+            raise unknown(f"{kind} of this recipe", name, by_name.values())
     return tuple(
-        name for low, name in known.items() if not wanted or low in {one.casefold() for one in wanted}
+        name for low, name in by_name.items() if not wanted or low in {item.casefold() for item in wanted}
     )
 
 
@@ -175,14 +175,16 @@ def check_data(table: Reproduction) -> None:
     """Open every data set before anything is trained; where one is missing, say so and what can be run without it."""
     if table.recipe.counted:
         return
-    found: dict[DataSettings, PotluckError | None] = {}
+    problems: dict[DataSettings, PotluckError | None] = {}
     for experiment in table.work.values():
-        if experiment.data not in found:
-            found[experiment.data] = _missing(experiment)
-    errors = [error for error in found.values() if error is not None]
+        if experiment.data not in problems:
+            problems[experiment.data] = _missing(experiment)
+    errors = [error for error in problems.values() if error is not None]
     if not errors:
         return
-    settings = {setting for (_, setting, _), one in table.work.items() if found[one.data] is None}
+    settings = {
+        setting for (_, setting, _), experiment in table.work.items() if problems[experiment.data] is None
+    }
     columns = [name for name in table.columns if table.recipe.columns[name].setting in settings]
     able = f" What lies here is enough for --columns {','.join(columns)}." if columns else ""
     raise PotluckError(f"{errors[0]}{able}")

@@ -77,8 +77,8 @@ def read_cells(file: Path) -> list[StoredCell]:
     if not file.exists():
         return []
     lines = csv.DictReader(io.StringIO(read_text(file)))
-    names = [one.name for one in fields(StoredCell)]
-    first = [one.name for one in fields(StoredCell) if one.default is MISSING]
+    names = [column.name for column in fields(StoredCell)]
+    first = [column.name for column in fields(StoredCell) if column.default is MISSING]
     there = list(lines.fieldnames or ())
     if there[: len(first)] != first or not {*there} <= {*names}:
         raise PotluckError(
@@ -94,8 +94,8 @@ def curves_file(file: Path) -> Path:
 
 def read_curves(file: Path) -> dict[str, Any]:
     """The curves beside a file of cells, by the digest of the experiment; nothing where there are none."""
-    beside = curves_file(file)
-    return dict(parse_json(read_text(beside, LIMIT))) if beside.exists() else {}
+    curves = curves_file(file)
+    return dict(parse_json(read_text(curves, LIMIT))) if curves.exists() else {}
 
 
 def add_cells(file: Path, cells: list[StoredCell], curves: dict[str, Any] | None = None) -> None:
@@ -111,20 +111,20 @@ def add_cells(file: Path, cells: list[StoredCell], curves: dict[str, Any] | None
 
 
 def _add(file: Path, cells: list[StoredCell], curves: dict[str, Any]) -> None:
-    known = {one.place: one for one in read_cells(file)}
+    by_place = {stored.place: stored for stored in read_cells(file)}
     for cell in cells:
-        before = known.get(cell.place)
+        before = by_place.get(cell.place)
         if cell.core_seconds is None and before is not None and before.experiment == cell.experiment:
             cell = replace(cell, core_seconds=before.core_seconds)
-        known[cell.place] = cell
-    kept, all_curves = {one.experiment for one in known.values()}, {**read_curves(file), **curves}
+        by_place[cell.place] = cell
+    kept, all_curves = {stored.experiment for stored in by_place.values()}, {**read_curves(file), **curves}
     lines = [
         f" {json.dumps(key)}: {json.dumps(all_curves[key], separators=(',', ':'))}"
         for key in sorted(kept & all_curves.keys())
     ]
     if lines:
         write_atomic(curves_file(file), "{\n" + ",\n".join(lines) + "\n}\n")
-    write_atomic(file, format_csv(StoredCell, [known[place] for place in sorted(known)]))
+    write_atomic(file, format_csv(StoredCell, [by_place[place] for place in sorted(by_place)]))
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def take_stored_values(table: Reproduction, cells: Sequence[StoredCell]) -> int:
 
     A run is taken where every one of its cells is stored for the very experiment that the table asks for.
     """
-    stored = {(*one.place, one.experiment): one for one in cells}
+    stored = {(*cell.place, cell.experiment): cell for cell in cells}
     recipe, taken = table.recipe, 0
     for key, experiment in table.work.items():
         (row, setting, seed), digest = key, experiment_digest(experiment)
@@ -157,9 +157,9 @@ def take_stored_values(table: Reproduction, cells: Sequence[StoredCell]) -> int:
             for name in table.columns
             if recipe.columns[name].setting == setting and recipe.printed(row, name) != NO_CELL
         ]
-        found = {name: stored.get((recipe.name, table.scale, row, name, seed, digest)) for name in names}
-        if all(found.values()):
-            table.values[key] = {name: _value(cell) for name, cell in found.items() if cell is not None}
+        matching = {name: stored.get((recipe.name, table.scale, row, name, seed, digest)) for name in names}
+        if all(matching.values()):
+            table.values[key] = {name: _value(cell) for name, cell in matching.items() if cell is not None}
             taken += 1
     return taken
 
@@ -175,9 +175,9 @@ def stored_table(
 
     Curves of notes say whether the methods' mechanisms acted.
     """
-    mine = [one for one in cells if (one.recipe, one.scale) == (recipe.name, scale)]
-    table = plan(recipe, scale, seeds=sorted({one.seed for one in mine}) or [0])
-    for cell in mine:
+    matching = [cell for cell in cells if (cell.recipe, cell.scale) == (recipe.name, scale)]
+    table = plan(recipe, scale, seeds=sorted({cell.seed for cell in matching}) or [0])
+    for cell in matching:
         column = recipe.columns.get(cell.column)
         key = (cell.row, column.setting if column else "", cell.seed)
         if key in table.work and _digest(table.work[key], cell) == cell.experiment:
@@ -217,7 +217,9 @@ def cells_from_run(table: Reproduction, key: Key, run: Run, core_seconds: float 
             method=experiment.method.name,
             experiment=experiment_digest(experiment),
             commit=commit,
-            versions=", ".join(f"{one} {made.get(one, '?')}" for one in ("potluck", "torch", "python")),
+            versions=", ".join(
+                f"{package} {made.get(package, '?')}" for package in ("potluck", "torch", "python")
+            ),
             machine=str(made.get("machine") or ""),
             date=str(made.get("started") or "")[:10],
             command=run.command,
@@ -271,8 +273,10 @@ def check_full_commit(commit: str) -> None:
 
 def data_digest(experiment: Experiment) -> str:
     """Return the name of the data set and a SHA-256 of its rows as they were read, before any normalisation."""
-    asked = experiment.data
-    same = {name: getattr(asked, name) for name in ("name", "root", "label", "groups", "text", "image_size")}
+    settings = experiment.data
+    same = {
+        name: getattr(settings, name) for name in ("name", "root", "label", "groups", "text", "image_size")
+    }
     return _hash_rows(DataSettings(**same))
 
 

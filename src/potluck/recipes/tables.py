@@ -65,8 +65,8 @@ def blocks(table: Reproduction) -> list[Block]:
     for name in table.columns:
         cells = [table.cell(row, name) for row in table.rows]
         digits = decimals(table.recipe, name)
-        ours = [measured(cell, digits) for cell in cells]
-        result.append((table.recipe.heading(name), [("paper", _printed(cells)), ("here", ours)]))
+        measured_cells = [measured(cell, digits) for cell in cells]
+        result.append((table.recipe.heading(name), [("paper", _printed(cells)), ("here", measured_cells)]))
     return result
 
 
@@ -158,7 +158,8 @@ def scale_lines(table: Reproduction) -> list[str]:
         ]
     lines = [f"Scale {table.scale}: {SCALES[table.scale]}."]
     if any(table.recipe.columns[name].measure == "best" for name in table.columns):
-        lines += [PICKED[way] for way in dict.fromkeys(one.evaluate.select for one in table.work.values())]
+        selections = dict.fromkeys(experiment.evaluate.select for experiment in table.work.values())
+        lines += [PICKED[selection] for selection in selections]
     if table.differs:
         lines.append("Not as in the paper (paper → here): " + "; ".join(_difference(table)) + ".")
     return lines
@@ -175,12 +176,14 @@ def mechanism_lines(table: Reproduction) -> list[str]:
     """Whether each row's mechanism acted, for methods that record it: the values of all its runs."""
     lines = []
     for row in table.rows:
-        found = [(key, table.activity[key]) for key in table.work if key[0] == row and key in table.activity]
-        if not found:
+        activities = [
+            (key, table.activity[key]) for key in table.work if key[0] == row and key in table.activity
+        ]
+        if not activities:
             continue
-        mechanism, values = found[0][1].mechanism, [one.value for _, one in found]
+        mechanism, values = activities[0][1].mechanism, [activity.value for _, activity in activities]
         span = " to ".join(f"{value:.3g}" for value in dict.fromkeys((min(values), max(values))))
-        idle = [f"{setting}, seed {seed}" for (_, setting, seed), one in found if not one.acts]
+        idle = [f"{setting}, seed {seed}" for (_, setting, seed), activity in activities if not activity.acts]
         did = f"did nothing on {'; '.join(idle)}" if idle else "acted"
         lines.append(f"Mechanism of {row} {did}: {mechanism.note} {span} ({mechanism.about}).")
     return lines
@@ -229,7 +232,7 @@ def to_csv(table: Reproduction) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=_FIELDS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: csv_cell(value) for name, value in one.items()} for one in _records(table))
+    writer.writerows({name: csv_cell(value) for name, value in record.items()} for record in _records(table))
     return out.getvalue()
 
 
@@ -255,12 +258,12 @@ def to_json(table: Reproduction, settings: Sequence[str] = ()) -> str:
                 "row": row,
                 "setting": setting,
                 "seed": seed,
-                "note": one.mechanism.note,
-                "value": one.value,
-                "idle": one.mechanism.idle,
-                "acts": one.acts,
+                "note": activity.mechanism.note,
+                "value": activity.value,
+                "idle": activity.mechanism.idle,
+                "acts": activity.acts,
             }
-            for (row, setting, seed), one in table.activity.items()
+            for (row, setting, seed), activity in table.activity.items()
         ],
         "failures": [
             {"row": row, "setting": setting, "seed": seed, "reason": why}

@@ -100,7 +100,7 @@ def confirmation(row: Row, *, same: bool) -> Confirmation:
 def latest_confirmations(rows: Sequence[Row], records: Sequence[Confirmation]) -> dict[str, Confirmation]:
     """Return the last record of each row by its experiment; records of rows that were measured again do not count."""
     made = {row.experiment: row.commit for row in rows}
-    return {one.experiment: one for one in records if made.get(one.experiment) == one.made}
+    return {record.experiment: record for record in records if made.get(record.experiment) == record.made}
 
 
 def provenance_text(rows: Sequence[Row], records: Sequence[Confirmation]) -> str:
@@ -112,7 +112,7 @@ def provenance_text(rows: Sequence[Row], records: Sequence[Confirmation]) -> str
         parts.append(f"{made[UNKNOWN]} of {len(rows)} rows at an unknown commit")
     last = latest_confirmations(rows, records).values()
     for outcome, text in ((SAME, "confirmed"), (DIFFERENT, "not confirmed: other numbers")):
-        counts = Counter(one.commit for one in last if one.outcome == outcome)
+        counts = Counter(confirmation.commit for confirmation in last if confirmation.outcome == outcome)
         parts += [
             f"{count} of {len(rows)} rows {text} at {commit}" for commit, count in sorted(counts.items())
         ]

@@ -74,31 +74,32 @@ def _leaks(run: Run) -> dict[str, Any]:
     """What the answers of a run that kept them give away."""
     from potluck.analysis.leak import find_leaks
 
-    found = find_leaks(run.path).stored()
+    leaks = find_leaks(run.path).stored()
     rounded = [
-        {**one, "score": round(one["score"], 5), "chance": round(one["chance"], 5)} for one in found["scores"]
+        {**score, "score": round(score["score"], 5), "chance": round(score["chance"], 5)}
+        for score in leaks["scores"]
     ]
-    return {"leaks": {**found, "scores": rounded}}
+    return {"leaks": {**leaks, "scores": rounded}}
 
 
 def _last(run: Run) -> dict[str, float]:
     """The last accuracy under each protocol that was asked for, and on validation samples."""
-    found: dict[str, float] = {}
+    last: dict[str, float] = {}
     for row in run.rounds:
         for name, value in row.items():
             if name.startswith("accuracy_") and name.removeprefix("accuracy_") in LAST and value is not None:
-                found[name.removeprefix("accuracy_")] = round(value, 5)
-    return found
+                last[name.removeprefix("accuracy_")] = round(value, 5)
+    return last
 
 
 def _clock(run: Run) -> list[tuple[float, float]]:
     """Simulated seconds and accuracy where it was measured, on devices that have a clock."""
-    known = (
+    curve = (
         run.curve("accuracy", "virtual_seconds") if run.experiment.get("devices", {}).get("fleet") else None
     )
-    if known is None:
+    if curve is None:
         return []
-    return [(round(float(x), 3), round(float(y), 5)) for x, y in zip(known.x, known.y, strict=True)]
+    return [(round(float(x), 3), round(float(y), 5)) for x, y in zip(curve.x, curve.y, strict=True)]
 
 
 def _notes(run: Run) -> list[str]:
@@ -159,13 +160,13 @@ class Runner:
         """What a method lacks on a task: trials, or else runs with its best settings, or nothing."""
         candidates = self.suite.candidates(task, method) if self.suite.trials else []
         trials = [self._trial(task, method, settings) for settings in candidates]
-        known = {one.experiment for one in self.results.trials}
-        missing = [work for work in trials if experiment_digest(work.experiment) not in known]
+        tried = {result.experiment for result in self.results.trials}
+        missing = [work for work in trials if experiment_digest(work.experiment) not in tried]
         if missing:
             return missing
         best = self.best(task, method)
         runs = [self._run(task, method, best, seed) for seed in self.seeds]
-        done = {one.experiment for one in self.results.rows}
+        done = {result.experiment for result in self.results.rows}
         return [work for work in runs if experiment_digest(work.experiment) not in done]
 
     def best(self, task: Task, method: str) -> Values:
@@ -173,11 +174,11 @@ class Runner:
         candidates = self.suite.candidates(task, method)
         if not self.suite.trials:
             return candidates[0]
-        scores = {one.experiment: one.validation for one in self.results.trials}
+        scores = {trial.experiment: trial.validation for trial in self.results.trials}
 
         def score(settings: Values) -> float:
-            found = scores.get(experiment_digest(self._trial(task, method, settings).experiment))
-            return -1.0 if found is None else found
+            validation = scores.get(experiment_digest(self._trial(task, method, settings).experiment))
+            return -1.0 if validation is None else validation
 
         return max(candidates, key=score)
 
@@ -195,7 +196,7 @@ class Runner:
         trials = runs = 0
         for task, method in self.units():
             work = self.missing_runs(task, method)
-            lacking = sum(one.trial for one in work)
+            lacking = sum(item.trial for item in work)
             trials += lacking
             runs += len(self.seeds) if lacking else len(work)
         return trials, runs
@@ -216,7 +217,7 @@ class Runner:
                 for future in done:
                     work = under_way.pop(future)
                     self._finish(work, future, failures, say)
-                    if not any(_same_unit(one, work) for one in under_way.values()) and work.trial:
+                    if not any(_same_unit(other, work) for other in under_way.values()) and work.trial:
                         waiting.insert(0, (work.task, work.method))
         return failures
 
@@ -224,7 +225,7 @@ class Runner:
         self, work: PlannedRun, future: Future[dict[str, Any]], failures: list[str], say: Say
     ) -> None:
         try:
-            found = future.result()
+            outcome = future.result()
         except PotluckError as error:
             failures.append(f"{work.label}: {error}")
             say(f"{work.label}: failed")
@@ -232,18 +233,18 @@ class Runner:
                 self.results.add_trial(self._as_trial(work, None, 0.0))
             return
         if work.trial:
-            self.results.add_trial(self._as_trial(work, found["validation"], found["row"]["seconds"]))
-            say(f"{work.label}: validation {_percent(found['validation'])}")
+            self.results.add_trial(self._as_trial(work, outcome["validation"], outcome["row"]["seconds"]))
+            say(f"{work.label}: validation {_percent(outcome['validation'])}")
         else:
-            self.results.add(self._as_row(work, found["row"]), found["details"])
-            say(f"{work.label}: {_percent(found['row']['accuracy'])}")
+            self.results.add(self._as_row(work, outcome["row"]), outcome["details"])
+            say(f"{work.label}: {_percent(outcome['row']['accuracy'])}")
 
     def _as_trial(self, work: PlannedRun, validation: float | None, seconds: float) -> Trial:
         settings, digest = json.dumps(work.settings), experiment_digest(work.experiment)
         return Trial(work.task.name, work.method, settings, validation, seconds, digest)
 
-    def _as_row(self, work: PlannedRun, found: dict[str, Any]) -> Row:
-        known: dict[str, Any] = {
+    def _as_row(self, work: PlannedRun, measured: dict[str, Any]) -> Row:
+        identity: dict[str, Any] = {
             "task": work.task.name,
             "method": work.method,
             "seed": work.experiment.seed,
@@ -251,11 +252,11 @@ class Runner:
             "experiment": experiment_digest(work.experiment),
             "command": self.command,
         }
-        return Row(**{**known, **found, **row_origin()})
+        return Row(**{**identity, **measured, **row_origin()})
 
 
-def _same_unit(one: PlannedRun, other: PlannedRun) -> bool:
-    return (one.task.name, one.method) == (other.task.name, other.method)
+def _same_unit(first: PlannedRun, other: PlannedRun) -> bool:
+    return (first.task.name, first.method) == (other.task.name, other.method)
 
 
 def _percent(value: float | None) -> str:

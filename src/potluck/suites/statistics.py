@@ -53,11 +53,11 @@ def summarise_task(results: Results, task: str) -> list[MethodSummary]:
         if method != REFERENCE
     }
     corrected = holm({method: p for method, p in tests.items() if p is not None})
-    found = [
+    summaries = [
         _line(method, rows, reference, tests.get(method), corrected.get(method))
         for method, rows in by_method.items()
     ]
-    return sorted(found, key=lambda line: (line.method != REFERENCE, -line.accuracy, line.method))
+    return sorted(summaries, key=lambda line: (line.method != REFERENCE, -line.accuracy, line.method))
 
 
 def _line(
@@ -88,17 +88,19 @@ def _line(
 
 def paired_p_value(results: Results, rows: Sequence[Row], reference: dict[int, Row]) -> float | None:
     """Wilcoxon's signed-rank test over all clients of all common seeds, each paired with itself trained alone."""
-    mine: list[float] = []
-    theirs: list[float] = []
+    first_values: list[float] = []
+    second_values: list[float] = []
     for row in rows:
         other = reference.get(row.seed)
         if other is None:
             continue
-        first, second = (results.details.get(one.experiment, {}).get("clients", []) for one in (row, other))
+        first, second = (
+            results.details.get(entry.experiment, {}).get("clients", []) for entry in (row, other)
+        )
         if first and len(first) == len(second):
-            mine += first
-            theirs += second
-    return wilcoxon(mine, theirs).p if mine else None
+            first_values += first
+            second_values += second
+    return wilcoxon(first_values, second_values).p if first_values else None
 
 
 def mean_ranks(results: Results, tasks: Sequence[str]) -> tuple[dict[str, float], float]:
@@ -107,28 +109,30 @@ def mean_ranks(results: Results, tasks: Sequence[str]) -> tuple[dict[str, float]
     Two methods whose mean ranks are nearer than that are not told apart by so few tasks.
     """
     scores = {task: {line.method: line.accuracy for line in summarise_task(results, task)} for task in tasks}
-    scores = {task: found for task, found in scores.items() if found}
-    common = sorted(set.intersection(*(set(found) for found in scores.values()))) if scores else []
+    scores = {task: by_method for task, by_method in scores.items() if by_method}
+    common = sorted(set.intersection(*(set(by_method) for by_method in scores.values()))) if scores else []
     if len(common) < 2 or len(scores) < 2:
         return {}, math.nan
     from scipy import stats
 
-    ranks = np.array([stats.rankdata([-found[method] for method in common]) for found in scores.values()])
+    ranks = np.array(
+        [stats.rankdata([-by_method[method] for method in common]) for by_method in scores.values()]
+    )
     count, number = len(common), len(scores)
     quantile = float(stats.studentized_range.ppf(1 - LEVEL, count, math.inf)) / math.sqrt(2)
     critical = quantile * math.sqrt(count * (count + 1) / (6 * number))
     return dict(zip(common, ranks.mean(axis=0).tolist(), strict=True)), critical
 
 
-def pareto_front(found: Sequence[MethodSummary]) -> list[str]:
+def pareto_front(summaries: Sequence[MethodSummary]) -> list[str]:
     """Methods that no other beats in both accuracy and traffic."""
     return [
-        one.method
-        for one in found
+        candidate.method
+        for candidate in summaries
         if not any(
-            other.accuracy >= one.accuracy
-            and other.floats <= one.floats
-            and (other.accuracy, other.floats) != (one.accuracy, one.floats)
-            for other in found
+            other.accuracy >= candidate.accuracy
+            and other.floats <= candidate.floats
+            and (other.accuracy, other.floats) != (candidate.accuracy, candidate.floats)
+            for other in summaries
         )
     ]

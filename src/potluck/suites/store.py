@@ -36,9 +36,9 @@ def stored_text(value: Any) -> str:
 def parse_row(kind: type[Any], entry: dict[str, str]) -> Any:
     """A row as it was before it became text."""
     values: dict[str, Any] = {}
-    for one in fields(kind):
-        text = entry.get(one.name) or ""
-        values[one.name] = _value(str(one.type), text)
+    for column in fields(kind):
+        text = entry.get(column.name) or ""
+        values[column.name] = _value(str(column.type), text)
     return kind(**values)
 
 
@@ -108,13 +108,15 @@ class Results:
     @classmethod
     def read(cls, folder: Path, name: str) -> Results:
         """What lies in the folder; nothing where nothing was measured."""
-        found = cls(folder, name)
-        found.rows = [parse_row(Row, entry) for entry in _table(found.table)]
-        found.trials = [parse_row(Trial, entry) for entry in _table(found.trial_table)]
-        found.confirmations = [parse_row(Confirmation, entry) for entry in _table(found.confirmation_table)]
-        if found.curves.exists():
-            found.details = parse_json(read_text(found.curves, LIMIT))
-        return found
+        results = cls(folder, name)
+        results.rows = [parse_row(Row, entry) for entry in _table(results.table)]
+        results.trials = [parse_row(Trial, entry) for entry in _table(results.trial_table)]
+        results.confirmations = [
+            parse_row(Confirmation, entry) for entry in _table(results.confirmation_table)
+        ]
+        if results.curves.exists():
+            results.details = parse_json(read_text(results.curves, LIMIT))
+        return results
 
     @property
     def table(self) -> Path:
@@ -138,7 +140,7 @@ class Results:
 
     def merge(self, other: Results) -> int:
         """Take what another folder has: what is missing here, and what was measured on a later day."""
-        before = {one.experiment: one for one in self.rows}
+        before = {item.experiment: item for item in self.rows}
         taken = [
             row
             for row in other.rows
@@ -146,8 +148,8 @@ class Results:
         ]
         for row in taken:
             self._put(row, other.details.get(row.experiment, {}))
-        known = {trial.experiment for trial in self.trials}
-        self.trials += [trial for trial in other.trials if trial.experiment not in known]
+        tried = {trial.experiment for trial in self.trials}
+        self.trials += [trial for trial in other.trials if trial.experiment not in tried]
         self.trials.sort(key=_by_trial)
         self.write()
         return len(taken)
@@ -158,22 +160,22 @@ class Results:
         self.write()
 
     def _put(self, row: Row, details: dict[str, Any]) -> None:
-        self.rows = [one for one in self.rows if one.experiment != row.experiment] + [row]
-        self.rows.sort(key=lambda one: (one.task, one.method, one.seed, one.experiment))
+        self.rows = [item for item in self.rows if item.experiment != row.experiment] + [row]
+        self.rows.sort(key=lambda item: (item.task, item.method, item.seed, item.experiment))
         self.details[row.experiment] = details
-        kept = {one.experiment for one in self.rows}
+        kept = {item.experiment for item in self.rows}
         self.details = {digest: self.details[digest] for digest in sorted(kept & self.details.keys())}
 
     def add_trial(self, trial: Trial) -> None:
         """Keep a trial."""
-        self.trials = [one for one in self.trials if one.experiment != trial.experiment] + [trial]
+        self.trials = [item for item in self.trials if item.experiment != trial.experiment] + [trial]
         self.trials.sort(key=_by_trial)
         self.write()
 
     def add_confirmation(self, record: Confirmation) -> None:
         """Store that a row was run again; the rows themselves are not written."""
         key = record.experiment, record.made, record.commit
-        others = [one for one in self.confirmations if (one.experiment, one.made, one.commit) != key]
+        others = [item for item in self.confirmations if (item.experiment, item.made, item.commit) != key]
         self.confirmations = [*others, record]
         self._write_file(self.confirmation_table, format_csv(Confirmation, self.confirmations))
 
@@ -200,9 +202,9 @@ def _by_trial(trial: Trial) -> tuple[str, str, str]:
 
 def thin_curve(values: list[float | None]) -> list[tuple[int, float]]:
     """At most `POINTS` of a curve's points (round, value), the last one always among them."""
-    known = [(number, round(value, 5)) for number, value in enumerate(values, 1) if value is not None]
-    step = max(1, -(-len(known) // POINTS))
-    return known[(len(known) - 1) % step :: step] if known else []
+    points = [(number, round(value, 5)) for number, value in enumerate(values, 1) if value is not None]
+    step = max(1, -(-len(points) // POINTS))
+    return points[(len(points) - 1) % step :: step] if points else []
 
 
 def _table(path: Path) -> list[dict[str, str]]:

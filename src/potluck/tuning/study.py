@@ -118,12 +118,12 @@ class Study:
 
     def _check_same(self) -> None:
         """Raise an error unless experiment and space are those of the recorded study."""
-        asked = {"experiment": _plain(self.values), SPACE: repr(dict(self.space.choices))}
+        current = {"experiment": _plain(self.values), SPACE: repr(dict(self.space.choices))}
         recorded = self._study.user_attrs
         if not recorded:
-            for name, value in asked.items():
+            for name, value in current.items():
                 self._study.set_user_attr(name, value)
-        elif any(recorded.get(name) != value for name, value in asked.items()):
+        elif any(recorded.get(name) != value for name, value in current.items()):
             raise PotluckError(
                 f"--out {str(self.folder)!r} holds a study of another experiment or another space; "
                 "choose another folder."
@@ -132,13 +132,13 @@ class Study:
     def run(self, jobs: int, say: Reporter) -> list[TrialResult]:
         """Run the missing trials, and return all finished trials, the best first."""
         with run_processes(jobs) as pool:
-            while asked := self._next_batch():
+            while batch := self._next_batch():
                 floor = self._floor()
                 futures = {
                     number: pool.submit(run_trial, self._text(settings), str(self._folder(number)), floor)
-                    for number, settings in asked.items()
+                    for number, settings in batch.items()
                 }
-                self._record(asked, futures, say)
+                self._record(batch, futures, say)
         return self.results()
 
     def _next_batch(self) -> dict[int, Values]:
@@ -181,7 +181,7 @@ class Study:
         return {number: median(values) for number, values in best.items() if number > warm}
 
     def _record(
-        self, asked: Mapping[int, Values], futures: Mapping[int, Future[TrialOutcome]], say: Reporter
+        self, batch: Mapping[int, Values], futures: Mapping[int, Future[TrialOutcome]], say: Reporter
     ) -> None:
         """Record the outcomes of a batch, in the order of trials."""
         import optuna
@@ -191,7 +191,7 @@ class Study:
             outcome = future.result()
             if outcome.failure:
                 raise PotluckError(
-                    f"Trial {number} ({_settings_text(asked[number])}) failed: {outcome.failure}"
+                    f"Trial {number} ({_settings_text(batch[number])}) failed: {outcome.failure}"
                 )
             trial = optuna.Trial(self._study, self._study.trials[number]._trial_id)
             for step, value in outcome.curve:
@@ -200,7 +200,7 @@ class Study:
             self._study.tell(number, None if outcome.pruned else outcome.score, state)
             ended = f"pruned after round {len(outcome.curve)}" if outcome.pruned else "done"
             say(
-                f"trial {number + 1} of {self.trials}: {_settings_text(asked[number])}: {outcome.score:.1%}, {ended}"
+                f"trial {number + 1} of {self.trials}: {_settings_text(batch[number])}: {outcome.score:.1%}, {ended}"
             )
 
     def results(self) -> list[TrialResult]:

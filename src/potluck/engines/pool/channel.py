@@ -54,9 +54,11 @@ class JobChannel:
 
     def receive_order(self, source: socket.socket) -> BatchOrder:
         """The next team's jobs; `ConnectionError` when the other side is gone."""
-        letters = list(_receive(source))
-        jobs = [wire.unpack_job(one, self.down) for one in letters]
-        return BatchOrder(jobs, [one.facts["version"] for one in letters], letters[0].facts["forget"])
+        messages = list(_receive(source))
+        jobs = [wire.unpack_job(message, self.down) for message in messages]
+        return BatchOrder(
+            jobs, [message.facts["version"] for message in messages], messages[0].facts["forget"]
+        )
 
     def send_reports(self, to: socket.socket, reports: Sequence[JobReport]) -> None:
         """Send a team's results; an answer of another type than the method declares is an invalid one."""
@@ -67,8 +69,10 @@ class JobChannel:
     def receive_reports(self, source: socket.socket) -> list[JobReport]:
         """The next team's results; `ConnectionError` when the worker is gone."""
         return [
-            JobReport(wire.unpack_result(one, self.up), one.facts["version"], one.facts["loading"])
-            for one in _receive(source)
+            JobReport(
+                wire.unpack_result(message, self.up), message.facts["version"], message.facts["loading"]
+            )
+            for message in _receive(source)
         ]
 
     def _declared(self, result: Answer | Failure) -> Answer | Failure:
@@ -78,13 +82,13 @@ class JobChannel:
         return Failure(result.job, result.client, reason, "invalid")
 
 
-def _send(to: socket.socket, one: wire.Message, facts: dict[str, Any]) -> None:
-    wire.send(to, replace(one, facts={**one.facts, **facts}))
+def _send(to: socket.socket, message: wire.Message, facts: dict[str, Any]) -> None:
+    wire.send(to, replace(message, facts={**message.facts, **facts}))
 
 
 def _receive(source: socket.socket) -> Iterator[wire.Message]:
     more = True
     while more:
-        one = wire.receive(source)
-        more = one.facts["more"] > 0
-        yield one
+        message = wire.receive(source)
+        more = message.facts["more"] > 0
+        yield message

@@ -110,15 +110,15 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 def fork_worker(worker: Worker, wire: JobChannel, folder: SpillFolder, budget: int) -> Process:
     """Fork a worker process that serves one end of a new socket pair."""
-    ours, theirs = socket_pair()
+    own_end, worker_end = socket_pair()
     handle = multiprocessing.get_context("fork").Process(
-        target=_main, args=(worker, wire, folder, budget, ours, theirs, os.getpid()), daemon=True
+        target=_main, args=(worker, wire, folder, budget, own_end, worker_end, os.getpid()), daemon=True
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of threads; see above
         handle.start()
-    theirs.close()
-    return Process(handle, ours)
+    worker_end.close()
+    return Process(handle, own_end)
 
 
 def _main(
@@ -126,16 +126,16 @@ def _main(
     wire: JobChannel,
     folder: SpillFolder,
     budget: int,
-    ours: socket.socket,
-    theirs: socket.socket,
+    own_end: socket.socket,
+    worker_end: socket.socket,
     parent: int,
 ) -> None:
-    ours.close()
-    serve(worker, wire, folder, budget, theirs, parent)
+    own_end.close()
+    serve(worker, wire, folder, budget, worker_end, parent)
 
 
 def serve(
-    worker: Worker, wire: JobChannel, folder: SpillFolder, budget: int, theirs: socket.socket, parent: int
+    worker: Worker, wire: JobChannel, folder: SpillFolder, budget: int, connection: socket.socket, parent: int
 ) -> None:
     """Do jobs as they come, until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -147,7 +147,7 @@ def serve(
     threads = JobThreads()
     try:
         while True:
-            wire.send_reports(theirs, _do(worker, wire.receive_order(theirs), threads))
+            wire.send_reports(connection, _do(worker, wire.receive_order(connection), threads))
     except OSError:  # the parent hung up
         _leave(folder.make())
 

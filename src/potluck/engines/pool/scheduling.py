@@ -51,9 +51,9 @@ class DurationEstimates:
         """Estimate the seconds of a job, on a device if given; before the first measurement of its kind, the guess."""
         if device is not None:
             return self.of(job) * self.slowness(job.kind, device)
-        known = self._seconds.get((job.kind, job.client))
-        if known is not None:
-            return known
+        measured = self._seconds.get((job.kind, job.client))
+        if measured is not None:
+            return measured
         took, guessed = self._totals.get(job.kind, (1.0, 1.0))
         return self._guess(job.client) * (took / guessed if guessed else 1.0)
 
@@ -107,8 +107,8 @@ class JobQueue:
         for job in batch:
             self._at_work.discard(job.client)
         following = {id(queue[0]): queue[0] for job in batch if (queue := self._batches.get(job.client))}
-        for one in following.values():
-            self._offer(one)
+        for waiting in following.values():
+            self._offer(waiting)
 
     def take(self, worker: int, busy: Mapping[int, float]) -> tuple[JobBatch, list[tuple[int, int]]] | None:
         """The team for an idle worker, and the clients that move there for it, each with the worker it leaves.
@@ -162,5 +162,5 @@ class JobQueue:
     def _gain(self, worker: int, other: int, entry: Entry, busy: float) -> float:
         """Seconds by which a team would end sooner with us than with the worker that has it."""
         cost, kind = -entry[0], entry[2][0].kind
-        here, there = (self.costs.slowness(kind, self._device_of(one)) for one in (worker, other))
+        here, there = (self.costs.slowness(kind, self._device_of(number)) for number in (worker, other))
         return busy + (self._ahead[other] - cost) * there + cost * (there - here)

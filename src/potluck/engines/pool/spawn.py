@@ -119,21 +119,21 @@ class Handle:
 
 def spawn_worker(device: str, spec: SpawnSpec) -> Process:
     """Start a worker process on a device; it is of use once `wait_until_ready` came back."""
-    ours, theirs = socket_pair()
+    own_end, worker_end = socket_pair()
     inside, environment = isolate_device(device, os.environ)
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    number = theirs.fileno()
+    number = worker_end.fileno()
     program = subprocess.Popen(
         [sys.executable, "-c", f"from potluck.engines.pool.spawn import main; main({number})"],
         stdin=subprocess.DEVNULL,
         pass_fds=[number],
         env={**environment, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
     )
-    theirs.close()
-    process = Process(Handle(program), ours, device)
+    worker_end.close()
+    process = Process(Handle(program), own_end, device)
     try:
         content = torch.frombuffer(bytearray(_packed(spec)), dtype=torch.uint8)
-        send(ours, Message({"device": inside, "parent": os.getpid()}, state=Flat({"post": content})))
+        send(own_end, Message({"device": inside, "parent": os.getpid()}, state=Flat({"post": content})))
     except OSError as error:
         raise _unstarted(process, str(error)) from None
     return process
@@ -162,10 +162,10 @@ def _unstarted(process: Process, trouble: str) -> PotluckError:
 def main(number: int) -> None:
     """What a new worker process runs; `number` is its end of the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    theirs = socket.socket(fileno=number)
+    connection = socket.socket(fileno=number)
     torch.set_num_threads(1)
     try:
-        first = receive(theirs)
+        first = receive(connection)
         assert first.state is not None
         facts, content = first.facts, first.state.tensors["post"].numpy()
         spec: SpawnSpec = pickle.loads(content.data)  # nosec B301 - from our own parent
@@ -175,23 +175,23 @@ def main(number: int) -> None:
         if spec.trial:
             _train(worker, spec.trial)  # the first time is slow everywhere
     except Exception as error:
-        send(theirs, Message({"trouble": f"{type(error).__name__}: {error}".rstrip(".")}))
+        send(connection, Message({"trouble": f"{type(error).__name__}: {error}".rstrip(".")}))
         return
-    send(theirs, Message({"trouble": ""}))
+    send(connection, Message({"trouble": ""}))
     if spec.trial:
-        _try(worker, spec.trial, theirs, device)
+        _try(worker, spec.trial, connection, device)
     assert spec.folder is not None
-    serve(worker, JobChannel(*payload_types(worker.method)), spec.folder, budget, theirs, facts["parent"])
+    serve(worker, JobChannel(*payload_types(worker.method)), spec.folder, budget, connection, facts["parent"])
 
 
-def _try(worker: Worker, clients: Sequence[int], theirs: socket.socket, device: torch.device) -> None:
+def _try(worker: Worker, clients: Sequence[int], connection: socket.socket, device: torch.device) -> None:
     """Train clients again and again for a moment, as often as we are asked; the asker ends this process."""
-    while theirs.recv(1):
+    while connection.recv(1):
         started, samples = time.perf_counter(), 0
         while (spent := time.perf_counter() - started) < TRIAL_SECONDS:
             samples += _train(worker, clients)
         synchronize(device)
-        send(theirs, Message({"rate": samples / spent, "memory": peak_memory(device)}))
+        send(connection, Message({"rate": samples / spent, "memory": peak_memory(device)}))
     os._exit(0)
 
 

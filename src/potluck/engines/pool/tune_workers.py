@@ -58,9 +58,9 @@ def best_worker_count(
     return best, speeds
 
 
-def _together(crowd: list[Process]) -> tuple[float, int]:
+def _together(processes: list[Process]) -> tuple[float, int]:
     """The summed speed of all at once, and the most memory that one of them took."""
-    for process in crowd:
+    for process in processes:
         process.socket.sendall(b"!")
-    found = [receive(process.socket).facts for process in crowd]
-    return sum(float(one["rate"]) for one in found), max(int(one["memory"]) for one in found)
+    results = [receive(process.socket).facts for process in processes]
+    return sum(float(result["rate"]) for result in results), max(int(result["memory"]) for result in results)
