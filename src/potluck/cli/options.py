@@ -64,6 +64,12 @@ Fleet = Annotated[
 Assign = Annotated[
     str | None, typer.Option("--assign", help="assignment of models to clients: cycle | memory")
 ]
+Safeguard = Annotated[
+    str | None,
+    typer.Option(
+        "--safeguard", help="off | select | ensemble: clients also train alone, and use what is better"
+    ),
+]
 CheckpointEvery = Annotated[
     int | None, typer.Option("--checkpoint-every", help="rounds between checkpoints; 0: none")
 ]
@@ -106,6 +112,7 @@ SETTING_FLAGS: dict[str, Any] = {
     "vectorize": Vectorize,
     "fleet": Fleet,
     "assign": Assign,
+    "safeguard": Safeguard,
     "seed": Seed,
     "checkpoint_every": CheckpointEvery,
     "keep_answers": KeepAnswers,
@@ -124,7 +131,7 @@ EXPERIMENT = (
     "epochs",
 )
 ENGINE = ("engine", "workers", "memory", "device")
-DEVICES = ("vectorize", "fleet", "assign")
+DEVICES = ("vectorize", "fleet", "assign", "safeguard")
 
 
 def with_flags(*names: str) -> Callable[[Command], Command]:

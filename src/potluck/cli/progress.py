@@ -246,6 +246,7 @@ def show_runs(
     from potluck.analysis.comparison import compare
     from potluck.analysis.tables import print_comparison, to_csv, to_latex, to_markdown
     from potluck.report.html import write_report
+    from potluck.report.safeguard import safeguard_sentence
     from potluck.runs.folder import REPORT, write_files
     from potluck.runs.read import read_run
 
@@ -260,6 +261,8 @@ def show_runs(
     for run in runs:
         if found := run.summary.get("attack"):
             console.print(_under_attack(found), highlight=False, soft_wrap=True)
+        if found := run.summary.get("safeguard"):
+            console.print(safeguard_sentence(found), highlight=False, soft_wrap=True)
     for path in paths if report is None or len(paths) > 1 else [report]:
         console.print(f"Run folder: {path}", highlight=False, soft_wrap=True)
     if report is not None:

@@ -61,6 +61,8 @@ class Client:
         """Set by an engine that trains several clients at once; otherwise the client trains alone."""
         self.private_class_means: ClassMeans | None = None
         """Replaces exact class means where single rows are protected."""
+        self.standalone: Client | None = None
+        """With `safeguard`: the same client, which only ever trains alone; its state is part of this client's."""
         self.job = 0
         self.round = 1
         self.rounds = 1
@@ -347,9 +349,16 @@ class Client:
 
     def state(self, *, copy: bool = True) -> tree.Flat:
         """Return everything that a later job depends on; live tensors with `copy=False`."""
-        for path, kind in tree.unrestorable_parts(self.private):
-            raise PotluckError(_remedy(path, kind))
-        everything = {
+        tree.check_restorable(self.private)
+        try:
+            return tree.flatten(self._parts(), copy=copy)
+        except TypeError as error:
+            raise PotluckError(
+                f"The client's private state cannot be saved: {error}. Keep tensors, numbers, text, dicts and lists."
+            ) from None
+
+    def _parts(self) -> dict[str, Any]:
+        everything: dict[str, Any] = {
             "model": self.model.trained_state(),
             "private": self.private,
             "modules": {
@@ -363,12 +372,9 @@ class Client:
         }
         if self._scale is not None:
             everything["scale"] = self._scale.state()
-        try:
-            return tree.flatten(everything, copy=copy)
-        except TypeError as error:
-            raise PotluckError(
-                f"The client's private state cannot be saved: {error}. Keep tensors, numbers, text, dicts and lists."
-            ) from None
+        if self.standalone is not None:
+            everything["standalone"] = self.standalone._parts()
+        return everything
 
     def free_gradients(self) -> None:
         """Free gradients, which take as much memory as the model."""
@@ -382,18 +388,13 @@ class Client:
             name: tensor.to(self.task.device) if name.startswith("/private/") else tensor
             for name, tensor in flat.tensors.items()
         }
-        state = tree.unflatten(tree.Flat(tensors, flat.layout))
+        self._restore_parts(tree.unflatten(tree.Flat(tensors, flat.layout)))
+
+    def _restore_parts(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"], strict=not self.model.frozen)
         self.private = state["private"]
         self._modules, self._saved_modules = {}, state["modules"]
         self._optimizers, self._saved_optimizers = {}, state["optimizers"]
         self._scale = LossScaler(self.task.device, state["scale"]) if "scale" in state else None
-
-
-def _remedy(path: str, kind: type) -> str:
-    """Return the remedy for a value in `me.private` that a checkpoint cannot restore."""
-    if issubclass(kind, nn.Module):
-        remedy = "use me.module(name, build), which keeps modules"
-    else:
-        remedy = "keep its fields in a dict"
-    return f"me.private{path} is a {kind.__name__}, which a checkpoint cannot restore; {remedy}."
+        if self.standalone is not None:
+            self.standalone._restore_parts(state["standalone"])

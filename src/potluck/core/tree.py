@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from potluck.core.errors import PotluckError
+
 
 @dataclass(frozen=True)
 class Flat:
@@ -104,6 +106,17 @@ def unrestorable_parts(value: Any, path: str = "") -> Iterator[tuple[str, type]]
         yield path, type(value)
         for part in dataclasses.fields(value):
             yield from unrestorable_parts(getattr(value, part.name), f"{path}.{part.name}")
+
+
+def check_restorable(private: Mapping[str, Any]) -> None:
+    """Raise for the first value of a client's `private` that a checkpoint cannot restore, with the remedy."""
+    for path, kind in unrestorable_parts(private):
+        remedy = "keep its fields in a dict"
+        if issubclass(kind, nn.Module):
+            remedy = "use me.module(name, build), which keeps modules"
+        raise PotluckError(
+            f"me.private{path} is a {kind.__name__}, which a checkpoint cannot restore; {remedy}."
+        )
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -28,6 +28,7 @@ from potluck.loop.faults import Faults
 from potluck.loop.schedule import Evaluation, Schedule
 from potluck.methods import method_class
 from potluck.privacy.settings import Privacy
+from potluck.worker.safeguard import Safeguard
 
 
 class Experiment(BaseModel):
@@ -46,6 +47,7 @@ class Experiment(BaseModel):
     faults: Faults = Faults()
     privacy: Privacy = Privacy()
     attack: Attack = Attack()
+    safeguard: Safeguard = Safeguard()
     evaluate: Evaluation = Evaluation()
     engine: EngineSettings = EngineSettings()
     objects: tuple[str, ...] | None = Field(
@@ -172,6 +174,7 @@ SHORT_FORMS = {
     "keep_answers": "engine.keep_answers",
     "fleet": "devices.fleet",
     "assign": "devices.assign",
+    "safeguard": "safeguard.mode",
     "seed": "seed",
 }
 """Names of flags and of arguments of `potluck.run`, each with its setting."""

@@ -46,12 +46,21 @@ class MethodFlops:
     and nothing else. Tests, the server's own training and the per-sample gradients of row-level privacy are not.
     """
 
-    def __init__(self, method: Method[Any, Any, Any], federation: Federation, rounds: int) -> None:
+    def __init__(
+        self,
+        method: Method[Any, Any, Any],
+        federation: Federation,
+        rounds: int,
+        beside: MethodFlops | None = None,
+    ) -> None:
         self.method, self.federation, self.rounds = method, federation, rounds
+        self.beside = beside
+        """What the same job does besides: training the standalone model of a safeguard."""
 
     def of(self, client: ClientInfo) -> float:
         """The operations of one job of this client."""
-        return self.by_architecture[client.architecture].total(
+        extra = 0.0 if self.beside is None else self.beside.of(client)
+        return extra + self.by_architecture[client.architecture].total(
             client.samples, self.federation.training.epochs
         )
 

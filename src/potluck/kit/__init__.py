@@ -73,6 +73,7 @@ from potluck.kit.groups import (
 )
 from potluck.kit.networks import (
     CombinedModel,
+    Ensemble,
     NearestPrototype,
     adam,
     call_with_tensors,
@@ -111,6 +112,7 @@ __all__ = [
     "ClassVectors",
     "ClientVectors",
     "CombinedModel",
+    "Ensemble",
     "Groups",
     "Head",
     "NearestPrototype",

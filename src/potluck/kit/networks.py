@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from potluck.core.model import ClientModel
 from potluck.core.torch_fast import make_optimizer
 from potluck.kit.class_vectors import ClassTable, prototype_scores
+from potluck.worker.safeguard import mix
 
 
 class CombinedModel(nn.Module):
@@ -47,6 +48,14 @@ class NearestPrototype(CombinedModel):
         """Return minus the distance to each class's row."""
         table = ClassTable(self.tensor("rows"), self.tensor("known"))
         return prototype_scores(self.network("model").features(x), table)
+
+
+class Ensemble(CombinedModel):
+    """Predicts with the class probabilities of `federated` and `alone`, mixed with `weight`, as a safeguard does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logarithms of the mixed probabilities."""
+        return mix(self.models["federated"](x), self.models["alone"](x), self.tensor("weight"))
 
 
 def nearest_prototype(model: nn.Module, table: ClassTable) -> NearestPrototype:

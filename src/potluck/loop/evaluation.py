@@ -36,6 +36,25 @@ def attack_metrics(attackers: Attackers, scores: Scores, protocol: Protocol) -> 
     return found if success is None else {**found, "attack_success": success}
 
 
+def safeguard_metrics(scores: Scores, protocol: Protocol) -> dict[str, float]:
+    """Return means over clients: accuracy of federated and standalone models, and the share of the federated ones."""
+    pairs = [
+        (entry.federated, entry.alone, entry.score.comparison)
+        for entry in scores.test
+        if entry.protocol == protocol
+    ]
+    present = [
+        (federated.accuracy, alone.accuracy, comparison.weight)
+        for federated, alone, comparison in pairs
+        if federated is not None and alone is not None and comparison is not None
+    ]
+    names = ("federated_accuracy", "alone_accuracy", "federated_weight")
+    return {
+        name: sum(values) / len(values)
+        for name, values in zip(names, zip(*present, strict=True), strict=False)
+    }
+
+
 def _of(attackers: Attackers, scores: Sequence[ClientScore], protocol: Protocol) -> list[ClientScore]:
     return [
         one
@@ -120,10 +139,14 @@ class Evaluator:
         others: dict[Test, list[ClientScore]] = {"validation": [], "attacked": []}
         chosen: Protocol = "shared" if self.evaluation.protocol == "global" else self.evaluation.protocol
         for index, scores in found:
+            compared: Test = "own" if "own" in scores else "shared"
             for kind, score in scores.items():
+                if kind in ("federated", "alone"):
+                    continue
+                parts = (scores.get("federated"), scores.get("alone")) if kind == compared else ()
                 aimed: Protocol = "shared" if "shared" in scores else own
                 protocol = {"own": own, "shared": "shared", "validation": chosen, "attacked": aimed}[kind]
-                entry = ClientScore(number, task.clients[index], protocol, score, final)
+                entry = ClientScore(number, task.clients[index], protocol, score, final, *parts)
                 others.get(kind, test).append(entry)
         return Scores(test, **others)
 

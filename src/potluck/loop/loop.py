@@ -15,7 +15,7 @@ from potluck.core.samples import Samples
 from potluck.core.task import ClientInfo, Context, Task
 from potluck.loop.callbacks import Arrival, Callback, End, Step
 from potluck.loop.dispatch import Dispatcher
-from potluck.loop.evaluation import Evaluator, attack_metrics
+from potluck.loop.evaluation import Evaluator, attack_metrics, safeguard_metrics
 from potluck.loop.newcomers import Newcomer, evaluate_newcomers, hide_samples
 from potluck.loop.records import Progress, Scores, count_exchanges, record_step
 from potluck.loop.schedule import Clock, Evaluation, Schedule
@@ -123,9 +123,10 @@ class Loop:
             callback.on_step(step)
 
     def _notes(self, context: Context, scores: Scores) -> dict[str, float]:
+        notes = {**context.notes, **safeguard_metrics(scores, self.evaluation.protocol)}
         if self.attackers is None:
-            return context.notes
-        return {**context.notes, **attack_metrics(self.attackers, scores, self.evaluation.protocol)}
+            return notes
+        return {**notes, **attack_metrics(self.attackers, scores, self.evaluation.protocol)}
 
     def _send(self, context: Context) -> None:
         left = self.schedule.rounds * self.cohort - self.progress.ended

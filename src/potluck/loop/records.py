@@ -56,6 +56,9 @@ class ClientScore:
     protocol: Protocol
     score: Score
     final: bool = False
+    federated: Score | None = None
+    alone: Score | None = None
+    """With `safeguard`: the federated and the standalone model on the same samples; `score` is what the client uses."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from potluck.report import sections
 from potluck.report.data import report_data, to_json
 from potluck.report.leaks import LINK as LEAKS_LINK
 from potluck.report.leaks import leaks_section
+from potluck.report.safeguard import LINK as SAFEGUARD_LINK
+from potluck.report.safeguard import safeguard_section
 from potluck.report.sections import cards
 from potluck.report.style import FigureOptions, print_style
 from potluck.runs.read import read_run
@@ -60,6 +62,17 @@ def _picture(figure: Figure, caption: str) -> str:
     return sections.embedded_image(out.getvalue(), "svg+xml", caption)
 
 
+_OPTIONAL = (
+    "connect",
+    "jump",
+    "networks",
+    "networks_link",
+    "leaks",
+    "leaks_link",
+    "safeguard",
+    "safeguard_link",
+)
+"""Placeholders of the page that are empty where a report lacks the section."""
 _SCRIPTS = (
     "base.js",
     "heat.js",
@@ -126,6 +139,8 @@ def render_report(comparison: Comparison, *, networks: bool = False) -> str:
         extra = {"networks": networks_section(comparison.groups), "networks_link": _NETWORKS_LINK}
     if leaks := leaks_section(comparison.groups):
         extra |= {"leaks": leaks, "leaks_link": LEAKS_LINK}
+    if safeguards := safeguard_section(comparison.groups):
+        extra |= {"safeguard": safeguards, "safeguard_link": SAFEGUARD_LINK}
     return fill_page(
         {**page_parts(comparison), **extra, "data": to_json(report_data(comparison))},
         brand="Potluck report",
@@ -158,7 +173,7 @@ def fill_page(
     *first, start = (_asset(name) for name in _SCRIPTS)
     script = "\n".join([*first, *(_asset(name) for name in scripts), start])
     everything = {
-        **dict.fromkeys(("connect", "jump", "networks", "networks_link", "leaks", "leaks_link"), ""),
+        **dict.fromkeys(_OPTIONAL, ""),
         "live": _asset(live_file) if live_file else "",
         **filled,
         **more,

@@ -1,9 +1,9 @@
-"""Privacy loss and attack success, for a run's summary."""
+"""Privacy loss, attack success and what a safeguard did, for a run's summary."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from potluck.attacks import Attackers
@@ -16,6 +16,8 @@ from potluck.loop.schedule import Protocol
 from potluck.privacy.accounting import Mechanisms, epsilon, record_epsilon, record_mechanisms
 from potluck.privacy.classes import reveals_classes
 from potluck.privacy.settings import Privacy
+from potluck.wire.score import Score
+from potluck.worker.safeguard import Safeguard, mcnemar
 
 
 class PrivacyLedger(Callback):
@@ -56,6 +58,69 @@ class PrivacyLedger(Callback):
             rows = loop.task.clients[client].samples
             fits = loop.method.supports.fits
             yield record_mechanisms(noise, rows, loop.task.training, jobs, vectors=vectors, fits=fits)
+
+
+class SafeguardLedger(Callback):
+    """Add what a safeguard did and cost to the facts of the summary; `flops` counts a standalone job."""
+
+    def __init__(
+        self, safeguard: Safeguard, flops: Callable[[], float | None], facts: dict[str, Any]
+    ) -> None:
+        self.safeguard, self.flops, self.facts = safeguard, flops, facts
+
+    def on_end(self, end: End) -> None:
+        """Compare what clients use in the end with their standalone and their federated models."""
+        rows = [
+            (entry.score, entry.federated, entry.alone)
+            for entry in end.scores
+            if entry.federated and entry.alone and entry.score.comparison
+        ]
+        self.facts["safeguard"] = {
+            "mode": self.safeguard.mode,
+            "flops_per_client_round": self.flops(),
+            **safeguard_summary(rows),
+        }
+
+
+def safeguard_summary(rows: Sequence[tuple[Score, Score, Score]]) -> dict[str, Any]:
+    """Sum up clients' (used, federated, standalone) scores on the same test samples.
+
+    `right`: the share of clients whose used model is at least as accurate as both others (`select`: as the other one;
+    `ensemble`: as the standalone one). `below_alone`: the share of clients that use something less accurate than their
+    standalone model; `worse_than_alone`: significantly so, by McNemar's exact one-sided test at 0.05.
+    """
+    if not rows:
+        return {"clients": 0}
+    compared = [(used, used.comparison) for used, *_ in rows if used.comparison is not None]
+    weights = [comparison.weight for _, comparison in compared]
+    return {
+        "clients": len(rows),
+        "federated_weight": sum(weights) / len(rows),
+        "chose_federated": sum(weight > 0 for weight in weights) / len(rows),
+        "accuracy_federated": sum(federated.accuracy for _, federated, _ in rows) / len(rows),
+        "accuracy_alone": sum(alone.accuracy for *_, alone in rows) / len(rows),
+        "right": sum(map(_is_right, rows)) / len(rows),
+        "below_alone": sum(used.correct < alone.correct for used, _, alone in rows) / len(rows),
+        "worse_than_alone": _share_worse([used for used, *_ in rows]),
+        "federated_below_alone": sum(own.correct < alone.correct for _, own, alone in rows) / len(rows),
+        "federated_worse_than_alone": _share_worse([own for _, own, _ in rows]),
+    }
+
+
+def _is_right(row: tuple[Score, Score, Score]) -> bool:
+    used, federated, alone = row
+    weight = used.comparison.weight if used.comparison else 0.0
+    other = alone if weight > 0 else federated
+    return used.correct >= other.correct
+
+
+def _share_worse(scores: Sequence[Score]) -> float:
+    compared = [score.comparison for score in scores if score.comparison is not None]
+    return sum(mcnemar(entry.lost, entry.gained) <= WORSE_LEVEL for entry in compared) / max(1, len(compared))
+
+
+WORSE_LEVEL = 0.05
+"""Level of the test whether a client is worse than alone on test samples."""
 
 
 class AttackLedger(Callback):

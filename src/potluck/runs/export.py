@@ -110,6 +110,8 @@ def export_client(
         raise PotluckError(f"--client {client} is not in {str(run)!r}; it has clients 0 to {last}.")
     model = without_adapters(as_module(restored.predictor(client), experiment.method.name))
     description = _description(restored, client, model)
+    if experiment.safeguard:
+        description["federated_weight"] = restored.federated_weight(client)
     state = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
     try:
         out.mkdir(parents=True, exist_ok=True)

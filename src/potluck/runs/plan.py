@@ -116,4 +116,5 @@ class RunBlueprint:
         )
         federation = federation.with_channels_last(experiment.engine.channels_last)
         privacy = experiment.privacy if experiment.uses("privacy") else None
-        return Worker(self.method, federation.client, self.saved, privacy, self.attackers)
+        safeguard = experiment.safeguard if experiment.uses("safeguard") else None
+        return Worker(self.method, federation.client, self.saved, privacy, self.attackers, safeguard)

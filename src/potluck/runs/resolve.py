@@ -19,6 +19,7 @@ from potluck.experiment.objects import apply_objects, changed_settings, check_ob
 from potluck.federation.federation import Federation
 from potluck.federation.population import build_federation, default_models, experiment_data
 from potluck.loop import newcomers
+from potluck.methods.standalone import Standalone
 from potluck.privacy.accounting import check_privacy
 from potluck.runs.checks import check_order, check_records, check_schedule, draw_attackers
 from potluck.runs.engine import choose_engine
@@ -103,18 +104,22 @@ def choose_selection(experiment: Experiment, federation: Federation) -> str:
     """Return what the best round is selected by; `auto`: validation samples if there are any, else test samples."""
     select, available = experiment.evaluate.select, federation.task.has_validation
     if select == "validation" and not available:
-        remedies = {
-            "federation": "give clients some: potluck.Member(..., validation=(x, y))",
-            "nodes": "set split = '8:1:1' in the nodes' node.toml",
-        }
-        remedy = next((remedies[part] for part in experiment.objects or () if part in remedies), None)
         raise PotluckError(
             "evaluate.select = 'validation' needs validation samples, and no client has any; "
-            f"{remedy or 'set data.split to three parts, such as 8:1:1'}."
+            f"{_validation_remedy(experiment)}."
         )
     if select != "auto":
         return select
     return "validation" if available else "test"
+
+
+def _validation_remedy(experiment: Experiment) -> str:
+    remedies = {
+        "federation": "give clients some: potluck.Member(..., validation=(x, y))",
+        "nodes": "set split = '8:1:1' in the nodes' node.toml",
+    }
+    remedy = next((remedies[part] for part in experiment.objects or () if part in remedies), None)
+    return remedy or "set data.split to three parts, such as 8:1:1"
 
 
 def check_population(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> None:
@@ -131,6 +136,11 @@ def check_population(experiment: Experiment, method: Method[Any, Any, Any], fede
         )
     if experiment.uses("privacy"):
         check_records(experiment, method, federation)
+    if experiment.uses("safeguard") and not federation.task.has_validation:
+        raise PotluckError(
+            f"safeguard.mode = {experiment.safeguard.mode!r} needs validation samples, and no client has any; "
+            f"{_validation_remedy(experiment)}."
+        )
 
 
 # -- settings without effect: to change one is an error, so that what is recorded is what ran -----------------------
@@ -205,11 +215,13 @@ def _schedule(experiment: Experiment, method: Method[Any, Any, Any]) -> Ineffect
 
 
 def _protections(experiment: Experiment, method: Method[Any, Any, Any]) -> Ineffective:
-    """Yield settings of privacy and attacks; nothing is looked at where neither is used."""
+    """Yield settings of privacy, attacks and safeguards; nothing is looked at where neither is used."""
     if experiment.uses("privacy"):
         yield from _privacy(experiment, method)
     if experiment.uses("attack"):
         yield from _attack(experiment, method)
+    if experiment.uses("safeguard"):
+        yield from _safeguard(experiment, method)
 
 
 def _privacy(experiment: Experiment, method: Method[Any, Any, Any]) -> Ineffective:
@@ -244,6 +256,21 @@ def _privacy(experiment: Experiment, method: Method[Any, Any, Any]) -> Ineffecti
         yield (
             "privacy.hide_classes",
             f"{type(method).__name__} sends neither class ids nor counts; leave it out",
+        )
+
+
+def _safeguard(experiment: Experiment, method: Method[Any, Any, Any]) -> Ineffective:
+    mode = experiment.safeguard.mode
+    if mode != "select":
+        yield "safeguard.level", f"safeguard.mode is {mode!r}; set it to 'select', or leave it out"
+    if mode != "ensemble":
+        yield "safeguard.prior", f"safeguard.mode is {mode!r}; set it to 'ensemble', or leave it out"
+    if isinstance(method, Standalone):
+        yield "safeguard.mode", "clients of Standalone train alone anyway; leave it out"
+    if experiment.evaluate.protocol == "global":
+        yield (
+            "safeguard.mode",
+            "evaluate.protocol = 'global' tests the server's model, which no client chooses; use local or received",
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
@@ -16,12 +16,14 @@ from potluck.core.random import seeded
 from potluck.core.samples import prepare
 from potluck.engines.serial import SerialEngine
 from potluck.experiment import parse_experiment, read_experiment
+from potluck.kit import Ensemble
 from potluck.loop.loop import Loop
 from potluck.runs import folder
 from potluck.runs.checkpoint import last_checkpoint
 from potluck.runs.digests import fingerprint
 from potluck.runs.plan import Parts, RunPlan
 from potluck.runs.resolve import resolve
+from potluck.worker.safeguard import combine, learn_weight
 from potluck.worker.worker import Worker
 
 
@@ -51,7 +53,24 @@ class RestoredRun:
             return predictor(prepare(x, torch.zeros(len(x)), self.plan.federation.task)[0])
 
     def predictor(self, index: int) -> Predictor:
-        """Build the predictor that the last evaluation tested of a client."""
+        """Build the predictor that the last evaluation tested of a client: with a safeguard, what it chose."""
+        me, federated, weight = (
+            self.client(index),
+            self.federated_predictor(index),
+            self.federated_weight(index),
+        )
+        if weight == 1 or me.standalone is None:
+            return federated
+        alone = me.standalone.model.eval()
+        if weight == 0:
+            return alone
+        if isinstance(federated, nn.Module):
+            share = torch.tensor(weight, dtype=me.task.dtype, device=me.task.device)
+            return Ensemble({"federated": federated, "alone": alone}, {"weight": share})
+        return lambda x: combine(federated(x), alone(x), weight)
+
+    def federated_predictor(self, index: int) -> Predictor:
+        """Build the predictor of a client's federated model."""
         me, server = self.client(index), self.loop.server
         context, message = server.context(), None
         if self.loop.evaluation.protocol != "local":
@@ -61,6 +80,11 @@ class RestoredRun:
             me.begin("evaluate", number, context.round, context.rounds)
             me.model.eval()
             return self.plan.method.predict(me, message)
+
+    def federated_weight(self, index: int) -> float:
+        """Return the share of a client's federated model in what it uses, from its validation samples."""
+        safeguard, me = self.plan.experiment.safeguard, self.client(index)
+        return learn_weight(safeguard, me, self.federated_predictor(index)) if safeguard else 1.0
 
 
 def restore_run(run: Path, parts: Parts = Parts()) -> RestoredRun:
@@ -79,7 +103,8 @@ def restore_run(run: Path, parts: Parts = Parts()) -> RestoredRun:
         )
     federation = plan.federation
     checkpoint.check_population(fingerprint(federation))
-    worker = Worker(plan.method, federation.client, checkpoint.client)
+    safeguard = plan.experiment.safeguard or None
+    worker = Worker(plan.method, federation.client, checkpoint.client, safeguard=safeguard)
     loop = Loop(
         plan.method,
         federation.task,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,9 @@ from potluck.federation.flops import MethodFlops
 from potluck.loop.callbacks import Callback
 from potluck.loop.faults import FaultyEngine
 from potluck.loop.loop import Loop
+from potluck.methods.standalone import Standalone
 from potluck.runs import folder
-from potluck.runs.accounting import AttackLedger, PrivacyLedger
+from potluck.runs.accounting import AttackLedger, PrivacyLedger, SafeguardLedger
 from potluck.runs.answers import KeepAnswers
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.engine import build_engine
@@ -81,14 +82,16 @@ def train(
     settings = experiment.engine
     writer = RunWriter(opened.path, facts(plan, command))
     privacy = experiment.privacy if experiment.uses("privacy") else None
+    safeguard = experiment.safeguard if experiment.uses("safeguard") else None
     # Both visit every client, so they wait for the end, when all clients are tested.
     writer.final_facts.append(lambda: {"class_counts": federation.class_counts()})
-    flops = functools.cache(lambda: MethodFlops(method, federation, experiment.schedule.rounds))
+    alone = MethodFlops(Standalone(), federation, experiment.schedule.rounds) if safeguard else None
+    flops = functools.cache(lambda: MethodFlops(method, federation, experiment.schedule.rounds, alone))
     writer.final_facts.append(lambda: flops().facts(plan.newcomers))
     with ExitStack() as held:
         keeper = held.enter_context(Checkpointer(writer, federation, every=settings.checkpoint_every))
         held.enter_context(one_thread())
-        worker = Worker(method, federation.client, keeper.client_state, privacy, attackers)
+        worker = Worker(method, federation.client, keeper.client_state, privacy, attackers, safeguard)
         saved = None if keeper.saved is None else keeper.saved.client
         blueprint = plan.blueprint(saved) if settings.name == "pool" else None
         engine = engine or build_engine(settings, worker, federation, opened.path / folder.WORK, blueprint)
@@ -104,7 +107,7 @@ def train(
             engine,
             experiment.schedule,
             experiment.evaluate,
-            [*_ledgers(plan, writer), writer, Heartbeat(opened.path), *trackers, *callbacks, keeper],
+            [*_ledgers(plan, writer, alone), writer, Heartbeat(opened.path), *trackers, *callbacks, keeper],
             clock=make_clock(experiment, federation, flops()) if on_clock else None,
             shared_test=federation.shared_test,
             attackers=attackers,
@@ -116,12 +119,15 @@ def train(
         loop.run()
 
 
-def _ledgers(plan: RunPlan, writer: RunWriter) -> list[Callback]:
-    """Return the callbacks that record answers, privacy loss and attacks, as far as the run has them."""
+def _ledgers(plan: RunPlan, writer: RunWriter, alone: MethodFlops | None) -> list[Callback]:
+    """Return the callbacks that record answers, privacy loss, safeguards and attacks, as far as the run has them."""
     experiment = plan.experiment
     ledgers: list[Callback] = [KeepAnswers(writer.path)] if experiment.engine.keep_answers else []
     if experiment.uses("privacy") and experiment.privacy:
         ledgers.append(PrivacyLedger(experiment.privacy, writer.facts))
+    if alone is not None:
+        flops: Callable[[], float | None] = lambda: alone.facts(plan.newcomers).get("flops_per_client_round")  # noqa: E731
+        ledgers.append(SafeguardLedger(experiment.safeguard, flops, writer.facts))
     if plan.attackers is not None:
         ledgers.append(AttackLedger(plan.attackers, experiment.evaluate.protocol, writer.facts))
     return ledgers

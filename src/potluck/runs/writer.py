@@ -115,6 +115,8 @@ def _client_row(about: ClientScore, test: Score | None, validation: Score | None
     }
     if test and test.details:
         row |= {"confusion": test.details.confusion, "calibration": test.details.bins}
+    if about.federated and about.alone and test:
+        row |= _safeguard_columns(test, about.federated, about.alone)
     if validation:
         row |= {
             "validation_samples": validation.samples,
@@ -122,6 +124,25 @@ def _client_row(about: ClientScore, test: Score | None, validation: Score | None
             "loss_validation": validation.loss,
         }
     return _finite(row)
+
+
+def _safeguard_columns(used: Score, federated: Score, alone: Score) -> dict[str, Any]:
+    """Return both models of a safeguarded client; `gained` and `lost` count samples against the standalone model."""
+    columns: dict[str, Any] = {
+        "accuracy_federated": federated.accuracy,
+        "accuracy_alone": alone.accuracy,
+        "loss_federated": federated.loss,
+        "loss_alone": alone.loss,
+    }
+    if used.comparison and federated.comparison:
+        columns |= {
+            "federated_weight": used.comparison.weight,
+            "gained": used.comparison.gained,
+            "lost": used.comparison.lost,
+            "federated_gained": federated.comparison.gained,
+            "federated_lost": federated.comparison.lost,
+        }
+    return columns
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:

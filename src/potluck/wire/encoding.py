@@ -22,7 +22,7 @@ from potluck.wire.header import (
 )
 from potluck.wire.jobs import Answer, Failure, FailureKind, Job, Kind, Test
 from potluck.wire.message import Message, section
-from potluck.wire.score import CONFIDENCE_BINS, Score, ScoreDetails
+from potluck.wire.score import CONFIDENCE_BINS, Comparison, Score, ScoreDetails
 from potluck.wire.tensors import encoded_size, flatten_payload, unflatten_payload
 
 MAX_NOTES = 32
@@ -149,7 +149,8 @@ def unpack_scores(values: Any) -> dict[Test, Score]:
 
 def check_scores(scores: Mapping[Test, Score], job: Job, task: Task) -> None:
     """Raise for scores that were not requested, or that contradict the task or the client's registration."""
-    requested = ("own", "alone") if job.kind == "join" else (*job.tests, "attacked")  # sent without a request
+    unasked = ("attacked", "alone", "federated")  # sent without a request
+    requested = ("own", "alone") if job.kind == "join" else (*job.tests, *unasked)
     for test, score in scores.items():
         if test not in requested:
             raise PayloadError(f"The answer has the score of a test {test!r} that was not requested.")
@@ -172,6 +173,7 @@ def _score(entry: dict[str, Any]) -> Score:
         number(entry.get("macro_f1"), "macro_f1", low=0.0, high=1.0),
         number(entry.get("calibration_error"), "calibration_error", low=0.0, high=1.0),
         _details(table(entry["details"], "details"), samples) if "details" in entry else None,
+        _comparison(table(entry["comparison"], "comparison"), samples) if "comparison" in entry else None,
     )
     if score.details is not None:
         _check_sums(score, score.details)
@@ -199,6 +201,15 @@ def _details(entry: dict[str, Any], samples: int) -> ScoreDetails:
             )
         )
     return ScoreDetails(tuple(confusion), tuple(bins))
+
+
+def _comparison(entry: dict[str, Any], samples: int) -> Comparison:
+    gained = integer(entry.get("gained"), "gained", samples)
+    return Comparison(
+        number(entry.get("weight"), "weight", low=0.0, high=1.0),
+        gained,
+        integer(entry.get("lost"), "lost", samples - gained),
+    )
 
 
 def _check_sums(score: Score, details: ScoreDetails) -> None:

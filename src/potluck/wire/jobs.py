@@ -13,8 +13,11 @@ from potluck.core.tree import Flat
 from potluck.wire.score import Score
 
 Kind = Literal["train", "evaluate", "join", "fetch", "restore"]
-Test = Literal["own", "shared", "validation", "alone", "attacked"]
-"""What a client is tested on: its own samples, the common ones, … ; `attacked`: as an attacker wants them taken."""
+Test = Literal["own", "shared", "validation", "alone", "attacked", "federated"]
+"""What a client is tested on: its own samples, the common ones, … ; `attacked`: as an attacker wants them taken.
+
+`alone` and `federated` are own or common samples again, by the standalone and the federated model of a safeguard.
+"""
 FailureKind = Literal["error", "lost", "late", "invalid", "dropped"]
 
 

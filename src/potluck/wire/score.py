@@ -30,6 +30,19 @@ class ScoreDetails:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """A tested predictor beside the client's standalone model on the same samples, with `safeguard`.
+
+    `weight` is the federated model's share in the tested predictor, from 0 (standalone) to 1. `gained` counts samples
+    that only the tested predictor got right, `lost` those that only the standalone model got right.
+    """
+
+    weight: float
+    gained: int
+    lost: int
+
+
+@dataclass(frozen=True)
 class Score:
     """The outcome of one test: how many right, of how many, and the summed cross-entropy.
 
@@ -44,6 +57,7 @@ class Score:
     macro_f1: float = 0.0
     calibration_error: float = 0.0
     details: ScoreDetails | None = None
+    comparison: Comparison | None = None
 
     @property
     def accuracy(self) -> float:

@@ -23,8 +23,15 @@ from potluck.privacy.rows import RecordPrivacy
 from potluck.privacy.settings import Privacy
 from potluck.wire import encoded_size
 from potluck.wire.jobs import Answer, Failure, Job, Kind, Test
-from potluck.wire.score import Score, score_outputs
+from potluck.wire.score import Comparison, Score, score_outputs
 from potluck.worker.cache import ClientCache, LoadState
+from potluck.worker.safeguard import (
+    Safeguard,
+    SafeguardedScores,
+    learn_weight,
+    safeguarded_scores,
+    train_standalone,
+)
 
 STATE_CHANGING_JOBS: frozenset[Kind] = frozenset({"train", "restore"})
 """The kinds of job that change a client."""
@@ -33,7 +40,8 @@ STATE_CHANGING_JOBS: frozenset[Kind] = frozenset({"train", "restore"})
 class Worker:
     """Holds the clients of one process and executes jobs on them; engines may limit how many are in memory.
 
-    Without `privacy` answers leave clients unchanged; without `attackers` all clients are honest.
+    Without `privacy` answers leave clients unchanged; without `attackers` all clients are honest; without `safeguard`
+    clients have no standalone models.
     """
 
     def __init__(
@@ -43,14 +51,26 @@ class Worker:
         saved: LoadState | None = None,
         privacy: Privacy | None = None,
         attackers: Attackers | None = None,
+        safeguard: Safeguard | None = None,
+        *,
+        send_choices: bool = True,
     ) -> None:
         self.method, self.privacy, self.attackers = method, privacy, attackers
+        self.safeguard, self.send_choices = safeguard, send_choices
+        self.choices: dict[int, Comparison] = {}
+        """The last choice of each client with `safeguard`, on its own test samples."""
         self._clients = clients
         self.cache = ClientCache(self._make, saved)
 
     def _make(self, index: int) -> Client:
         me = self._clients(index)
-        return me if self.attackers is None else self.attackers.poison_client(me)
+        if self.safeguard is not None and me.standalone is None:
+            me.standalone = self._clients(index)
+        if self.attackers is not None:
+            for client in (me, me.standalone):
+                if client is not None:
+                    self.attackers.poison_client(client)
+        return me
 
     def client(self, index: int) -> Client:
         """Return a client, made or loaded if it is not in memory."""
@@ -111,7 +131,7 @@ class Worker:
             payload = self._private(me, self.privacy, job.message, message)
         if self.attackers is not None:
             payload = self.attackers.corrupt(me, job.message, payload)
-        sends_scores, samples = self._sends_scores(), me.trained_samples
+        sends_scores, samples = self._sends_scores(), me.trained_samples + train_standalone(me, job)
         loss = me.train_loss if sends_scores else None
         notes = {} if self.privacy or not sends_scores else me.notes  # notes are made from private rows
         # "local" scores are those of the client as training left it, without a new download.
@@ -169,14 +189,38 @@ class Worker:
         me.model.eval()
         scores: dict[Test, Score] = {}
         predictors: dict[bool, Predictor] = {}
+        weight = None if self.safeguard is None else self._weight(self.safeguard, me, message, predictors)
         for test, samples in present.items():
             me.on_shared_test = (target if test == "attacked" else test) == "shared"
             if me.on_shared_test not in predictors:
                 predictors[me.on_shared_test] = self.method.predict(me, message)
             predictor = predictors[me.on_shared_test]
             details = job.details and test in ("own", "shared")
-            scores[test] = _score(me, predictor, samples, details=details)
+            if weight is None:
+                scores[test] = _score(me, predictor, samples, details=details)
+            else:
+                tested = safeguarded_scores(me, predictor, weight, samples, details=details)
+                scores |= self._safeguarded(me, test, tested, compared=test == target)
         return scores
+
+    def _weight(
+        self, safeguard: Safeguard, me: Client, message: Payload | None, predictors: dict[bool, Predictor]
+    ) -> float:
+        me.on_shared_test = False
+        predictors[False] = self.method.predict(me, message)
+        return learn_weight(safeguard, me, predictors[False])
+
+    def _safeguarded(
+        self, me: Client, test: Test, tested: SafeguardedScores, *, compared: bool
+    ) -> dict[Test, Score]:
+        """Return the scores that are sent; on nodes with own data the choice stays on the node."""
+        if test in ("own", "shared") and tested.used.comparison is not None:
+            self.choices[me.info.index] = tested.used.comparison
+        if not self.send_choices:
+            return {test: replace(tested.used, comparison=None)}
+        if not compared:
+            return {test: tested.used}
+        return {test: tested.used, "federated": tested.federated, "alone": tested.alone}
 
 
 def _score(me: Client, predictor: Predictor, samples: Samples, *, details: bool = False) -> Score:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from potluck.core.client import Client
@@ -69,6 +70,8 @@ class PausedJob:
 
     def __init__(self, me: Client, action: Callable[[], Any], threads: JobThreads) -> None:
         self.me, self.action = me, action
+        self.training = me
+        """Who the present request is of: the client, or its standalone model's client."""
         self.request: FitRequest | None = None
         self.result: Any = None
         self.done = False
@@ -84,19 +87,24 @@ class PausedJob:
 
     def _run(self) -> None:
         self._go.acquire()
-        self.me.trainer = self._pause
+        self._set_trainers(self._pause)
         try:
             self.result = self.action()
         except BaseException as error:
             self.result = error
         finally:
-            self.me.trainer = None
+            self._set_trainers(None)
             self.done, self.request = True, None
             self._back.release()
 
-    def _pause(self, request: FitRequest) -> FitResult:
-        """Hand a request over, from the job's thread, and wait until it is done."""
-        self.request = request
+    def _set_trainers(self, pause: Callable[[Client, FitRequest], FitResult] | None) -> None:
+        for client in (self.me, self.me.standalone):
+            if client is not None:
+                client.trainer = None if pause is None else partial(pause, client)
+
+    def _pause(self, client: Client, request: FitRequest) -> FitResult:
+        """Hand a client's request over, from the job's thread, and wait until it is done."""
+        self.training, self.request = client, request
         self._back.release()
         self._go.acquire()
         if isinstance(self._reply, BaseException):
@@ -122,7 +130,7 @@ def _group_by_request(jobs: Sequence[PausedJob]) -> list[Sequence[PausedJob]]:
     groups: dict[object, list[PausedJob]] = defaultdict(list)
     for number, job in enumerate(jobs):
         assert job.request is not None
-        key = stacking_key(job.me, job.request)
+        key = stacking_key(job.training, job.request)
         groups[("alone", number) if key is None else key].append(job)
     return [
         piece
@@ -133,7 +141,7 @@ def _group_by_request(jobs: Sequence[PausedJob]) -> list[Sequence[PausedJob]]:
 
 
 def _train(group: Sequence[PausedJob]) -> list[FitResult | BaseException]:
-    pairs = [(job.me, job.request) for job in group if job.request is not None]
+    pairs = [(job.training, job.request) for job in group if job.request is not None]
     try:
         return list(fit_stacked(pairs))
     except Exception as error:

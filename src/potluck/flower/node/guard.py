@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,18 +127,22 @@ def time_limit(seconds: float, sentence: str) -> Iterator[None]:
 
 def limit_samples(me: Client, most: int) -> Client:
     """The client, which ends a job that trains on more rows than the node allows, whatever loop its method has."""
-    batches = me.batches
+    clients = [client for client in (me, me.standalone) if client is not None]
+    for client in clients:
+        client.__dict__["batches"] = _counted(client.batches, clients, most)
+    return me
 
+
+def _counted(batches: Callable[..., Iterator[Any]], clients: list[Client], most: int) -> Callable[..., Any]:
     def counted(*arguments: Any, **named: Any) -> Iterator[Any]:
         for batch in batches(*arguments, **named):
-            if me.trained_samples > most:
+            if sum(client.trained_samples for client in clients) > most:
                 raise PotluckError(
                     f"This node stopped the job: it trained on more than its policy.samples = {most}."
                 )
             yield batch
 
-    me.__dict__["batches"] = counted
-    return me
+    return counted
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,10 @@ class NodeHost:
             raise PotluckError(f"This node is partition {index}, the run has {len(federation.members)}.")
         folder = Path(assignment.state) / assignment.run / federation.task.clients[index].name
         journal = Journal(folder, max(4, jobs_to_keep(experiment)))
-        return Node(method, federation, index, journal, self.residents, experiment.privacy, attackers)
+        safeguard = experiment.safeguard or None
+        return Node(
+            method, federation, index, journal, self.residents, experiment.privacy, attackers, safeguard
+        )
 
     def _open_own(self, assignment: Assignment, path: Path) -> Node:
         """The node of a node file, if its policy allows the run."""
@@ -94,7 +97,16 @@ class NodeHost:
         method, federation = _load_own(assignment.experiment, file)
         journal = Journal(file.state_folder() / assignment.run, max(file.keep, jobs_to_keep(experiment)))
         guard = own_guard(experiment, file, assignment.run)
-        return Node(method, federation, 0, journal, self.residents, guard.privacy, guard=guard)
+        return Node(
+            method,
+            federation,
+            0,
+            journal,
+            self.residents,
+            guard.privacy,
+            safeguard=experiment.safeguard or None,
+            guard=guard,
+        )
 
 
 def own_guard(experiment: Experiment, file: NodeFile, run: str) -> Guard:

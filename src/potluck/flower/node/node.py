@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from potluck.attacks import Attackers
@@ -21,12 +22,17 @@ from potluck.flower.node.guard import Guard, limit_samples
 from potluck.flower.node.journal import Journal
 from potluck.flower.node.registration import Registration
 from potluck.privacy.settings import Privacy
+from potluck.runs.folder import write_atomic
 from potluck.wire import Message, from_bytes, pack_result, to_bytes, unpack_job
 from potluck.wire.jobs import Failure, Job
+from potluck.wire.score import Comparison
+from potluck.worker.safeguard import Safeguard
 from potluck.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
+CHOICE = "safeguard.json"
+"""The file with the last choice of a node's safeguard."""
 MAX_CLIENTS = 64
 """Clients that a process keeps in memory."""
 
@@ -64,6 +70,7 @@ class Node:
     residents: ResidentClients
     privacy: Privacy | None = None
     attackers: Attackers | None = None
+    safeguard: Safeguard | None = None
     guard: Guard | None = None
     """The node's policy, where the data are its own; which classes they have is then not reported."""
 
@@ -115,12 +122,27 @@ class Node:
             self.journal.commit(job.number, to_bytes(answer), worker.client(job.client).state())
             version = job.number + 1
         self.residents.put(key, job.client, version, worker)
+        if self.guard is not None and (choice := worker.choices.get(job.client)) is not None:
+            self._store_choice(job, choice)
         return answer
+
+    def _store_choice(self, job: Job, choice: Comparison) -> None:
+        """Write which model a safeguard chose to the run's folder; the server does not learn it."""
+        write_atomic(
+            self.journal.folder / CHOICE, json.dumps({"round": job.round, **asdict(choice)}, indent=1) + "\n"
+        )
 
     def _new_worker(self, job: Job) -> Worker:
         """A worker whose client is as the journal has it."""
         make: Callable[[int], Client] = lambda _: self._client(job)  # noqa: E731
-        return Worker(self.method, make, privacy=self.privacy, attackers=self.attackers)
+        return Worker(
+            self.method,
+            make,
+            privacy=self.privacy,
+            attackers=self.attackers,
+            safeguard=self.safeguard,
+            send_choices=self.guard is None,
+        )
 
     def _without_details(self, failure: Failure) -> Failure:
         """Remove the trace and, over own data, the words of an exception: both may quote rows."""
@@ -139,6 +161,9 @@ class Node:
         """The client as its last job left it, under the number that the server gave it."""
         me, state = self.federation.client(self.index), self.journal.state()
         me.info = replace(me.info, index=job.client)
+        if self.safeguard is not None:
+            me.standalone = self.federation.client(self.index)
+            me.standalone.info = me.info
         if state is not None:
             me.restore(state)
         return me if self.guard is None else limit_samples(me, self.guard.policy.samples)
