@@ -25,7 +25,8 @@ def changed(folder: Path, **values: Any) -> potluck.Run:
 
 def test_rejected_answers_are_counted_with_their_reasons(tmp_path: Path) -> None:
     failures = [
-        {"client": client, "kind": "invalid", "reason": f"client {client}: means hold NaN."} for client in (1, 2)
+        {"client": client, "kind": "invalid", "reason": f"client {client}: means hold NaN."}
+        for client in (1, 2)
     ]
     failures += [{"client": 4, "kind": "lost", "reason": "gone"}]
     run = changed(tmp_path, failures=failures, participants=[0, 3])

@@ -154,10 +154,16 @@ def test_labels_that_are_numbers_are_ordered_by_size(tmp_path):
         (TABLE, {}, r"need label=COLUMN; the columns are age, job, ward, sick"),
         (TABLE, {"label": "sik"}, r"Unknown column of t\.csv 'sik'\. Did you mean 'sick'"),
         ("a,label\n1,2\n3\n", {}, "row 3 has 1 values where the header has 2"),
-        ("a,label\n1,2\n,2\n", {}, "Column 'a' of .* is empty in row 3; fill it in"),
+        (
+            "a,label\n1,2\n,2\n",
+            {},
+            "Column 'a' of .* is empty in row 3, a missing value .1 of 2 rows.; fill it in",
+        ),
         ("a,label\n", {}, "a header line and no row; give it a header line and at least one row"),
         ("label\n1\n", {}, "have no column besides 'label'"),
-        ("a,label\nnan,1\n", {}, "not finite"),
+        ("a,label\ninf,1\n", {}, "has 'inf' in row 2, which is not finite"),
+        ("a,label\nnan,1\n2,1\n", {}, "Column 'a' of .* is 'nan' in row 2, a missing value"),
+        ("a,a,label\n1,2,3\n", {}, "has two columns called 'a'"),
         ("a,label\n" + "".join(f"w{i},1\n" for i in range(101)), {}, "101 different words"),
     ],
 )

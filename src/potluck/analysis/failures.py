@@ -56,7 +56,8 @@ def divergence(runs: Sequence[Run]) -> str:
                 if isinstance(value, int | float) and not abs(value) < DIVERGED:
                     size = f"{value:.0e}" if math.isfinite(value) else "no finite number"
                     of_seed = f" with seed {run.seed}" if len(runs) > 1 else ""
-                    return f"training diverged{of_seed}: the loss was {size} in round {record['round']}; lower training.lr"
+                    where = f"the loss was {size} in round {record['round']}"
+                    return f"training diverged{of_seed}: {where}; lower training.lr"
     return ""
 
 

@@ -87,6 +87,13 @@ def read_bytes(path: Path) -> bytes:
         raise damaged_file(path, str(problem)) from problem
 
 
+def unreadable_file(path: Path, what: str) -> PotluckError:
+    """Return the error for a file that may be the user's own: nothing is said about deleting it."""
+    return PotluckError(
+        f"File {str(path)!r} is damaged or incomplete ({what}); replace it by an intact copy, or move it elsewhere."
+    )
+
+
 def damaged_file(path: Path, what: str) -> PotluckError:
     """The error for a file that is there but cannot be right."""
     return PotluckError(

@@ -40,16 +40,18 @@ def load_data(
     image_size: int | None = None,
     text: str | None = None,
     class_names: Sequence[str] = (),
+    missing: str | None = None,
 ) -> Data:
     """The data set called `name`: one of the list, or `folder:PATH`, `npz:PATH`, `csv:PATH`, `hf:NAME`.
 
     Files are looked for below `root`, else `POTLUCK_DATA`, else the user's cache folder. `label` and `groups`
     name columns of a table (what to predict; who produced the row), `text` one of texts to read as words.
     `image_size` resizes pictures that come as files of many sizes. `class_names` lists the classes in the order of
-    their numbers, where it should not be that of the data.
+    their numbers, where it should not be that of the data. `missing="impute"` fills missing values of a table.
     """
     source, argument = _source(name)
     given = {"label": label, "groups": groups, "image_size": image_size, "text": text}
+    given["missing"] = None if missing == "refuse" else missing
     for option in [
         option for option, value in given.items() if value is not None and option not in source.options
     ]:
@@ -58,8 +60,12 @@ def load_data(
         )
     if image_size is not None and image_size < 1:
         raise PotluckError(f"image_size is {image_size}; it must be at least 1.")
-    classes = tuple(class_names)
-    data = source.load(LoadRequest(data_root(root), argument, label, groups, image_size, text, classes))
+    if missing not in (None, "refuse", "impute"):
+        raise unknown("value of missing", missing, ["refuse", "impute"])
+    classes, impute = tuple(class_names), missing == "impute"
+    data = source.load(
+        LoadRequest(data_root(root), argument, label, groups, image_size, text, classes, impute)
+    )
     return with_class_names(data, classes, f"Data {name!r}") if classes else data
 
 

@@ -96,15 +96,30 @@ class TextInput:
         return list(columns[name])
 
 
+MISSING = frozenset({"", "?", "na", "n/a", "#n/a", "nan", "null"})
+"""Values of a table, in small letters, that say that there is none."""
+
+
+def is_missing(value: str) -> bool:
+    """Tell whether a value of a table says that there is none."""
+    return value.strip().lower() in MISSING
+
+
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: a number, or one of `categories`, which become one number each (one-hot)."""
+    """One column of a table: a number, or one of `categories`, which become one number each (one-hot).
+
+    `fill` replaces missing values; without it they are an error.
+    """
 
     name: str
     categories: tuple[str, ...] = ()
+    fill: str | None = None
 
     def encode(self, values: Sequence[str]) -> NDArray[np.float32]:
         """Return `[n, 1]` numbers, or `[n, categories]`."""
+        if self.fill is not None:
+            values = [self.fill if is_missing(value) else value for value in values]
         if not self.categories:
             return self._numbers(values)
         place = {name: index for index, name in enumerate(self.categories)}
@@ -190,10 +205,15 @@ def read_raw(facts: Mapping[str, Any] | None) -> RawInput | None:
             raise ValueError("its texts are cut into words by another pattern")
         return TextInput(tuple(map(str, facts["words"])), int(facts["length"]), facts["column"])
     if facts["kind"] == "table":
-        return TableInput(
-            tuple(Column(str(one["name"]), tuple(map(str, one["categories"]))) for one in facts["columns"])
-        )
+        return TableInput(tuple(_read_column(column) for column in facts["columns"]))
     raise ValueError(f"its raw input is of the unknown kind {facts['kind']!r}")
+
+
+def _read_column(facts: Mapping[str, Any]) -> Column:
+    fill = facts.get("fill")
+    return Column(
+        str(facts["name"]), tuple(map(str, facts["categories"])), None if fill is None else str(fill)
+    )
 
 
 def image_rows(shape: Sequence[int], dtype: object, *, resize: bool = False) -> ImageInput | None:

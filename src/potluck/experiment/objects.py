@@ -79,7 +79,9 @@ def _settings_of(*sections: str) -> set[str]:
     return {f"{section}.{entry.name}" for section in sections for entry in fields(getattr(defaults, section))}
 
 
-_NAMED_DATA = {f"data.{name}" for name in ("root", "label", "groups", "text", "image_size", "normalise")}
+_NAMED_DATA = {
+    f"data.{name}" for name in ("root", "label", "groups", "text", "missing", "image_size", "normalise")
+}
 _RECORDED = {"data.name", "partition.rule", "partition.clients", "models.names", "models.precision"}
 _ON_NODES = {
     "data.root",

@@ -47,6 +47,11 @@ class DataSettings(Settings):
         "the classes in the order of their numbers; empty: those of the data, on own nodes those of all nodes together",
         later=True,
     )
+    missing: Literal["refuse", "impute"] = setting(
+        "refuse",
+        "missing values of a table: an error, or the column's mean or most frequent word over all rows",
+        later=True,
+    )
     image_size: int | None = setting(None, "resize images to this size", ge=1)
     normalise: Literal["own", "half", "mean-image", "unit", "none"] = setting(
         "own", "normalisation of images: the data set's own, or that of one of the papers"

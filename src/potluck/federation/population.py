@@ -114,6 +114,7 @@ def experiment_data(experiment: Experiment) -> Data:
         image_size=settings.image_size,
         text=settings.text,
         class_names=settings.class_names,
+        missing=settings.missing,
     )
     return data if settings.normalise == "own" else data.normalised(settings.normalise)
 

@@ -80,7 +80,10 @@ def summarise_run(
         **({} if of_server else _details(scores, task.num_classes)),
     }
     if reasons := _rejections(rounds):
-        summary["rejected_answers"], summary["rejected_because"] = reasons.total(), reasons.most_common(1)[0][0]
+        summary["rejected_answers"], summary["rejected_because"] = (
+            reasons.total(),
+            reasons.most_common(1)[0][0],
+        )
     counted = accounting.result()
     return summary if counted is None else {**summary, "paper_accounting": counted}
 
@@ -88,7 +91,10 @@ def summarise_run(
 def _rejections(rounds: Sequence[dict[str, Any]]) -> Counter[str]:
     """Count the answers that were rejected by their reasons."""
     return Counter(
-        str(failure["reason"]) for row in rounds for failure in row["failures"] if failure["kind"] == "invalid"
+        str(failure["reason"])
+        for row in rounds
+        for failure in row["failures"]
+        if failure["kind"] == "invalid"
     )
 
 

@@ -21,6 +21,7 @@ class LoadRequest:
     image_size: int | None = None
     text: str | None = None
     class_names: tuple[str, ...] = ()
+    impute: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potluck.core.errors import PotluckError
-from potluck.data.files import damaged_file
+from potluck.data.files import unreadable_file
 
 MAX_PIXELS = 80_000_000
 """Pixels of one picture; a large camera makes 60 million, which is 180 MB unpacked."""
@@ -56,7 +56,7 @@ def read_image(path: Any, size: int | None, grey: bool = False) -> NDArray[np.ui
             raise PotluckError(
                 f"The image cannot be read ({problem}); give a file, or [h, w, 3] bytes."
             ) from None
-        raise damaged_file(path, str(problem)) from problem
+        raise unreadable_file(path, str(problem)) from problem
     return pixels[None] if grey else pixels.transpose(2, 0, 1)
 
 
@@ -78,7 +78,7 @@ def is_grey(path: Path) -> bool:
     except Image.DecompressionBombError:
         raise _too_large(path, "far more") from None
     except (OSError, SyntaxError, ValueError) as problem:
-        raise damaged_file(path, str(problem)) from problem
+        raise unreadable_file(path, str(problem)) from problem
 
 
 def _check_size(path: Any, size: tuple[int, int]) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import csv
+import io
+import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.core.errors import PotluckError, unknown
+from potluck.core.errors import PotluckError, plain, unknown
 from potluck.data.cache import RawArrays, read_cached
 from potluck.data.classes import sort_names
 from potluck.data.dataset import Data, Normalise, statistics
-from potluck.data.files import damaged_file
-from potluck.data.raw import Column, TableInput, TextInput
+from potluck.data.files import read_bytes
+from potluck.data.raw import Column, TableInput, TextInput, is_missing
 from potluck.data.sources.base import LoadRequest, Source
 from potluck.data.sources.text import LENGTH, WORDS, encode_texts, every_fifth_row
 from potluck.data.targets import check_label_words
@@ -27,14 +30,15 @@ def load(request: LoadRequest) -> Data:
     path = Path(request.argument).expanduser()
     if not request.argument or not path.is_file():
         raise PotluckError(f"Data 'csv:{request.argument}' need an existing file; check the path.")
-    choices = (request.label, request.groups, request.text)
-    # The third choice is new, and copies made before it are as good as ever.
+    choices: tuple[object, ...] = (request.label, request.groups, request.text)
+    # Choices at their defaults are left out, so that a copy stays good when another choice is added.
     known = choices if request.text else choices[:2]
     if request.class_names:
         known = (*known, "classes listed")
-    declared = bool(request.class_names)
+    if request.impute:
+        known = (*known, "imputed")
     raw = read_cached(
-        request.root, f"csv-{path.stem}", [path], lambda: _read(path, *choices, declared=declared), *known
+        request.root, f"csv-{path.stem}", [path], lambda: _read(path, request), "columns", *known
     )
     data = raw.data(f"csv:{path.stem}", None)
     if raw.vocabulary is not None:
@@ -43,9 +47,8 @@ def load(request: LoadRequest) -> Data:
     return raw.data(f"csv:{path.stem}", Normalise(mean, std, scale=1.0))
 
 
-def _read(
-    path: Path, label: str | None, groups: str | None, text: str | None = None, *, declared: bool = False
-) -> RawArrays:
+def _read(path: Path, request: LoadRequest) -> RawArrays:
+    label, groups, text = request.label, request.groups, request.text
     columns = read_columns(path)
     label = label or ("label" if "label" in columns else None)
     if label is None:
@@ -53,7 +56,10 @@ def _read(
     for named in (label, groups, text):
         if named is not None and named not in columns:
             raise unknown(f"column of {path.name}", named, columns)
-    if not declared:
+    for named in (label, groups, text):
+        if named is not None and any(map(is_missing, columns[named])):
+            raise _missing(path, named, columns[named], imputable=False)
+    if not request.class_names:
         check_label_words(columns[label], f"Label column {label!r} of {str(path)!r}")
     names, y = encode_labels(columns.pop(label))
     who = None if groups is None else encode_labels(columns.pop(groups))[1]
@@ -63,7 +69,9 @@ def _read(
         raise PotluckError(
             f"Data 'csv:{path.name}' have no column besides {label!r}; give some to learn from."
         )
-    raw = TableInput(tuple(fit_column(path, name, values) for name, values in columns.items()))
+    raw = TableInput(
+        tuple(fit_column(path, name, values, impute=request.impute) for name, values in columns.items())
+    )
     return RawArrays(raw.encode_columns(columns), y, len(y), who, names, raw=raw)
 
 
@@ -81,26 +89,72 @@ def _texts(
 
 
 def read_columns(path: Path) -> dict[str, list[str]]:
-    """The columns by name; a line with too few or too many values, or an empty one, is named."""
+    """Return the columns by name; the separator is that of the header line, missing values are left as they are."""
+    text = _decode(path)
+    separator = _separator(text)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header, *rows = [[value.strip() for value in row] for row in csv.reader(file) if row] or [[]]
-    except (UnicodeDecodeError, csv.Error) as problem:
-        raise damaged_file(path, str(problem)) from problem
+        header, *rows = [
+            [value.strip() for value in row]
+            for row in csv.reader(io.StringIO(text), delimiter=separator)
+            if row
+        ] or [[]]
+    except csv.Error as problem:
+        raise PotluckError(f"Table {str(path)!r} cannot be read ({problem}); save it as CSV again.") from None
     if not header or not rows:
         raise PotluckError(
             f"Table {str(path)!r} has {'a header line and no row' if header else 'no line at all'}; give it a header "
             "line and at least one row."
         )
+    if len(set(header)) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise PotluckError(f"Table {str(path)!r} has two columns called {twice!r}; give each its own name.")
     for line, row in enumerate(rows, start=2):
         if len(row) != len(header):
-            raise damaged_file(path, f"row {line} has {len(row)} values where the header has {len(header)}")
-        if "" in row:
-            empty = header[row.index("")]
             raise PotluckError(
-                f"Column {empty!r} of {str(path)!r} is empty in row {line}; fill it in or drop the row."
+                f"Table {str(path)!r}: row {line} has {len(row)} values where the header has {len(header)} (separated "
+                f"by {SEPARATORS[separator]}); complete the row, or quote values that hold the separator."
             )
-    return {name: [row[place] for row in rows] for place, name in enumerate(header)}
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(header)}
+    return columns if separator == "," else {name: _with_points(values) for name, values in columns.items()}
+
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
+
+
+def _decode(path: Path) -> str:
+    """Return the text of a table: UTF-8, or UTF-16 where it says so."""
+    content = read_bytes(path)
+    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as problem:
+        line = content[: problem.start].count(b"\n") + 1
+        raise PotluckError(
+            f"Table {str(path)!r} is not encoded in UTF-8 (byte 0x{content[problem.start]:02x} in line {line}); save "
+            "it as UTF-8, which a spreadsheet calls CSV UTF-8."
+        ) from None
+
+
+def _separator(text: str) -> str:
+    """Return the separator by which the header line has most columns; commas where it has one."""
+    header = text.partition("\n")[0]
+    return max(SEPARATORS, key=lambda separator: len(next(csv.reader([header], delimiter=separator), [])))
+
+
+def _with_points(values: list[str]) -> list[str]:
+    """Return numbers with decimal points: with other separators than commas, 3,5 is a number."""
+    if not all(_DECIMAL_COMMA.fullmatch(value) or _is_number(value) or is_missing(value) for value in values):
+        return values
+    return [value.replace(",", ".") if _DECIMAL_COMMA.fullmatch(value) else value for value in values]
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def encode_labels(values: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
@@ -110,23 +164,59 @@ def encode_labels(values: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]
     return names, np.array([place[value] for value in values], dtype=np.int64)
 
 
-def fit_column(path: Path, name: str, values: list[str]) -> Column:
-    """Describe a column: numbers where all values are, else its distinct words."""
-    try:
-        column = np.array(values, dtype=np.float32)
-    except ValueError:
-        words, _ = encode_labels(values)
-        if len(words) > MAX_CATEGORIES:
-            raise PotluckError(
-                f"Column {name!r} of {str(path)!r} has {len(words)} different words (more than {MAX_CATEGORIES}); "
-                f"drop it, turn it into numbers, or read it as text: data.text={name}."
-            ) from None
-        return Column(name, words)
-    if not np.isfinite(column).all():
+def fit_column(path: Path, name: str, values: list[str], *, impute: bool = False) -> Column:
+    """Describe a column: numbers where all values are, else its distinct words.
+
+    With `impute`, missing values are replaced by the mean of the numbers, or by the most frequent word.
+    """
+    present = [value for value in values if not is_missing(value)]
+    if not present:
         raise PotluckError(
-            f"Column {name!r} of {str(path)!r} holds a value that is not finite; correct or drop the row."
+            f"Column {name!r} of {str(path)!r} has no value in any row; take it out of the table."
         )
-    return Column(name)
+    if len(present) < len(values) and not impute:
+        raise _missing(path, name, values)
+    numbers = [value for value in present if _is_number(value)]
+    if len(numbers) == len(present):
+        return _fit_numbers(path, name, values, np.array(present, dtype=np.float64), impute=impute)
+    if 2 * len(numbers) > len(present):
+        row = next(row for row, value in enumerate(values) if not is_missing(value) and not _is_number(value))
+        raise PotluckError(
+            f"Column {name!r} of {str(path)!r} has numbers in most rows and {plain(values[row], 60)!r} in row "
+            f"{row + 2}; write a number there, or leave it empty for a missing value."
+        )
+    words, _ = encode_labels(present)
+    if len(words) > MAX_CATEGORIES:
+        raise PotluckError(
+            f"Column {name!r} of {str(path)!r} has {len(words)} different words (more than {MAX_CATEGORIES}); "
+            f"drop it, turn it into numbers, or read it as text: data.text={name}."
+        )
+    times = Counter(present)
+    return Column(name, words, min(words, key=lambda word: -times[word]) if impute else None)
+
+
+def _fit_numbers(
+    path: Path, name: str, values: list[str], numbers: NDArray[np.float64], *, impute: bool
+) -> Column:
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(numbers.astype(np.float32))
+    if not finite.all():
+        bad = [value for value in values if not is_missing(value)][int(np.flatnonzero(~finite)[0])]
+        raise PotluckError(
+            f"Column {name!r} of {str(path)!r} has {plain(bad, 60)!r} in row {values.index(bad) + 2}, which is not "
+            "finite; correct the value, or leave it empty for a missing one."
+        )
+    return Column(name, (), repr(float(numbers.mean())) if impute else None)
+
+
+def _missing(path: Path, name: str, values: list[str], *, imputable: bool = True) -> PotluckError:
+    rows = [row for row, value in enumerate(values) if is_missing(value)]
+    what = f"is {values[rows[0]]!r}" if values[rows[0]] else "is empty"
+    remedy = "; fill it in, drop these rows, or set data.missing=impute: the mean, or the most frequent word."
+    return PotluckError(
+        f"Column {name!r} of {str(path)!r} {what} in row {rows[0] + 2}, a missing value ({len(rows)} of {len(values)} "
+        f"rows){remedy if imputable else '; fill it in, or drop these rows.'}"
+    )
 
 
 SOURCES = (
@@ -134,6 +224,6 @@ SOURCES = (
         "csv",
         "csv:PATH — your table; label=COLUMN names what to predict, text=COLUMN a column of texts",
         load,
-        options=("label", "groups", "text"),
+        options=("label", "groups", "text", "missing"),
     ),
 )

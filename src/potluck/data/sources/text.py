@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from potluck.core.errors import PotluckError
 from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data
 from potluck.data.fetch import Download
@@ -36,7 +37,10 @@ def decode(path: Path) -> str:
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as problem:
-        raise damaged_file(path, str(problem)) from problem
+        raise PotluckError(
+            f"Text file {str(path)!r} is not encoded in UTF-8 (byte 0x{problem.object[problem.start]:02x}); save it as "
+            "UTF-8."
+        ) from None
 
 
 def read_news(path: Path) -> Rows:

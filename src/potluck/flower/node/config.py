@@ -155,12 +155,16 @@ class NodeData(Section):
     normalise: Literal["own", "half", "mean-image", "unit", "none"] = Field(
         "own", description="normalisation of images: the data set's own, or that of one of the papers"
     )
+    missing: Literal["refuse", "impute"] = Field(
+        "refuse", description="missing values of a table: an error, or the mean or most frequent word"
+    )
     class_names: tuple[str, ...] = Field((), description="names of labels 0, 1, …, where the data have none")
     split: str = Field("75:25", description="train:test, or train:val:test")
 
     def options(self) -> dict[str, Any]:
         """Return the options of `load_data`."""
-        return {"label": self.label, "text": self.text, "image_size": self.image_size}
+        missing = None if self.missing == "refuse" else self.missing
+        return {"label": self.label, "text": self.text, "image_size": self.image_size, "missing": missing}
 
 
 class NodeFile(Section):
@@ -272,6 +276,7 @@ split = "75:25"              # train:test, or train:validation:test such as 8:1:
 # root = "/data"             # where named data sets lie
 # label = "column"           # what to predict, for tables
 # text = "column"            # texts, for tables
+# missing = "impute"         # missing values of a table: the mean, or the most frequent word
 # image_size = 32            # resize images to this size
 # class_names = ["a", "b"]   # names of labels 0, 1, … where the data have none
 
