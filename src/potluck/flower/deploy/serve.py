@@ -60,20 +60,7 @@ def server_commands(
         )
     link_host, link_port = (host, port) if inside else ("127.0.0.1", control or port + 1)
     here = f"{'127.0.0.1' if link_host == '0.0.0.0' else link_host}:{link_port}"
-    safe, root, tls = ["--insecure"], ["--insecure"], list[str]()
-    if not insecure:
-        _check_present(folder)
-        safe = ["--ssl-ca-certfile", str(folder / CA), "--ssl-certfile", str(folder / CERTIFICATE)]
-        safe += ["--ssl-keyfile", str(folder / KEY), "--enable-supernode-auth"]
-        root = ["--root-certificates", str(folder / CA)]
-        tls = [
-            "--ca",
-            str(folder / CA),
-            "--certificate",
-            str(folder / CERTIFICATE),
-            "--key",
-            str(folder / KEY),
-        ]
+    safe, root, tls = _security(folder, insecure=insecure)
     known = ["--superexec-auth-secret-file", str(make_secret(folder / SECRET))]
     link = ["--host", link_host, "--port", str(link_port), "--database", str(folder / "state.db"), *known]
     link += ["--isolation", "process", "--disable-runtime-dependency-installation"]
@@ -90,6 +77,20 @@ def server_commands(
         f"Nodes come in at {host}:{port}; runs and keys only from this machine, at {here}. Stop with Ctrl-C."
     )
     return ServerPrograms(commands, here, description)
+
+
+def _security(folder: Path, *, insecure: bool) -> tuple[list[str], list[str], list[str]]:
+    """Return the options of the server, of the program that starts runs, and of the proxy."""
+    if insecure:
+        return ["--insecure"], ["--insecure"], []
+    _check_present(folder)
+    ca, certificate, key = (str(folder / name) for name in (CA, CERTIFICATE, KEY))
+    server = ["--ssl-ca-certfile", ca, "--ssl-certfile", certificate, "--ssl-keyfile", key]
+    return (
+        [*server, "--enable-supernode-auth"],
+        ["--root-certificates", ca],
+        ["--ca", ca, "--certificate", certificate, "--key", key],
+    )
 
 
 def is_loopback(host: str) -> bool:
