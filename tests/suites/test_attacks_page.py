@@ -34,11 +34,11 @@ def stored(tmp_path: Path) -> Results:
 
 def test_the_page_says_what_an_attack_took_and_which_rule_to_take(tmp_path: Path):
     text = page_text(find_suite("attacks"), stored(tmp_path))
-    assert "| rule | nobody | sign-flip | backdoor |" in text
+    assert "| rule | no attack | sign-flip | backdoor |" in text
     assert (
         "| `mean` | 80.0 | 20.0 | 80.0 / 30.0 |" in text
-    )  # under “nobody” clients 1 and 3 do not count either
-    # Means over columns: 60.0 by the mean, 77.7 by the median, 59.7 by krum; the median costs a point in peace.
+    )  # without attack, clients 1 and 3 do not count either
+    # Means over columns: 60.0 by the mean, 77.7 by the median, 59.7 by krum; the median costs a point without attack.
     assert "| fedgh | `median` | 77.7 | 60.0 | 1.0 | 75.0 | 20.0 |" in text
     assert "### fd" not in text
 

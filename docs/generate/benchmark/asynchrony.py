@@ -20,7 +20,7 @@ WHY = (
     "hold suffers: their own networks, in FedAvg by architecture the model of a pair of them, and where each "
     "client has two classes and all share one model, the classes of slow clients. By default (`schedule.lead`) "
     "a client that is four jobs ahead of the one with the fewest therefore waits: near the end everybody has "
-    "done about as many jobs as in whole rounds, and until then nobody waited for the slowest in every round."
+    "done about as many jobs as in whole rounds, and until then no client waited for the slowest in every round."
 )
 
 

@@ -15,6 +15,7 @@ from potluck.suites.store import Results, Row
 from potluck.suites.suite import Suite, Task
 
 NO_ATTACK = "nobody"
+"""Name of the case without attackers in suites and stored rows."""
 Grid = dict[tuple[str, str], Task]
 """Tasks by attack and rule."""
 Seeds = dict[int, tuple[float, float]]
@@ -25,7 +26,7 @@ def page(suite: Suite, results: Results) -> str:
     """For each data set a table per method, then the rule that the numbers carry."""
     reading = (
         "Accuracy of honest clients after the last round, in per cent; attackers do not count, and "
-        f"under “{NO_ATTACK}” the same clients are left out as where somebody attacks, so that columns "
+        "under “no attack” the same clients are left out as under attack, so that columns "
         "compare. For `backdoor` the second number is its success: how many pictures of other classes honest clients "
         "take for class 0 once they bear the trigger. What each attack does is in [security](security.md)."
     )
@@ -131,12 +132,16 @@ def _table(results: Results, grid: Grid, method: str) -> str:
     attacks = [
         one for one in _axis(grid, 0) if any(_honest(results, grid, method, one, r) for r in _axis(grid, 1))
     ]
-    lines = [f"| rule | {' | '.join(attacks)} |", f"|---|{'---:|' * len(attacks)}"]
+    lines = [f"| rule | {' | '.join(map(_title, attacks))} |", f"|---|{'---:|' * len(attacks)}"]
     for rule in _axis(grid, 1):
         cells = [_cell(_honest(results, grid, method, attack, rule), attack) for attack in attacks]
         if any(cells):
             lines.append(f"| `{rule}` | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _title(attack: str) -> str:
+    return "no attack" if attack == NO_ATTACK else attack
 
 
 def _cell(values: Seeds, attack: str) -> str:
@@ -147,12 +152,12 @@ def _cell(values: Seeds, attack: str) -> str:
 
 
 def _advice(results: Results, grid: Grid, methods: Sequence[str]) -> str:
-    """Per method the rule with the best mean over all columns, what it costs in peace and what it saves at worst.
+    """Per method the rule with the best mean over all columns, what it costs without attack and what it saves at worst.
 
     Of the seeds that every rule was run with, so that rules compare.
     """
     lines = [
-        "| method | rule with the best mean over the columns | that mean | under `mean` | cost when nobody attacks "
+        "| method | rule with the best mean over the columns | that mean | under `mean` | cost without attack "
         "| worst column | under `mean` |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
@@ -200,7 +205,7 @@ def _panel(axes: Any, results: Results, grid: Grid, method: str) -> None:
     table = np.array([[_mean(_honest(results, grid, method, a, r)) for a in attacks] for r in rules])
     axes.imshow(table, vmin=0, vmax=100, cmap="viridis", aspect="auto")
     axes.set_title(method, fontsize=8)
-    axes.set_xticks(range(len(attacks)), attacks, rotation=60, ha="right", fontsize=6)
+    axes.set_xticks(range(len(attacks)), list(map(_title, attacks)), rotation=60, ha="right", fontsize=6)
     axes.set_yticks(range(len(rules)), rules, fontsize=6)
     for place, value in np.ndenumerate(table):
         if not np.isnan(value):

@@ -64,7 +64,7 @@ def page(suite: Suite, results: Results) -> str:
         "standard deviation over seeds. ε holds at δ = 10⁻⁵ for one training row of one client, against anybody "
         'who sees every answer (`privacy.unit = "record"`, [privacy](privacy.md)); *noise* is the multiplier that '
         "it took. *No promise* is plain training, in batches and at a rate of its own (the best of "
-        "eleven by test accuracy on another seed). Noisy training has one rate and one clip that nobody tuned, which "
+        "eleven by test accuracy on another seed). Noisy training has one untuned rate and clip, which "
         f"favours the former. *{REFERENCE}* sends nothing, so it needs no noise: what is "
         "not above it has bought nothing by federating."
     )

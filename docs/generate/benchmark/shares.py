@@ -14,7 +14,7 @@ SHARES = (0.0, 0.1, 0.2, 0.3)
 
 @dataclass(frozen=True)
 class HonestAccuracy:
-    """Honest accuracy of one run, and what it was measured on; a share of 0 is peace."""
+    """Honest accuracy of one run, and what it was measured on; a share of 0 means no attack."""
 
     data: str
     method: str
@@ -43,7 +43,7 @@ def sections(found: Sequence[HonestAccuracy]) -> list[str]:
                 seeds |= {one.seed for one in kept}
         if lines:
             head = [
-                "| method | rule | nobody | 10 % | 20 % | 30 % | worst attack | cases |",
+                "| method | rule | no attack | 10 % | 20 % | 30 % | worst attack | cases |",
                 "|---|---|---:|---:|---:|---:|---:|---:|",
             ]
             reading = (
@@ -74,8 +74,8 @@ def _comparable(found: Sequence[HonestAccuracy]) -> list[HonestAccuracy]:
         at.setdefault((attack, seed), set()).add(share)
     attacked = {key for key, known in at.items() if known >= set(SHARES[1:])}
     seeds = {seed for _, seed in attacked}
-    peace = {key for key, known in at.items() if known == {0.0} and key[1] in seeds}
-    whole = attacked | peace
+    calm = {key for key, known in at.items() if known == {0.0} and key[1] in seeds}
+    whole = attacked | calm
     return [
         one for one in found if one.rule in rules and one.case in cases and (one.attack, one.seed) in whole
     ]
