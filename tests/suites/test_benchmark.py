@@ -11,6 +11,7 @@ import pytest
 from generate.benchmark import default_page_path, page_text, write_page
 from generate.benchmark.choices import choices
 from potluck.core.errors import PotluckError
+from potluck.suites.baselines import LINES
 from potluck.suites.confirm import choose_sample, confirm, differences
 from potluck.suites.provenance import experiment_digest, made_at, provenance_text
 from potluck.suites.runner import Runner
@@ -25,8 +26,7 @@ seeds = [0, 1]
 [methods]
 any = ["standalone", "fedproto"]
 [tuning]
-trials = 2
-seed = 100
+seeds = [100]
 share = 0.5
 [tuning.options]
 fedproto = { prototype_weight = [0.1, 1.0] }
@@ -58,16 +58,20 @@ def runner(
     )
 
 
-def test_every_method_has_the_same_number_of_trials():
+def test_every_method_sees_the_same_learning_rates():
     for suite in (find_suite(name) for name in suite_names()):
         for task in suite.tasks:
-            assert {len(suite.candidates(task, method)) for method in task.methods} == {max(1, suite.trials)}
-            assert task.methods[0] == "standalone" or not suite.trials
+            for method in set(task.methods) - set(LINES):
+                rates = {settings["training.lr"] for settings in suite.candidates(task, method)}
+                assert rates == (set(task.rates) if suite.tuning_seeds else {task.rates[0]})
+            assert not {*task.seeds, *suite.seeds} & {*suite.tuning_seeds}
     suite = small()
     assert suite.candidates(suite.tasks[0], "standalone") == [{"training.lr": 0.05}, {"training.lr": 0.1}]
+    assert suite.candidates(suite.tasks[0], "majority") == [{}]
     assert suite.candidates(suite.tasks[0], "fedproto") == [
-        {"training.lr": 0.05, "method.prototype_weight": 0.1},
-        {"training.lr": 0.05, "method.prototype_weight": 1.0},
+        {"training.lr": rate, "method.prototype_weight": weight}
+        for rate in (0.05, 0.1)
+        for weight in (0.1, 1.0)
     ]
 
 
@@ -85,7 +89,7 @@ def test_a_benchmark_is_done_in_pieces_and_nothing_twice(tmp_path: Path):
     assert first.run(1, said.append) == []
     assert len(said) == 4
     second = runner(tmp_path)
-    assert second.count() == (2, 2)  # fedproto alone is left
+    assert second.count() == (4, 2)  # fedproto alone is left
     second.run(2, said.append)
     third = runner(tmp_path)
     assert third.count() == (0, 0)

@@ -81,7 +81,7 @@ def _runner(
         stored,
         [suite.task(name) for name in split_list(tasks)] or suite.tasks,
         _checked_methods(methods, [method for task in suite.tasks for method in task.methods]),
-        options.parse_seeds(seeds) if seeds else suite.seeds,
+        options.parse_seeds(seeds) if seeds else None,
         command_line(),
     )
 
@@ -95,7 +95,9 @@ def _confirm(runner: Runner, sample: int | None, jobs: int, show: Callable[[str]
     rows = [
         row
         for row in stored.rows
-        if row.task in tasks and row.method in runner.methods and row.seed in runner.seeds
+        if row.task in tasks
+        and row.method in runner.methods
+        and (runner.seeds is None or row.seed in runner.seeds)
     ]
     check_rows(stored, rows)
     same, different = confirm(runner.suite, stored, choose_sample(stored, rows, sample), jobs, show)

@@ -17,11 +17,11 @@ from potluck.suites.provenance import (
     made_at,
     source_commit,
 )
-from potluck.suites.runner import experiment_text, measure
 from potluck.suites.store import Results, Row, stored_text
 from potluck.suites.suite import Suite
+from potluck.suites.work import measure
 
-TIMES = ("seconds",)
+TIMES = ("seconds", "core_seconds")
 """Numbers of a row that no second run repeats."""
 
 
@@ -31,7 +31,7 @@ def confirm(
     """Run rows again; record each with the commit. Returns how many gave the same numbers, and how many others."""
     check_commit(source_commit(), "--confirm stores which commit gave the same numbers")
     counts = {True: 0, False: 0}
-    texts = [_experiment_text(suite, row) for row in rows]
+    texts = [_work_text(suite, row) for row in rows]
     with run_processes(jobs) as pool:
         for row, measured in zip(rows, pool.map(measure, texts), strict=True):
             different = differences(row, results.details.get(row.experiment, {}), measured)
@@ -71,9 +71,8 @@ def choose_sample(results: Results, rows: Sequence[Row], count: int | None) -> l
     return list(chosen.values())[:count]
 
 
-def _experiment_text(suite: Suite, row: Row) -> str:
-    experiment = suite.experiment(suite.task(row.task), row.method, row.seed, json.loads(row.settings))
-    return experiment_text(experiment)
+def _work_text(suite: Suite, row: Row) -> str:
+    return suite.work(suite.task(row.task), row.method, row.seed, json.loads(row.settings)).text
 
 
 def differences(row: Row, details: dict[str, Any], measured: dict[str, Any]) -> list[str]:

@@ -3,120 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from potluck.analysis.clients import fairness
-from potluck.api import execute
+import numpy as np
+
 from potluck.core.errors import PotluckError
-from potluck.core.files import parse_json
-from potluck.experiment import Experiment, parse_experiment
 from potluck.runs.process_pool import run_processes
-from potluck.runs.run import Run
-from potluck.suites.provenance import experiment_digest, row_origin
-from potluck.suites.store import Results, Row, Trial, thin_curve
+from potluck.suites.provenance import row_origin
+from potluck.suites.store import Results, Row, Trial
 from potluck.suites.suite import Suite, Task, Values
-
-LAST = ("validation", "local", "received", "shared", "global")
-
-
-def experiment_text(experiment: Experiment) -> str:
-    """An experiment as text that another process reads."""
-    return json.dumps(experiment.model_dump(mode="json", exclude_none=True))
-
-
-def measure(text: str) -> dict[str, Any]:
-    """Train an experiment in a folder that is forgotten, and give what a result needs of it."""
-    experiment = parse_experiment(parse_json(text))
-    with tempfile.TemporaryDirectory(prefix="potluck-benchmark-") as folder:
-        run = execute(experiment, out=Path(folder) / "run")
-        details = {**_details(run), **(_leaks(run) if experiment.engine.keep_answers else {})}
-        return {"row": _row(run), "details": details, "validation": _validation(run)}
-
-
-def _row(run: Run) -> dict[str, Any]:
-    summary, newcomers = run.summary, run.summary.get("newcomers") or {}
-    jobs = max(1.0, float(run.jobs[-1]) if len(run.jobs) else 0.0)
-    return {
-        "accuracy": run.best_accuracy,
-        "final_accuracy": run.final_accuracy,
-        "worst_tenth": fairness(run.client_accuracy.values()).worst,
-        "macro_f1": _known(summary.get("final_macro_f1")),
-        "calibration_error": _known(summary.get("final_calibration_error")),
-        "newcomers": _known(newcomers.get("accuracy")),
-        "newcomers_alone": _known(newcomers.get("alone")),
-        "floats_up": run.per_client_round("floats_up"),
-        "floats_down": run.per_client_round("floats_down"),
-        "samples_per_job": run.total("trained_samples") / jobs,
-        "seconds": float(summary.get("seconds", math.nan)),
-    }
-
-
-def _details(run: Run) -> dict[str, Any]:
-    return {
-        "curve": thin_curve([row.get("accuracy") for row in run.rounds]),
-        "clock": _clock(run),
-        "clients": [round(value, 5) for _, value in sorted(run.client_accuracy.items())],
-        "last": _last(run),
-        "notes": {
-            name: thin_curve([row.get("notes", {}).get(name) for row in run.rounds]) for name in _notes(run)
-        },
-        **{name: run.summary[name] for name in ("attack", "privacy") if name in run.summary},
-    }
-
-
-def _leaks(run: Run) -> dict[str, Any]:
-    """What the answers of a run that kept them give away."""
-    from potluck.analysis.leak import find_leaks
-
-    leaks = find_leaks(run.path).stored()
-    rounded = [
-        {**score, "score": round(score["score"], 5), "chance": round(score["chance"], 5)}
-        for score in leaks["scores"]
-    ]
-    return {"leaks": {**leaks, "scores": rounded}}
-
-
-def _last(run: Run) -> dict[str, float]:
-    """The last accuracy under each protocol that was asked for, and on validation samples."""
-    last: dict[str, float] = {}
-    for row in run.rounds:
-        for name, value in row.items():
-            if name.startswith("accuracy_") and name.removeprefix("accuracy_") in LAST and value is not None:
-                last[name.removeprefix("accuracy_")] = round(value, 5)
-    return last
-
-
-def _clock(run: Run) -> list[tuple[float, float]]:
-    """Simulated seconds and accuracy where it was measured, on devices that have a clock."""
-    curve = (
-        run.curve("accuracy", "virtual_seconds") if run.experiment.get("devices", {}).get("fleet") else None
-    )
-    if curve is None:
-        return []
-    return [(round(float(x), 3), round(float(y), 5)) for x, y in zip(curve.x, curve.y, strict=True)]
-
-
-def _notes(run: Run) -> list[str]:
-    return sorted({name for row in run.rounds for name in row.get("notes") or {}})
-
-
-def _validation(run: Run) -> float | None:
-    """The last accuracy on validation samples."""
-    values = [
-        row.get("accuracy_validation") for row in run.rounds if row.get("accuracy_validation") is not None
-    ]
-    return values[-1] if values else None
-
-
-def _known(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
+from potluck.suites.work import Work, measure
 
 Say = Callable[[str], None]
 
@@ -128,14 +27,19 @@ class PlannedRun:
     task: Task
     method: str
     settings: Values
-    experiment: Experiment
+    work: Work
     trial: bool
 
     @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self.work.experiment.seed
+
+    @property
     def label(self) -> str:
-        """A few words for whoever watches."""
-        what = json.dumps(self.settings) if self.trial else f"seed {self.experiment.seed}"
-        return f"{self.task.name}, {self.method}, {'trial ' if self.trial else ''}{what}"
+        """A few words for progress lines."""
+        trial = f"trial {json.dumps(self.settings)}, " if self.trial else ""
+        return f"{self.task.name}, {self.method}, {trial}seed {self.seed}"
 
 
 @dataclass
@@ -146,7 +50,8 @@ class Runner:
     results: Results
     tasks: Sequence[Task]
     methods: Sequence[str]
-    seeds: Sequence[int]
+    seeds: Sequence[int] | None = None
+    """Other seeds than those of each task."""
     command: str = ""
 
     def units(self) -> Iterator[tuple[Task, str]]:
@@ -158,38 +63,55 @@ class Runner:
 
     def missing_runs(self, task: Task, method: str) -> list[PlannedRun]:
         """What a method lacks on a task: trials, or else runs with its best settings, or nothing."""
-        candidates = self.suite.candidates(task, method) if self.suite.trials else []
-        trials = [self._trial(task, method, settings) for settings in candidates]
         tried = {result.experiment for result in self.results.trials}
-        missing = [work for work in trials if experiment_digest(work.experiment) not in tried]
+        missing = [run for run in self.trials(task, method) if run.work.digest not in tried]
         if missing:
             return missing
-        best = self.best(task, method)
-        runs = [self._run(task, method, best, seed) for seed in self.seeds]
+        runs = self._plan(task, method, [self.best(task, method)], self.seeds_of(task))
         done = {result.experiment for result in self.results.rows}
-        return [work for work in runs if experiment_digest(work.experiment) not in done]
+        return [run for run in runs if run.work.digest not in done]
+
+    def seeds_of(self, task: Task) -> Sequence[int]:
+        """The seeds of a task's results."""
+        return task.seeds if self.seeds is None else self.seeds
+
+    def trials(self, task: Task, method: str) -> list[PlannedRun]:
+        """All trials of a method on a task: every candidate on every tuning seed."""
+        if not self.suite.is_tuned(method):
+            return []
+        candidates = self.suite.candidates(task, method)
+        return self._plan(task, method, candidates, self.suite.tuning_seeds, trial=True)
 
     def best(self, task: Task, method: str) -> Values:
-        """The settings of the trial that was best on validation; of equals, the first tried."""
+        """The settings with the best mean on validation samples over the tuning seeds; of equals, the first tried."""
         candidates = self.suite.candidates(task, method)
-        if not self.suite.trials:
+        if not self.suite.is_tuned(method):
             return candidates[0]
         scores = {trial.experiment: trial.validation for trial in self.results.trials}
 
         def score(settings: Values) -> float:
-            validation = scores.get(experiment_digest(self._trial(task, method, settings).experiment))
-            return -1.0 if validation is None else validation
+            runs = self._plan(task, method, [settings], self.suite.tuning_seeds, trial=True)
+            found = [scores.get(run.work.digest) for run in runs]
+            return float(np.mean([-1.0 if value is None else value for value in found]))
 
         return max(candidates, key=score)
 
-    def _trial(self, task: Task, method: str, settings: Values) -> PlannedRun:
-        experiment = self.suite.experiment(task, method, self.suite.tuning_seed, settings, tuning=True)
-        return PlannedRun(task, method, settings, experiment, trial=True)
-
-    def _run(self, task: Task, method: str, settings: Values, seed: int) -> PlannedRun:
-        return PlannedRun(
-            task, method, settings, self.suite.experiment(task, method, seed, settings), trial=False
-        )
+    def _plan(
+        self,
+        task: Task,
+        method: str,
+        candidates: Sequence[Values],
+        seeds: Sequence[int],
+        *,
+        trial: bool = False,
+    ) -> list[PlannedRun]:
+        return [
+            PlannedRun(
+                task, method, settings, self.suite.work(task, method, seed, settings, tuning=trial), trial
+            )
+            for settings in candidates
+            for seed in seeds
+        ]
 
     def count(self) -> tuple[int, int]:
         """Trials and runs that are still to do, as far as can be known."""
@@ -198,7 +120,7 @@ class Runner:
             work = self.missing_runs(task, method)
             lacking = sum(item.trial for item in work)
             trials += lacking
-            runs += len(self.seeds) if lacking else len(work)
+            runs += len(self.seeds_of(task)) if lacking else len(work)
         return trials, runs
 
     def run(self, jobs: int, say: Say) -> list[str]:
@@ -210,7 +132,7 @@ class Runner:
             while waiting or under_way:
                 while waiting and len(under_way) < jobs:
                     for work in self.missing_runs(*waiting.pop(0)):
-                        under_way[pool.submit(measure, experiment_text(work.experiment))] = work
+                        under_way[pool.submit(measure, work.work.text)] = work
                 if not under_way:
                     break
                 done, _ = wait(under_way, return_when=FIRST_COMPLETED)
@@ -240,16 +162,18 @@ class Runner:
             say(f"{work.label}: {_percent(outcome['row']['accuracy'])}")
 
     def _as_trial(self, work: PlannedRun, validation: float | None, seconds: float) -> Trial:
-        settings, digest = json.dumps(work.settings), experiment_digest(work.experiment)
-        return Trial(work.task.name, work.method, settings, validation, seconds, digest)
+        settings, commit = json.dumps(work.settings), row_origin()["commit"]
+        return Trial(
+            work.task.name, work.method, settings, validation, seconds, work.work.digest, work.seed, commit
+        )
 
     def _as_row(self, work: PlannedRun, measured: dict[str, Any]) -> Row:
         identity: dict[str, Any] = {
             "task": work.task.name,
             "method": work.method,
-            "seed": work.experiment.seed,
+            "seed": work.seed,
             "settings": json.dumps(work.settings),
-            "experiment": experiment_digest(work.experiment),
+            "experiment": work.work.digest,
             "command": self.command,
         }
         return Row(**{**identity, **measured, **row_origin()})

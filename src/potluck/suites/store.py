@@ -57,7 +57,13 @@ POINTS = 25
 
 @dataclass(frozen=True)
 class Row:
-    """One run. Accuracies are fractions; `accuracy` is that of the round that was best on validation."""
+    """One run. Accuracies are fractions of clients' test samples right, means over clients.
+
+    At the round that was best on validation samples: `accuracy`, `worst_best` (the tenth of clients with the lowest
+    accuracies) and `smallest_tenth` (the tenth with the fewest training samples). After the last round:
+    `final_accuracy`, `worst_tenth`, `macro_f1`, `calibration_error` and newcomers. `gflops` are of one client's
+    training in all rounds, `core_seconds` processor time of the whole run.
+    """
 
     task: str
     method: str
@@ -80,11 +86,17 @@ class Row:
     machine: str
     date: str
     command: str
+    best_round: int | None = None
+    rounds: int | None = None
+    worst_best: float | None = None
+    smallest_tenth: float | None = None
+    gflops: float | None = None
+    core_seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of the tuning, scored on validation alone."""
+    """One run of the tuning, scored on validation samples in its best round."""
 
     task: str
     method: str
@@ -92,6 +104,8 @@ class Trial:
     validation: float | None
     seconds: float
     experiment: str
+    seed: int | None = None
+    commit: str = ""
 
 
 @dataclass
@@ -196,8 +210,8 @@ class Results:
             ) from None
 
 
-def _by_trial(trial: Trial) -> tuple[str, str, str]:
-    return trial.task, trial.method, trial.settings
+def _by_trial(trial: Trial) -> tuple[str, str, str, int]:
+    return trial.task, trial.method, trial.settings, trial.seed or 0
 
 
 def thin_curve(values: list[float | None]) -> list[tuple[int, float]]:

@@ -1,9 +1,9 @@
-"""A suite as data: its tasks, its methods with what is tuned of each, its seeds and its budget."""
+"""A suite as data: its tasks, its methods and baselines with what is tuned of each, and its seeds."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -12,13 +12,24 @@ from typing import Any
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.files import parse_toml, read_text
 from potluck.experiment import Experiment, flat_settings, parse_experiment, put_setting
+from potluck.suites.baselines import LINES, TRAIN
+from potluck.suites.work import Work
 
 Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A method under a name of its own: other settings, or other training samples (`own`, `public` or `pooled`)."""
+
+    method: str
+    train: str
+    settings: Values
+
+
+@dataclass(frozen=True)
 class Task:
-    """One question that every method is asked: an experiment without its method, and learning rates to try."""
+    """An experiment without its method, and learning rates to try. `methods` are also variants and baselines."""
 
     name: str
     title: str
@@ -30,13 +41,15 @@ class Task:
     """Where the task stands in a grid of tasks: the label on each axis."""
     fixed: Mapping[str, Values]
     """Settings of single methods on this task, beside those of the suite."""
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Tasks with their methods. Tuning: `trials` settings per method, on another seed, for a part of the rounds.
+    """Tasks with their methods. With `tuning_seeds` every method is tuned on a grid: all learning rates of the task
+    times all values of its option, each on every tuning seed for `tuning_share` of the rounds.
 
-    Without trials every method takes the task's first learning rate. `page` says which page the results make.
+    Without tuning seeds every method takes the task's first learning rate. `page` says which page the results make.
     """
 
     name: str
@@ -45,9 +58,9 @@ class Suite:
     tasks: tuple[Task, ...]
     options: Mapping[str, tuple[str, tuple[Any, ...]]]
     fixed: Mapping[str, Values]
+    variants: Mapping[str, Variant]
     seeds: tuple[int, ...]
-    trials: int
-    tuning_seed: int
+    tuning_seeds: tuple[int, ...]
     tuning_share: float
 
     def task(self, name: str) -> Task:
@@ -57,42 +70,52 @@ class Suite:
                 return task
         raise unknown("task of the suite", name, [task.name for task in self.tasks])
 
-    def candidates(self, task: Task, method: str) -> list[Values]:
-        """The settings to try, as many for every method: learning rates, times values of what its paper tunes."""
-        if method not in self.options or not self.trials:
-            return [{"training.lr": rate} for rate in task.rates[: max(1, self.trials)]]
-        name, values = self.options[method]
-        middle = _middle(task.rates, self.trials // len(values))
-        return [
-            {"training.lr": rate, f"method.{name}": value}
-            for rate, value in itertools.product(middle, values)
-        ]
+    def is_tuned(self, name: str) -> bool:
+        """Whether settings are chosen on validation samples; a baseline without training has none."""
+        return bool(self.tuning_seeds) and name not in LINES
+
+    def candidates(self, task: Task, name: str) -> list[Values]:
+        """The settings to try: the same learning rates for all, times values of what a method's paper tunes."""
+        if name in LINES:
+            return [{}]
+        if not self.tuning_seeds:
+            return [{"training.lr": task.rates[0]}]
+        rates = [{"training.lr": rate} for rate in task.rates]
+        if name not in self.options:
+            return rates
+        option, values = self.options[name]
+        return [{**rate, f"method.{option}": value} for rate, value in itertools.product(rates, values)]
+
+    def work(self, task: Task, name: str, seed: int, settings: Values, *, tuning: bool = False) -> Work:
+        """One run of a method or baseline, or one trial of its tuning."""
+        if name in LINES:
+            return Work(self.experiment(task, name, seed, settings), name)
+        variant = self.variants.get(name)
+        return Work(
+            self.experiment(task, name, seed, settings, tuning=tuning), variant.train if variant else "own"
+        )
 
     def experiment(
-        self, task: Task, method: str, seed: int, settings: Values, *, tuning: bool = False
+        self, task: Task, name: str, seed: int, settings: Values, *, tuning: bool = False
     ) -> Experiment:
-        """One run of the suite, or one trial of its tuning."""
+        """The experiment of a run, or of a trial; baselines without training are computed on that of standalone."""
         values: Values = {"seed": seed, "engine": {"name": "serial", "checkpoint_every": 0}}
+        variant = self.variants.get(name)
         changes = {
             **flat_settings(task.experiment),
-            **flat_settings(self.fixed.get(method, {})),
-            **flat_settings(task.fixed.get(method, {})),
-            "method.name": method,
+            **flat_settings(variant.settings if variant else {}),
+            **flat_settings(self.fixed.get(name, {})),
+            **flat_settings(task.fixed.get(name, {})),
+            "method.name": "standalone" if name in LINES else variant.method if variant else name,
             **settings,
         }
-        for name, value in changes.items():
-            put_setting(values, name.split("."), value)
+        for key, value in changes.items():
+            put_setting(values, key.split("."), value)
         if tuning:
             rounds = int(values["schedule"]["rounds"])
             put_setting(values, ["schedule", "rounds"], max(1, round(self.tuning_share * rounds)))
             put_setting(values, ["evaluate", "newcomers"], 0.0)
         return parse_experiment(values).with_method_defaults()
-
-
-def _middle(rates: Sequence[float], count: int) -> Sequence[float]:
-    """The middle ones of a list."""
-    start = max(0, (len(rates) - count) // 2)
-    return rates[start : start + count]
 
 
 def suite_names() -> list[str]:
@@ -120,7 +143,8 @@ def parse_suite(name: str, text: str) -> Suite:
     try:
         values = parse_toml(text)
         groups: dict[str, list[str]] = values["methods"]
-        tasks = tuple(task for entry in values["task"] for task in _tasks(entry, groups))
+        seeds = tuple(values["seeds"])
+        tasks = tuple(task for entry in values["task"] for task in _tasks(entry, groups, seeds))
         tuning = values.get("tuning", {})
         options = {
             method: (name, tuple(choices))
@@ -134,10 +158,10 @@ def parse_suite(name: str, text: str) -> Suite:
             tasks,
             options,
             values.get("fixed", {}),
-            tuple(values["seeds"]),
-            int(tuning.get("trials", 0)),
-            int(tuning.get("seed", 100)),
-            float(tuning.get("share", 0.5)),
+            {name: _variant(dict(entry)) for name, entry in values.get("variants", {}).items()},
+            seeds,
+            tuple(tuning.get("seeds", ())),
+            float(tuning.get("share", 1.0)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PotluckError(f"Suite {name!r} is not understood: {type(error).__name__} {error}.") from None
@@ -148,7 +172,16 @@ def parse_suite(name: str, text: str) -> Suite:
     return suite
 
 
-def _tasks(entry: Mapping[str, Any], groups: Mapping[str, list[str]]) -> Iterator[Task]:
+def _variant(entry: Values) -> Variant:
+    train = entry.pop("train", "own")
+    if train not in TRAIN:
+        raise ValueError(f"train = {train!r} is none of {', '.join(TRAIN)}")
+    return Variant(entry.pop("method"), train, entry.pop("settings", {}))
+
+
+def _tasks(
+    entry: Mapping[str, Any], groups: Mapping[str, list[str]], seeds: tuple[int, ...]
+) -> Iterator[Task]:
     """A task, or where it has axes (each a table of labels and what they set) one for every combination."""
     methods = tuple(method for group in entry["methods"] for method in groups.get(group, [group]))
     axes: Mapping[str, Mapping[str, Values]] = entry.get("axes", {})
@@ -171,4 +204,5 @@ def _tasks(entry: Mapping[str, Any], groups: Mapping[str, list[str]]) -> Iterato
             methods,
             place,
             entry.get("fixed", {}),
+            tuple(entry.get("seeds", seeds)),
         )
