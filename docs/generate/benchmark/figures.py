@@ -1,4 +1,4 @@
-"""Draw the benchmark's figures: accuracy against traffic with the Pareto front, and mean ranks."""
+"""Draw the benchmark's figure, a forest plot of gains, and what figures of other pages share."""
 
 from __future__ import annotations
 
@@ -6,47 +6,49 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from potluck.suites.statistics import MethodSummary, pareto_front
+import numpy as np
+
+from potluck.suites.baselines import LINES
+from potluck.suites.statistics import AHEAD, BEHIND, EQUAL, MARGIN, MethodSummary
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
 """Told apart by everybody (after Okabe and Ito)."""
-INK, SOFT, FRONT = "#333333", "#999999", "#0072B2"
+INK, SOFT = "#333333", "#999999"
+VERDICT_COLOURS = {AHEAD: "#009E73", EQUAL: "#0072B2", BEHIND: "#D55E00"}
 
 
-def traffic_figure(title: str, found: Sequence[MethodSummary], path: Path) -> None:
-    """Each method where its accuracy and its numbers per client and round put it; the front is joined by a line."""
-    figure, axes = new_axes(7.0, 4.2)
-    best = pareto_front(found)
-    on_front = sorted((line for line in found if line.method in best), key=lambda line: line.floats)
-    heights = [100 * line.accuracy for line in on_front]
-    axes.step([line.floats for line in on_front], heights, where="post", color=FRONT)
-    for line in found:
-        place = line.floats, 100 * line.accuracy
-        axes.scatter(*place, color=FRONT if line.method in best else SOFT, s=18, zorder=3)
-        _label(axes, line.method, place)
-    axes.set_xscale("symlog", linthresh=10)
-    axes.set_xlabel("numbers per client and round, both ways")
-    axes.set_ylabel("accuracy, %")
-    axes.set_title(title, fontsize=10)
+def gain_figure(tasks: Mapping[str, Sequence[MethodSummary]], names: Mapping[str, str], path: Path) -> None:
+    """Draw a forest plot: a panel per task, a line per trained method with its gain over the reference and interval."""
+    shown = {
+        title: [line for line in lines if line.gain is not None and line.method not in LINES]
+        for title, lines in tasks.items()
+    }
+    heights = [len(lines) for lines in shown.values()]
+    figure = new_figure(7.0, 0.24 * sum(heights) + 0.9 * len(heights))
+    panels = np.atleast_1d(figure.subplots(len(shown), 1, sharex=True, height_ratios=heights))
+    for axes, (title, lines) in zip(panels, shown.items(), strict=True):
+        _forest(axes, lines, names)
+        axes.set_title(title, fontsize=9)
+    panels[-1].set_xlabel("gain over training alone, points (grey band: within one point)")
     save(figure, path)
 
 
-def _label(axes: Any, text: str, place: tuple[float, float]) -> None:
-    axes.annotate(text, place, xytext=(4, 3), textcoords="offset points", fontsize=7)
-
-
-def rank_figure(ranks: Mapping[str, float], critical: float, path: Path) -> None:
-    """Mean ranks from best to worst, with a bar as long as the critical difference."""
-    ordered = sorted(ranks, key=lambda method: -ranks[method])
-    figure, axes = new_axes(7.0, 0.25 * len(ordered) + 1.0)
-    axes.scatter([ranks[method] for method in ordered], range(len(ordered)), color=FRONT, s=18)
-    axes.set_yticks(range(len(ordered)), ordered, fontsize=8)
-    axes.plot(
-        [min(ranks.values()), min(ranks.values()) + critical], [len(ordered)] * 2, color=INK, linewidth=2
-    )
-    _label(axes, "critical difference", (min(ranks.values()), len(ordered)))
-    axes.set_xlabel("mean rank over tasks (1 is best)")
-    save(figure, path)
+def _forest(axes: Any, lines: Sequence[MethodSummary], names: Mapping[str, str]) -> None:
+    """Draw the lines of one task, the first one on top; baselines are grey, verdicts have colours."""
+    axes.axvspan(-100 * MARGIN, 100 * MARGIN, color=SOFT, alpha=0.2, linewidth=0)
+    axes.axvline(0, color=INK, linewidth=0.8)
+    for place, line in enumerate(reversed(lines)):
+        assert line.gain is not None
+        colour = SOFT if line.is_baseline else VERDICT_COLOURS.get(line.verdict, INK)
+        low, high = 100 * line.gain.low, 100 * line.gain.high
+        axes.plot([low, high], [place, place], color=colour, linewidth=1.5)
+        axes.scatter([100 * line.gain.mean], [place], color=colour, s=16, zorder=3)
+    labels = [names.get(line.method, line.method) for line in reversed(lines)]
+    axes.set_yticks(range(len(lines)), labels, fontsize=7)
+    axes.set_ylim(-0.6, len(lines) - 0.4)
+    axes.grid(alpha=0.25, axis="x")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
 
 
 def new_figure(width: float, height: float) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from potluck.suites.provenance import provenance_text
+from potluck.suites.statistics import Difference
 from potluck.suites.store import Results
 from potluck.suites.suite import Suite
 
@@ -23,6 +24,14 @@ def format_mean_std(values: Sequence[float]) -> str:
         return ""
     spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
     return f"{100 * np.mean(values):.1f}{spread}"
+
+
+def format_difference(difference: Difference | None) -> str:
+    """A difference in points with its 95 % interval; without one from a single seed, and nothing of nothing."""
+    if difference is None:
+        return ""
+    interval = f" [{100 * difference.low:+.1f}, {100 * difference.high:+.1f}]" if difference.seeds > 1 else ""
+    return f"{100 * difference.mean:+.1f}{interval}"
 
 
 def provenance_sentence(suite: Suite, results: Results) -> str:

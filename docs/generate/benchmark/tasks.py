@@ -1,216 +1,353 @@
-"""Write `docs/benchmark.md` from stored results: tables, figures and sentences that follow from the numbers."""
+"""Write `docs/benchmark.md` from stored results: a summary, limitations, baselines, power, then a table per task."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from generate.benchmark.choices import choices
-from generate.benchmark.figures import rank_figure, traffic_figure
-from generate.benchmark.formatting import provenance_sentence, wrap_text
+import numpy as np
+
+from generate.benchmark.figures import gain_figure
+from generate.benchmark.formatting import format_difference, provenance_sentence, wrap_text
+from generate.text import table
+from potluck.core.needs import Need
+from potluck.methods import method_class
+from potluck.suites.baselines import LINES
 from potluck.suites.statistics import (
-    LEVEL,
+    AHEAD,
+    BASELINES,
+    BEHIND,
+    EQUAL,
+    MARGIN,
+    POOLED,
+    PUBLIC,
     REFERENCE,
+    SAME,
+    UNDECIDED,
     MethodSummary,
-    mean_ranks,
-    pareto_front,
+    compare_methods,
+    failed_floor,
+    longest_training,
     summarise_task,
+    task_power,
 )
-from potluck.suites.store import Results
+from potluck.suites.store import Results, Trial
 from potluck.suites.suite import Suite, Task
 
-FIGURES = "figures"
+FIGURE = "benchmark-gains.svg"
+LEAST_SEEDS = 5
+"""A method with fewer runs of a task is not shown."""
+NAMES = {
+    SAME: "standalone, as long as the methods",
+    PUBLIC: "standalone, own and public samples",
+    POOLED: "pooled training",
+}
+"""What pages call the trained baselines."""
 
 
 def page(suite: Suite, results: Results) -> str:
     """The whole page; the same text for the same results."""
-    tasks = measured_tasks(suite, results)
-    parts = [_head(suite, results), _words(results, tasks)]
-    parts += [_task(task, summarise_task(results, task.name), _unable(task, results)) for task in tasks]
-    widest = ranked_tasks(tasks)
-    parts += [
-        choices(results, widest),
-        _ranks(results, widest),
-        _under_way(suite, results, tasks),
-        _footing(suite, results),
+    found = measured_tasks(suite, results)
+    parts = [
+        "# Benchmark: federated methods against training alone",
+        summary(results, found),
+        _limitations(suite, results, found),
+        _how_to_read(suite),
+        _floor(results, found),
+        _power(found),
+        *(_task(task, lines, results) for task, lines in found),
+        _tuning(suite, results, found),
+        _provenance(suite, results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def measured_tasks(suite: Suite, results: Results) -> list[Task]:
-    """The tasks that most of their methods have done; a few first rows are no table yet."""
-    return [task for task in suite.tasks if 2 * len(summarise_task(results, task.name)) > len(task.methods)]
+Measured = list[tuple[Task, list[MethodSummary]]]
 
 
-def ranked_tasks(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks that the most methods were asked to do: over others a mean would leave most methods out."""
-    most = max((len(task.methods) for task in tasks), default=0)
-    return [task for task in tasks if len(task.methods) == most]
+def measured_tasks(suite: Suite, results: Results) -> Measured:
+    """Tasks with the reference and at least one method, each with the methods that have enough seeds."""
+    found = []
+    for task in suite.tasks:
+        least = min(LEAST_SEEDS, len(task.seeds))
+        lines = [line for line in summarise_task(results, task.name) if len(line.rows) >= least]
+        if any(line.method == REFERENCE for line in lines) and any(not line.is_baseline for line in lines):
+            found.append((task, lines))
+    return found
 
 
-def _unable(task: Task, results: Results) -> list[str]:
-    """Methods whose every trial on a task failed."""
-    scores: dict[str, list[float | None]] = {}
-    for trial in results.trials:
-        if trial.task == task.name:
-            scores.setdefault(trial.method, []).append(trial.validation)
-    return [method for method in task.methods if scores.get(method) and not any(scores[method])]
-
-
-def _under_way(suite: Suite, results: Results, tasks: Sequence[Task]) -> str:
-    """Tasks of the suite without a table so far."""
-    left = [
-        f"{task.title} ({len(summarise_task(results, task.name))} of {len(task.methods)} methods)"
-        for task in suite.tasks
-        if task not in tasks
-    ]
-    return wrap_text(f"Still to be measured: {'; '.join(left)}.") if left else ""
-
-
-def _head(suite: Suite, results: Results) -> str:
-    origin = wrap_text(provenance_sentence(suite, results))
-    reading = wrap_text(
-        "How to read it: accuracy is the mean over clients on their own test samples, in per cent, at the round "
-        "that was "
-        f"best on *validation* samples; ± is the standard deviation over {len(suite.seeds)} seeds. Every method had "
-        f"the same "
-        f"budget of {suite.trials} tuning trials, on another seed and {suite.tuning_share:.0%} of the rounds, "
-        f"scored on "
-        "validation. *Gain* is the difference to standalone training in points, and its p-value is Wilcoxon's "
-        "signed-rank "
-        "test over the clients of all seeds after the last round, each paired with itself trained alone, with "
-        "Holm's correction over "
-        "the methods "
-        f"of the task; bold where p < {LEVEL:g}. *Worst* is the mean of the worst tenth of the clients. *Newcomers* "
-        f"is what "
-        "clients that took no part in training gain from the federation when they join at the end, over the same "
-        "model "
-        "trained alone for as long. *Numbers* are what travels per client and round, both ways."
+def summary(results: Results, found: Measured) -> str:
+    """Three sentences that follow from the rows, and the picture."""
+    if not found:
+        return "No rows are stored."
+    methods = [(task, line) for task, lines in found for line in lines if not line.is_baseline]
+    counts = {
+        verdict: sum(line.verdict == verdict for _, line in methods)
+        for verdict in (AHEAD, EQUAL, BEHIND, UNDECIDED)
+    }
+    tasks = "one task" if len(found) == 1 else f"{len(found)} tasks"
+    first = (
+        f"Of {len(methods)} comparisons of a federated method with training alone, on {tasks}, {counts[AHEAD]} are ahead, "
+        f"{counts[EQUAL]} level within one point, {counts[BEHIND]} behind and {counts[UNDECIDED]} undecided."
     )
-    return f"# Benchmark: what these methods do on real data\n\n{origin}\n\n{reading}"
+    ahead = [
+        f"{line.method} on *{task.title}* ({format_difference(line.gain)} points)"
+        for task, line in methods
+        if line.verdict == AHEAD
+    ]
+    second = f"Ahead: {'; '.join(ahead)}." if ahead else "No method is ahead of training alone."
+    third = public_sentence(results, found)
+    picture = f"![Gain over training alone, with 95 % intervals](figures/{FIGURE})"
+    return wrap_text(" ".join(filter(None, (first, second, third)))) + f"\n\n{picture}"
 
 
-def _words(results: Results, tasks: Sequence[Task]) -> str:
-    """Who gains where, in sentences made of the table."""
-    said = ["## What it shows", ""]
-    wins: dict[str, list[str]] = {}
-    losses: dict[str, list[str]] = {}
-    for task in tasks:
-        found = summarise_task(results, task.name)
-        better = [line for line in found if line.verdict == "better"]
-        worse = [line for line in found if line.verdict == "worse"]
-        for line in better:
-            wins.setdefault(line.method, []).append(task.name)
-        for line in worse:
-            losses.setdefault(line.method, []).append(task.name)
-        said.append(f"* **{task.title}**: {_sentence(found, better, worse)}")
-    often = sorted(wins, key=lambda method: (-len(wins[method]), method))
-    if often:
-        told = "; ".join(f"{method} on {len(wins[method])} of {len(tasks)}" for method in often[:6])
-        said.append(f"* Significantly ahead of standalone training most often: {told}.")
-    never = sorted(method for method in losses if method not in wins)
-    if never:
-        said.append(f"* Significantly behind on some task and ahead on none: {', '.join(never)}.")
-    return "\n".join(said)
+def needs_public_data(method: str) -> bool:
+    """Whether a method uses samples that all parties hold."""
+    return method not in BASELINES and Need.PUBLIC_DATA in method_class(method).needs
 
 
-def _sentence(
-    found: Sequence[MethodSummary], better: Sequence[MethodSummary], worse: Sequence[MethodSummary]
-) -> str:
-    base = next((line for line in found if line.method == REFERENCE), None)
-    if base is None:
-        return "standalone training was not run."
-    parts = [f"standalone training reaches {base.accuracy:.1%}"]
-    if better:
-        top = max(better, key=lambda line: line.gain or 0)
-        parts.append(
-            f"{len(better)} of {len(found) - 1} methods are significantly ahead, most of all {top.method} "
-            f"(+{100 * (top.gain or 0):.1f} points at {top.floats:,.0f} numbers per client and round)"
+def public_sentence(results: Results, found: Measured) -> str:
+    """Compare methods on public data with training alone on the same public samples."""
+    said = []
+    for task, lines in found:
+        for line in lines:
+            if needs_public_data(line.method):
+                other = compare_methods(results, task.name, line.method, PUBLIC)
+                if other is not None:
+                    said.append(
+                        f"{line.method} {format_difference(other)} points ({relation(other.low, other.high)}) on "
+                        f"*{task.title}*"
+                    )
+    return f"Against training alone on the same public samples as well: {'; '.join(said)}." if said else ""
+
+
+def relation(low: float, high: float) -> str:
+    """What an interval alone says: ahead, behind, level within the margin, or undecided."""
+    if low > 0:
+        return AHEAD
+    if high < 0:
+        return BEHIND
+    return EQUAL if low > -MARGIN and high < MARGIN else UNDECIDED
+
+
+def _limitations(suite: Suite, results: Results, found: Measured) -> str:
+    lines = [
+        "Small data and small networks: sites have tens of training samples, and networks train in seconds on one core. "
+        "Nothing here says what happens at the sizes of the papers.",
+        "*Undecided* means that chance reaches further than the difference, not that there is none; the table "
+        "[what each task can detect](#what-each-task-can-detect) says how large a gain would have been found.",
+        "Intervals are over seeds, which change splits, first weights and the order of samples together; data sets are "
+        "few, and no test speaks of other data.",
+        "Newcomers are tested after the last round, everything else at the round that is best on validation samples.",
+    ]
+    missing = _missing(suite, found)
+    if missing:
+        lines.append(
+            f"Not run yet: {missing}. `potluck benchmark {suite.name} --estimate` measures what they would take, "
+            f"`potluck benchmark {suite.name} --resume` runs them."
         )
-        least = min(better, key=lambda line: line.floats)
-        if least.method != top.method:
-            parts.append(
-                f"with the least traffic {least.method} (+{100 * (least.gain or 0):.1f}, {least.floats:,.0f} numbers)"
-            )
-    else:
-        parts.append(f"none of {len(found) - 1} methods is significantly ahead")
-    if worse:
-        parts.append(f"significantly behind: {', '.join(line.method for line in worse)}")
-    return "; ".join(parts) + "."
+    return "## Limitations\n\n" + "\n".join(f"* {line}" for line in lines)
 
 
-def _task(task: Task, found: Sequence[MethodSummary], unable: Sequence[str]) -> str:
-    head = [
-        f"## {task.title}",
-        "",
-        *([task.why, ""] if task.why else []),
-        "| method | accuracy | gain | p | worst | newcomers | numbers | seconds |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    best = pareto_front(found)
-    body = [_row(line) for line in found]
-    tail = [
-        "",
-        f"Not beaten in accuracy and traffic at once: {', '.join(best)}."
-        + (f" Cannot do this task: {', '.join(unable)}." if unable else ""),
-        "",
-        f"![Accuracy against traffic]({FIGURES}/benchmark-{task.name}.svg)",
-    ]
-    return "\n".join([*head, *body, *tail])
+def _missing(suite: Suite, found: Measured) -> str:
+    """Tasks and methods of the suite that have no line so far."""
+    done = {task.name: {line.method for line in lines} for task, lines in found}
+    parts = []
+    for task in suite.tasks:
+        left = [NAMES.get(name, name) for name in task.methods if name not in done.get(task.name, ())]
+        if left:
+            whole = "all" if len(left) == len(task.methods) else ", ".join(left)
+            parts.append(f"{task.title} ({whole})")
+    return "; ".join(parts)
 
 
-def _row(line: MethodSummary) -> str:
-    gain = "" if line.gain is None else f"{100 * line.gain:+.1f}"
-    if line.verdict:
-        gain = f"**{gain}**"
-    newcomers = "" if line.newcomers is None else f"{100 * line.newcomers:+.1f}"
-    p = "" if line.corrected is None else ("< 0.001" if line.corrected < 0.001 else f"{line.corrected:.3f}")
-    cells = [
-        line.method,
-        f"{100 * line.accuracy:.1f} ± {100 * line.std:.1f}",
-        gain,
-        p,
-        f"{100 * line.worst:.1f}",
-        newcomers,
-        f"{line.floats:,.0f}",
-        f"{line.seconds:.0f}",
-    ]
-    return f"| {' | '.join(cells)} |"
+def _how_to_read(suite: Suite) -> str:
+    text = (
+        "*Accuracy* is the mean over clients on their own test samples, in per cent, at the round that is best on "
+        "validation samples; ± is the standard deviation over seeds. *Gain* is the difference to standalone training, "
+        "seed by seed on the same clients and splits, in points, with its 95 % interval (Student's t over seeds). The "
+        "*verdict* is that of a paired t-test (ahead, behind) or of two one-sided tests against one point (level), each "
+        "with Holm's correction over the methods of a task at 5 %. *Worst* is the mean of the tenth of clients with the "
+        "lowest accuracies, *fewest* the gain of the tenth with the fewest training samples, *below* the share of clients "
+        "that end below themselves trained alone (about half, less ties, where a method changes nothing but chance), "
+        "*newcomers* what clients that join at the end gain over training alone as long. Costs are of one client: "
+        "*samples* trained on and *GFLOPs* in all rounds, *numbers* sent and received per round; seconds are processor "
+        "time of the whole run. Every method sees the same learning rates times two values of the option that its paper "
+        f"tunes, on the seeds {', '.join(map(str, suite.tuning_seeds))}, for all rounds, scored on validation samples. "
+        "Standalone training is tuned alike, trains on at least as many samples as the costliest method, and stops at "
+        "its best round on validation samples as all do."
+    )
+    return f"## How to read it\n\n{wrap_text(text)}"
 
 
-def _ranks(results: Results, tasks: Sequence[Task]) -> str:
-    ranks, critical = mean_ranks(results, [task.name for task in tasks])
-    if not ranks:
+def _floor(results: Results, found: Measured) -> str:
+    """Baselines per task, and whether standalone training reaches those that need no network."""
+    if not found:
         return ""
-    ordered = sorted(ranks, key=lambda method: (ranks[method], method))
-    told = ", ".join(f"{method} {ranks[method]:.1f}" for method in ordered)
-    text = wrap_text(
-        f"Mean ranks (1 is best) of the {len(ranks)} methods that did all of {len(tasks)} tasks: {told}. Methods whose "
-        f"ranks "
-        f"differ by less than {critical:.1f} (Nemenyi's critical difference at {LEVEL:g}) are not told apart by so "
-        f"few tasks."
+    head = ["task", *LINES, NAMES[SAME], REFERENCE, NAMES[PUBLIC], NAMES[POOLED]]
+    rows, said = [], []
+    for task, lines in found:
+        by_method = {line.method: line for line in lines}
+        names = [*LINES, SAME, REFERENCE, PUBLIC, POOLED]
+        rows.append([task.title, *(_accuracy(by_method.get(name)) for name in names)])
+        said.append(f"* **{task.title}**: {_floor_sentence(results, task, lines)}")
+    told = "; ".join(f"*{name}*: {what}" for name, what in LINES.items())
+    return (
+        f"## Baselines\n\n{wrap_text(f'Accuracy in per cent, mean over seeds. {told}. Penalties are chosen on validation samples.')}"
+        f"\n\n{table(head, rows, numbers=range(1, len(head)))}\n\n" + "\n".join(said)
     )
-    return f"## Ranks\n\n{text}\n\n![Mean ranks]({FIGURES}/benchmark-ranks.svg)"
 
 
-def _footing(suite: Suite, results: Results) -> str:
+def _floor_sentence(results: Results, task: Task, lines: Sequence[MethodSummary]) -> str:
+    failed = failed_floor(results, task.name)
+    if failed:
+        told = ", ".join(f"{name} ({format_difference(one)} points)" for name, one in failed.items())
+        text = f"standalone training does not reach {told}, so no verdict is given on this task."
+    else:
+        text = "standalone training reaches the majority class and linear models."
+    own, most = longest_training(lines)
+    if math.isnan(own) or math.isnan(most):
+        return text
+    relation = "at least as many as" if own >= most else "FEWER than"
+    return (
+        f"{text} It trains on {own:,.0f} samples per client, {relation} the costliest method ({most:,.0f})."
+    )
+
+
+def _accuracy(line: MethodSummary | None) -> str:
+    return "" if line is None else f"{100 * line.accuracy:.1f}"
+
+
+def _power(found: Measured) -> str:
+    rows = []
+    for task, lines in found:
+        power = task_power(lines)
+        if power is not None:
+            numbers = (100 * power.std, 100 * power.gain, 100 * power.corrected_gain)
+            rows.append(
+                [
+                    task.title,
+                    power.seeds,
+                    power.methods,
+                    *(f"{number:.1f}" for number in numbers),
+                    f"{power.needed:,}",
+                ]
+            )
+    if not rows:
+        return ""
+    text = (
+        "The smallest true gain, in points, that a paired t-test at 5 % finds in four of five repetitions: alone, and as "
+        "the first of all methods under Holm's correction. *Spread* is the median over methods of the standard deviation "
+        "of gains over seeds; the last column is how many seeds would detect one point without correction."
+    )
+    head = [
+        "task",
+        "seeds",
+        "methods",
+        "spread",
+        "detectable gain",
+        "detectable, corrected",
+        "seeds for one point",
+    ]
+    return f"## What each task can detect\n\n{wrap_text(text)}\n\n{table(head, rows, numbers=range(1, 7))}"
+
+
+HEAD = (
+    "method", "accuracy", "gain [95 %]", "verdict", "worst", "fewest [95 %]", "below", "newcomers [95 %]", "samples",
+    "GFLOPs", "numbers", "seconds",
+)  # fmt: skip
+
+
+def _task(task: Task, lines: Sequence[MethodSummary], results: Results) -> str:
+    valid = not failed_floor(results, task.name)
+    trained = [line for line in lines if line.method not in LINES]
+    rows = [_row(line, valid=valid) for line in trained]
+    seeds = {len(line.rows) for line in trained}
+    told = (
+        f"{min(seeds)} seeds."
+        if len(seeds) == 1
+        else f"{min(seeds)} to {max(seeds)} seeds: {_seeds(trained)}."
+    )
+    return f"## {task.title}\n\n{wrap_text(f'{task.why} {told}')}\n\n{table(HEAD, rows, numbers=range(1, len(HEAD)))}"
+
+
+def _seeds(lines: Sequence[MethodSummary]) -> str:
+    return ", ".join(f"{NAMES.get(line.method, line.method)} {len(line.rows)}" for line in lines)
+
+
+def _row(line: MethodSummary, *, valid: bool) -> list[str]:
+    return [
+        NAMES.get(line.method, line.method),
+        f"{100 * line.accuracy:.1f} ± {100 * line.std:.1f}",
+        format_difference(line.gain),
+        line.verdict if valid else "",
+        f"{100 * line.worst:.1f}",
+        format_difference(line.small_gain),
+        "" if line.below is None else f"{line.below:.0%}",
+        format_difference(line.joining),
+        f"{line.samples:,.0f}",
+        f"{line.gflops:.1f}",
+        f"{line.floats:,.0f}",
+        f"{line.seconds:.1f}",
+    ]
+
+
+def _tuning(suite: Suite, results: Results, found: Measured) -> str:
+    """For each method what was chosen, and how much the choice mattered on validation samples."""
+    parts = []
+    for task, lines in found:
+        rows = []
+        for line in lines:
+            scores = candidate_scores(
+                [one for one in results.trials if (one.task, one.method) == (task.name, line.method)]
+            )
+            if scores:
+                chosen = json.loads(line.rows[0].settings)
+                rows.append(
+                    [
+                        NAMES.get(line.method, line.method),
+                        ", ".join(f"{name.split('.')[-1]} {value}" for name, value in chosen.items()),
+                        len(scores),
+                        f"{100 * max(scores.values()):.1f}",
+                        f"{100 * min(scores.values()):.1f}",
+                    ]
+                )
+        if rows:
+            head = ("method", "chosen", "settings tried", "best on validation", "worst on validation")
+            parts.append(f"**{task.title}**\n\n{table(head, rows, numbers=(2, 3, 4))}")
+    if not parts:
+        return ""
+    text = (
+        f"Means over the tuning seeds {', '.join(map(str, suite.tuning_seeds))}, in per cent: the setting that was chosen, "
+        "and the one that was worst. A method whose two numbers are near each other was not favoured by its tuning."
+    )
+    return "\n\n".join([f"## Sensitivity to tuning\n\n{wrap_text(text)}", *parts])
+
+
+def candidate_scores(trials: Sequence[Trial]) -> dict[str, float]:
+    """The mean validation accuracy of each candidate over the tuning seeds."""
+    gathered: dict[str, list[float]] = {}
+    for trial in trials:
+        if trial.validation is not None:
+            gathered.setdefault(trial.settings, []).append(trial.validation)
+    return {settings: float(np.mean(values)) for settings, values in gathered.items()}
+
+
+def _provenance(suite: Suite, results: Results) -> str:
     versions = sorted({f"{row.versions}; {row.machine}" for row in results.rows})
-    seconds = sum(row.seconds for row in results.rows) + sum(trial.seconds for trial in results.trials)
-    text = wrap_text(
-        f"`potluck benchmark {suite.name} --resume`: a row whose experiment is stored is not run again. "
+    spent = sum(row.core_seconds or 0.0 for row in results.rows) / 3600
+    text = (
+        f"{provenance_sentence(suite, results)} The runs took {spent:.1f} core-hours without their tuning. "
         f"`potluck benchmark {suite.name} --confirm --sample 20` runs stored rows again and records which give the same "
-        f"numbers. All runs together trained for "
-        f"{seconds / 3600:.1f} hours, on one core each. Seconds are of a shared machine and compare only roughly. "
-        f"{'; '.join(versions)}."
+        f"numbers. {'; '.join(versions)}."
     )
-    return f"## How it was made\n\n{text}"
+    return f"## Provenance\n\n{wrap_text(text)}"
 
 
 def draw(suite: Suite, results: Results, folder: Path) -> None:
-    """The figures of the page."""
+    """The picture of all gains with their intervals."""
     found = measured_tasks(suite, results)
-    for task in found:
-        traffic_figure(task.title, summarise_task(results, task.name), folder / f"benchmark-{task.name}.svg")
-    ranks, critical = mean_ranks(results, [task.name for task in ranked_tasks(found)])
-    if ranks:
-        rank_figure(ranks, critical, folder / "benchmark-ranks.svg")
+    if found:
+        gain_figure({task.title: lines for task, lines in found}, NAMES, folder / FIGURE)

@@ -150,7 +150,7 @@ def _print_summary(runner: Runner) -> None:
     for task in runner.tasks:
         for line in summarise_task(runner.results, task.name):
             if line.method in {REFERENCE, *runner.methods}:
-                gain = "" if line.gain is None else f"{100 * line.gain:+.1f}"
+                gain = "" if line.gain is None else f"{100 * line.gain.mean:+.1f}"
                 table.add_row(task.name, line.method, str(len(line.rows)), f"{100 * line.accuracy:.1f}", gain)
     if table.row_count:
         Console().print(table)
