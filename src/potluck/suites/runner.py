@@ -19,6 +19,7 @@ from potluck.experiment import Experiment, parse_experiment
 from potluck.runs.process_pool import run_processes
 from potluck.runs.run import Run
 from potluck.suites.provenance import experiment_digest, row_origin
+from potluck.suites.safeguard import safeguard_details
 from potluck.suites.store import Results, Row, Trial, thin_curve
 from potluck.suites.suite import Suite, Task, Values
 
@@ -67,6 +68,7 @@ def _details(run: Run) -> dict[str, Any]:
             name: thin_curve([row.get("notes", {}).get(name) for row in run.rounds]) for name in _notes(run)
         },
         **{name: run.summary[name] for name in ("attack", "privacy") if name in run.summary},
+        **safeguard_details(run),
     }
 
 
