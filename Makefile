@@ -60,8 +60,8 @@ docs: $(VENV)/.installed-dev ## the site into site/, strictly: dead links, missi
 docs-serve: $(VENV)/.installed-dev ## the site while you write, at localhost:8000
 	$(MKDOCS) serve
 
-pages: $(VENV)/.installed-dev ## write the parts of the docs that come out of code and results
-	PYTHONPATH=docs $(RUN) -m generate
+pages: $(VENV)/.installed-dev ## write the parts of the docs that come out of code and results; PAGES="defaults readme" for some
+	PYTHONPATH=docs $(RUN) -m generate $(PAGES)
 
 dist: $(VENV)/.installed-dev ## wheel and source archive into dist/, the wheel tried in a clean environment outside the repository
 	$(BIN)/pip install -q -c constraints.txt build twine

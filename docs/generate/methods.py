@@ -98,37 +98,39 @@ def origins(page: str) -> dict[str, str]:
 
 def measured(name: str) -> str:
     """The method on every task of the benchmark that it has done, beside standalone training."""
-    from potluck.suites.statistics import REFERENCE, summarise_task
+    from generate.benchmark.formatting import format_difference
+    from generate.benchmark.tasks import measured_tasks
+    from potluck.suites.statistics import REFERENCE
     from potluck.suites.store import Results
     from potluck.suites.suite import find_suite
 
     suite = find_suite("cpu")
     results = Results.read(ROOT / "results", suite.name)
-    rows = []
-    for task in suite.tasks:
-        for line in summarise_task(results, task.name):
-            if line.method == name:
-                spread = f" ± {100 * line.std:.1f}" if len(line.rows) > 1 else ""
-                gain = "" if line.gain is None else f"{100 * line.gain:+.1f}"
-                gain = f"**{gain}**" if line.verdict else gain
-                rows.append(
-                    (
-                        task.title,
-                        f"{100 * line.accuracy:.1f}{spread}",
-                        gain,
-                        len(line.rows),
-                        round(line.floats),
-                    )
-                )
+    rows = [
+        (
+            task.title,
+            f"{100 * line.accuracy:.1f} ± {100 * line.std:.1f}",
+            format_difference(line.gain),
+            line.verdict,
+            len(line.rows),
+            round(line.floats),
+        )
+        for task, lines in measured_tasks(suite, results)
+        for line in lines
+        if line.method == name
+    ]
     if not rows:
         return f"Not measured yet; run `potluck benchmark cpu --methods {name} --resume`."
     against = (
-        "" if name == REFERENCE else " Gain is over standalone training, in points; bold where significant."
+        "" if name == REFERENCE else " Gain is over standalone training, in points, with its 95 % interval."
     )
     return (
-        f"Accuracy in per cent on clients' own test samples, from `results/{suite.name}.csv`; `potluck benchmark {suite.name}` made it.{against}\n\n"
+        f"Accuracy in per cent on clients' own test samples, from `results/{suite.name}.csv`; `potluck benchmark {suite.name}` made it."
+        f"{against} How to read it: [benchmark](../benchmark.md).\n\n"
         + table(
-            ("task", "accuracy", "gain", "seeds", "numbers per client and round"), rows, numbers=(1, 2, 3, 4)
+            ("task", "accuracy", "gain [95 %]", "verdict", "seeds", "numbers per client and round"),
+            rows,
+            numbers=(1, 2, 4, 5),
         )
     )
 

@@ -75,7 +75,9 @@ def test_nodes_with_own_data_keep_their_choice_and_send_only_its_score(tmp_path:
     )
 
     hidden = {"confusion", "calibration", "accuracy_federated", "accuracy_alone", "loss_federated", "loss_alone",
-              "federated_weight", "gained", "lost", "federated_gained", "federated_lost"}  # fmt: skip
+              "federated_weight", "gained", "lost", "federated_gained", "federated_lost",
+              "validation_gained", "validation_lost", "accuracy_validation_federated", "accuracy_validation_alone",
+              }  # fmt: skip
     expected = [{name: value for name, value in row.items() if name not in hidden} for row in serial.clients]
     assert list(flower.clients) == expected
     assert flower.summary["safeguard"] == {"mode": "ensemble", "flops_per_client_round": None, "clients": 0}

@@ -14,8 +14,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "three-machines.md").read_text()
 
 
 def block(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    return str(found)
+    """Return the first code block of a language on the page."""
+    return str(re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[0])
 
 
 def test_the_guides_node_passes_its_check_against_the_guides_experiment(tmp_path: Path) -> None:

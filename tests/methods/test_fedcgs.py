@@ -22,6 +22,8 @@ from potluck.methods.fedcgs import (
     within_class_covariance,
 )
 from potluck.testing import check_method
+from potluck.wire.jobs import Answer, Job
+from potluck.worker.worker import Worker
 from support.tiny import Net, Recorder, answer, context, make_loop, points, tiny
 
 HEAD = Training(train="head", epochs=1, batch_size=4)
@@ -126,6 +128,17 @@ def test_prior_of_the_client_and_of_all():
     me.on_shared_test = True
     assert torch.allclose(FedCGS().predict(me, message)(x), every)
     assert ctx.round == 1
+
+
+def test_training_does_not_depend_on_the_test_before_it():
+    fed = tiny(1, classes_of=[(0, 1)], training=HEAD)
+    method, worker = FedCGS(), Worker(FedCGS(), fed.client)
+    ctx = context(fed)
+    message = method.broadcast(method.init_server(ctx), fed.task.clients[0], ctx)
+    answer = worker.run(Job(1, "evaluate", 0, 0, 1, 1, message, ("own", "shared")))
+    assert isinstance(answer, Answer)
+    assert set(answer.scores) == {"own", "shared"}
+    assert not worker.client(0).on_shared_test
 
 
 def test_a_class_without_samples_keeps_the_scores_finite():

@@ -189,7 +189,7 @@ def test_logits_of_all_passes_are_added_up_with_default_settings():
 
 
 def test_a_class_the_server_does_not_know_is_not_distilled():
-    fed = tiny(1, classes_of=[(1,)])
+    fed = tiny(2, classes_of=[(1,), (0,)])
     plain, told, blind = (fed.client(0) for _ in range(3))
     row = torch.tensor([[5.0, -5.0, 0.0]], dtype=torch.float64)
     answer(FedHe(distillation_weight=0.0), plain, ClassVectors(row, torch.tensor([1])))

@@ -115,11 +115,13 @@ def test_counts_are_samples_whatever_the_epochs(collect: str, epochs: int):
 @pytest.mark.parametrize(("aggregate", "divisor"), [("weighted", 12 + 6), ("literal", 2 * (12 + 6))])
 def test_a_run_weights_means_of_all_epochs_by_samples(aggregate: str, divisor: int):
     """Clients with 12 and 6 samples of class 1: (12·C_0 + 6·C_1)/18, as printed once more divided by two senders."""
-    fed = tiny(2, sizes=(12, 6), classes_of=[(1,)], training=Training(epochs=3, batch_size=4, lr=0.1))
+    fed = tiny(
+        3, sizes=(12, 6, 4), classes_of=[(1,), (1,), (0,)], training=Training(epochs=3, batch_size=4, lr=0.1)
+    )
     seen = Recorder()
     method = FedProto(collect="training", aggregate=aggregate)
     make_loop(method, fed, rounds=1, callbacks=[seen]).run()
-    first, second = (item.payload for _, item in seen.updates)
+    first, second, _ = (item.payload for _, item in seen.updates)
     assert (first.counts.tolist(), second.counts.tolist()) == ([12], [6])
     expected = (12 * first.means[0] + 6 * second.means[0]) / divisor
     assert torch.allclose(seen.end.state.rows[1], expected, rtol=1e-14)

@@ -281,3 +281,20 @@ def test_at_the_default_rate_the_small_extractor_has_its_say(tmp_path: Path):
     means = [row["notes"]["alpha"] for row in done.rounds]
     assert means == sorted(means, reverse=True)
     assert means[-1] < 0.995
+
+
+@pytest.mark.parametrize(("start", "alone"), [(0.0, "small"), (1.0, "large")])
+def test_the_first_mixing_weights_choose_the_extractor(start: float, alone: str):
+    """At 0 a client's head stands on the shared extractor and its own learns nothing; at 1 it is the private model."""
+    fed = tiny(1, smooth=True, training=FULL_BATCH)
+    method = PFedAFM(alpha_start=start, alpha_lr=1e-12)
+    me, message = fed.client(0), first_message(fed, method)
+    x = me.train.take(slice(None))[0]
+    other = PFedAFM(predict_with=alone).predict(me, message)
+    torch.testing.assert_close(method.predict(me, message)(x), other(x))
+    before = {name: tensor.clone() for name, tensor in me.model.state_dict().items()}
+    method.client(me, message)
+    moved = {name for name, tensor in me.model.state_dict().items() if not torch.equal(before[name], tensor)}
+    assert any(name.startswith("head.") for name in moved)
+    assert any(not name.startswith("head.") for name in moved) == (start == 1)
+    assert me.private["alpha"].tolist() == pytest.approx([start] * me.model.feature_dim)

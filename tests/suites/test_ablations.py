@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_benchmark import made
 
 from generate.benchmark.ablations import ALONE, Line, is_default, lines, methods, page, table
-from potluck.suites.runner import experiment_text, measure
 from potluck.suites.statistics import REFERENCE
 from potluck.suites.store import Results
 from potluck.suites.suite import find_suite
+from potluck.suites.work import Work, measure
+from tests.support.suites import make_row
 
 ROOT = Path(__file__).parents[2]
 SUITE = find_suite("ablations")
@@ -24,7 +24,7 @@ def results(tmp_path: Path, gains: dict[str, float]) -> Results:
     for seed in (0, 1):
         for task, gain in {"pfedafm-alpha_lr 1": 0.0, **gains}.items():
             method = REFERENCE if task == "alone" else "pfedafm"
-            row = made(task, method, seed, 0.5 + gain)
+            row = make_row(task, method, seed, 0.5 + gain)
             clients = [
                 0.4 + 0.02 * number + gain + 0.001 * (number % 2) * (gain != 0) for number in range(10)
             ]
@@ -73,7 +73,7 @@ def test_a_run_keeps_its_last_accuracies_under_every_protocol():
     task = SUITE.task("fedapen-steadiness 10")
     quick = {"data.limit": 200, "partition.clients": 2, "schedule.rounds": 2, "evaluate.every": 1}
     experiment = SUITE.experiment(task, "fedapen", 0, {"training.lr": 0.1, **quick})
-    last = measure(experiment_text(experiment))["details"]["last"]
+    last = measure(Work(experiment).text)["details"]["last"]
     assert last.keys() == {"validation", "local", "received"}
     assert all(0 <= value <= 1 for value in last.values())
 

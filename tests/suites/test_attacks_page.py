@@ -6,11 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from test_benchmark import made
-
 from generate.benchmark import page_text, shares, write_page
 from potluck.suites.store import Results
 from potluck.suites.suite import find_suite
+from tests.support.suites import make_row
 
 
 def stored(tmp_path: Path) -> Results:
@@ -18,7 +17,7 @@ def stored(tmp_path: Path) -> Results:
     found = Results(tmp_path, "attacks")
 
     def add(attack: str, rule: str, honest: float, success: float | None) -> None:
-        row = replace(made(f"digits-{attack}-{rule}", "fedgh", 0, 0.0), settings="{}")
+        row = replace(make_row(f"digits-{attack}-{rule}", "fedgh", 0, 0.0), settings="{}")
         details: dict[str, Any] = {"clients": [honest - 0.01, 0.0, honest + 0.01, 1.0]}
         if success is not None:
             details["attack"] = {"clients": [1, 3], "honest_accuracy": honest, "success": success}
@@ -50,7 +49,7 @@ def test_the_picture_is_drawn(tmp_path: Path):
 
 def test_two_seeds_are_a_mean_and_a_spread(tmp_path: Path):
     found = stored(tmp_path)
-    row = replace(made("digits-sign-flip-mean", "fedgh", 1, 0.0), settings="{}")
+    row = replace(make_row("digits-sign-flip-mean", "fedgh", 1, 0.0), settings="{}")
     found.rows.append(row)
     attack = {"clients": [0, 2], "honest_accuracy": 0.40, "success": 0.6}
     found.details[row.experiment] = {"clients": [], "attack": attack}

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_benchmark import made
 
 from generate.benchmark.defaults import BASELINE_TASK, KNOWN_WEAK, MARGIN, lines, page
 from potluck.methods import METHODS
@@ -16,6 +15,7 @@ from potluck.suites.runner import measure
 from potluck.suites.statistics import REFERENCE
 from potluck.suites.store import Results
 from potluck.suites.suite import find_suite
+from tests.support.suites import make_row
 
 ROOT = Path(__file__).parents[2]
 SUITE = find_suite("defaults")
@@ -28,12 +28,12 @@ def test_suite_has_every_method():
 
 def test_a_method_is_compared_with_standalone_training_of_the_same_networks(tmp_path: Path):
     rows = [
-        made("digits", "standalone", 0, 0.9),
-        made("digits-width", "standalone", 0, 0.7),
-        made("digits", "fedgh", 0, 0.88),
-        made("digits", "fedgh", 1, 0.1),  # nothing to compare with
-        made("digits", "fd", 0, 0.86),
-        made("digits", "heterofl", 0, 0.69),
+        make_row("digits", "standalone", 0, 0.9),
+        make_row("digits-width", "standalone", 0, 0.7),
+        make_row("digits", "fedgh", 0, 0.88),
+        make_row("digits", "fedgh", 1, 0.1),  # nothing to compare with
+        make_row("digits", "fd", 0, 0.86),
+        make_row("digits", "heterofl", 0, 0.69),
     ]
     found = Results(tmp_path, "defaults", rows=rows)
     gains = {line.method: (round(line.gain, 6), line.sensible) for line in lines(SUITE, found)}

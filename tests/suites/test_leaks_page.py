@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from test_benchmark import ROOT, made
 
 from generate.benchmark import page_text, write_page
 from generate.benchmark.leaks import ALIKE, KINDS, NOISE, PLAIN, Score, scores
 from potluck.analysis.leak import LeakFindings, LeakScore, Reconstruction
-from potluck.suites.runner import experiment_text, measure
 from potluck.suites.store import Results
 from potluck.suites.suite import find_suite
+from potluck.suites.work import Work, measure
+from tests.support.suites import make_row
 
+ROOT = Path(__file__).parents[2]
 HELD = "does it hold a class? (share told right)"
 SENDER = "is a client recognised in its next answer?"
 PICTURE = "inverted with the extractor, classes of 1: PSNR in dB"
@@ -38,7 +39,7 @@ def stored(tmp_path: Path) -> Results:
     for task, seeds in values.items():
         for seed, each in enumerate(seeds):
             row = replace(
-                made(task, "fedproto", seed, 0.0),
+                make_row(task, "fedproto", seed, 0.0),
                 final_accuracy=0.8 if task == "plain" else 0.5,
                 settings="{}",
             )
@@ -159,10 +160,9 @@ def test_a_measured_run_that_keeps_its_answers_is_asked_what_they_give_away():
     experiment = suite.experiment(
         suite.task("plain"), "fedproto", 0, {"data.limit": 150, "schedule.rounds": 1, "partition.clients": 3}
     )
-    found = measure(experiment_text(experiment))["details"]["leaks"]
+    found = measure(Work(experiment).text)["details"]["leaks"]
     assert {one["question"] for one in found["scores"]} >= {HELD}
     assert found["pictures"]
     assert (
-        "leaks"
-        not in measure(experiment_text(experiment.with_settings({"engine.keep_answers": False})))["details"]
+        "leaks" not in measure(Work(experiment.with_settings({"engine.keep_answers": False})).text)["details"]
     )

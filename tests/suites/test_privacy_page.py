@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from test_benchmark import made
-
 from generate.benchmark import page_text, write_page
 from potluck.core.supports import holds
 from potluck.suites.store import Results
 from potluck.suites.suite import find_suite
+from tests.support.suites import make_row
 
 
 def stored(tmp_path: Path) -> Results:
@@ -19,7 +18,7 @@ def stored(tmp_path: Path) -> Results:
 
     def add(task: str, method: str, accuracy: float, epsilon: float | None, noise: float | None) -> None:
         for seed, moved in ((0, -0.01), (1, 0.01)):
-            row = replace(made(task, method, seed, 0.0), final_accuracy=accuracy + moved, settings="{}")
+            row = replace(make_row(task, method, seed, 0.0), final_accuracy=accuracy + moved, settings="{}")
             found.rows.append(row)
             spent = {} if noise is None else {"privacy": {"epsilon": epsilon, "noise_multiplier": noise}}
             found.details[row.experiment] = {"clients": [], **spent}

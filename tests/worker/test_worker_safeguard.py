@@ -176,6 +176,12 @@ def test_records_say_what_was_chosen_and_what_it_cost(tmp_path: Path):
         assert row["gained"] - row["lost"] == round(
             (row["accuracy"] - row["accuracy_alone"]) * row["samples"]
         )
+        federated = row["accuracy_validation_federated"] - row["accuracy_validation_alone"]
+        evidence = row["validation_gained"], row["validation_lost"]
+        assert evidence[0] - evidence[1] == round(federated * row["validation_samples"])
+        assert row["federated_weight"] == float(mcnemar(*evidence) <= 0.6)
+        used = "federated" if row["federated_weight"] else "alone"
+        assert row["accuracy_validation"] == row[f"accuracy_validation_{used}"]
     facts = finished.summary["safeguard"]
     assert facts["chose_federated"] == sum(row["federated_weight"] for row in rows) / 4
     assert facts["flops_per_client_round"] == alone.summary["flops_per_client_round"]
@@ -261,10 +267,11 @@ def test_report_and_terminal_show_the_choices(potluck: Any, tmp_path: Path):
 
 
 def test_answer_with_an_impossible_comparison_is_refused():
-    answer = Answer(1, 0, scores={"own": Score(3, 4, 1.0, comparison=Comparison(0.5, 1, 2))})
+    answer = Answer(1, 0, scores={"own": Score(3, 4, 1.0, comparison=Comparison(0.5, 1, 2, 3, 0))})
     message = pack_result(answer)
     assert unpack_result(message, EmptyPayload) == answer
-    for name, value in (("weight", 1.5), ("weight", float("nan")), ("gained", 5), ("lost", 4), ("lost", -1)):
+    wrong = [("weight", 1.5), ("weight", float("nan")), ("gained", 5), ("lost", 4), ("lost", -1)]
+    for name, value in [*wrong, ("federated_gained", 5), ("federated_lost", 2)]:
         broken = json.loads(json.dumps(message.facts))
         broken["scores"]["own"]["comparison"][name] = value
         with pytest.raises(PayloadError):

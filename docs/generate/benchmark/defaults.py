@@ -24,6 +24,7 @@ BASELINE_TASK = {
 """The task whose standalone runs have the same networks, for methods that need nested ones."""
 
 KNOWN_WEAK = {
+    "fedcgs": "it takes no gradient step, so that extractors keep their first weights; it is meant for pretrained ones",
     "heterofl": "a client holds a slice of one model for all, down to a sixteenth of its width, where training alone "
     "gives the small networks weights of their own",
     "fedrolex": "a client's slice of the one model, down to a sixteenth of its width, is another one in every round",

@@ -44,6 +44,9 @@ class PFedAFM(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
     )
 
     alpha_lr: float = setting(1.0, "step η_α of the mixing weights", gt=0)
+    alpha_start: float = setting(
+        1.0, "first value of the mixing weights: 1 the private extractor alone, 0 the shared one", ge=0, le=1
+    )
     alpha_decay: float = setting(
         0.0,
         "weight decay of the mixing weights (the released code: 0.001), which pulls them to the small extractor",
@@ -112,11 +115,12 @@ class PFedAFM(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
         return Mixed({"large": me.model, "small": small}, {"alpha": self._alpha(me)})
 
     def _alpha(self, me: Client) -> Tensor:
-        """Return α_k as the last round left it; ones, the local model alone, before the first."""
+        """Return α_k as the last round left it; its first value, by default the local model alone, before that."""
         kept: Tensor | None = me.private.get("alpha")
         if kept is not None:
             return kept.to(me.task.device).clone()
-        return torch.ones(me.model.feature_dim, device=me.task.device, dtype=me.task.dtype)
+        size = (me.model.feature_dim,)
+        return torch.full(size, self.alpha_start, device=me.task.device, dtype=me.task.dtype)
 
     def _fit_together(self, me: Client, small: ClientModel, alpha: nn.Parameter) -> None:
         """Train F, G and α at once through the mixture, at three rates."""

@@ -101,9 +101,11 @@ def safeguard_summary(rows: Sequence[tuple[Score, Score, Score]]) -> dict[str, A
         "accuracy_alone": sum(alone.accuracy for *_, alone in rows) / len(rows),
         "right": sum(map(_is_right, rows)) / len(rows),
         "below_alone": sum(used.correct < alone.correct for used, _, alone in rows) / len(rows),
-        "worse_than_alone": _share_worse([used for used, *_ in rows]),
+        "worse_than_alone": _share_worse([(entry.gained, entry.lost) for _, entry in compared]),
         "federated_below_alone": sum(own.correct < alone.correct for _, own, alone in rows) / len(rows),
-        "federated_worse_than_alone": _share_worse([own for _, own, _ in rows]),
+        "federated_worse_than_alone": _share_worse(
+            [(entry.federated_gained, entry.federated_lost) for _, entry in compared]
+        ),
     }
 
 
@@ -114,9 +116,8 @@ def _is_right(row: tuple[Score, Score, Score]) -> bool:
     return used.correct >= other.correct
 
 
-def _share_worse(scores: Sequence[Score]) -> float:
-    compared = [score.comparison for score in scores if score.comparison is not None]
-    return sum(mcnemar(entry.lost, entry.gained) <= WORSE_LEVEL for entry in compared) / max(1, len(compared))
+def _share_worse(counts: Sequence[tuple[int, int]]) -> float:
+    return sum(mcnemar(lost, gained) <= WORSE_LEVEL for gained, lost in counts) / max(1, len(counts))
 
 
 WORSE_LEVEL = 0.05

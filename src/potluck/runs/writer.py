@@ -27,7 +27,7 @@ from potluck.runs import folder
 from potluck.runs.digests import run_digests
 from potluck.runs.folder import write_atomic
 from potluck.runs.summary import Accounting, newcomer_summary, summarise_run
-from potluck.wire.score import Score
+from potluck.wire.score import Comparison, Score
 
 
 class RunWriter(Callback):
@@ -123,6 +123,8 @@ def _client_row(about: ClientScore, test: Score | None, validation: Score | None
             "accuracy_validation": validation.accuracy,
             "loss_validation": validation.loss,
         }
+        if validation.comparison:
+            row |= _evidence(validation, validation.comparison)
     return _finite(row)
 
 
@@ -134,15 +136,27 @@ def _safeguard_columns(used: Score, federated: Score, alone: Score) -> dict[str,
         "loss_federated": federated.loss,
         "loss_alone": alone.loss,
     }
-    if used.comparison and federated.comparison:
+    if used.comparison:
         columns |= {
             "federated_weight": used.comparison.weight,
             "gained": used.comparison.gained,
             "lost": used.comparison.lost,
-            "federated_gained": federated.comparison.gained,
-            "federated_lost": federated.comparison.lost,
+            "federated_gained": used.comparison.federated_gained,
+            "federated_lost": used.comparison.federated_lost,
         }
     return columns
+
+
+def _evidence(used: Score, comparison: Comparison) -> dict[str, Any]:
+    """Return what a choice was made by: both models on the validation samples."""
+    alone = used.correct - comparison.gained + comparison.lost
+    federated = alone + comparison.federated_gained - comparison.federated_lost
+    return {
+        "accuracy_validation_federated": federated / used.samples,
+        "accuracy_validation_alone": alone / used.samples,
+        "validation_gained": comparison.federated_gained,
+        "validation_lost": comparison.federated_lost,
+    }
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:

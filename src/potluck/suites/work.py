@@ -22,6 +22,7 @@ from potluck.runs.resolve import resolve
 from potluck.runs.run import Run
 from potluck.suites.baselines import LINES, compute_line, with_training_samples
 from potluck.suites.provenance import experiment_digest
+from potluck.suites.safeguard import safeguard_details
 from potluck.suites.store import thin_curve
 
 LAST = ("validation", "local", "received", "shared", "global")
@@ -167,6 +168,7 @@ def _details(run: Run, found: Sequence[BestClient]) -> dict[str, Any]:
             name: thin_curve([row.get("notes", {}).get(name) for row in run.rounds]) for name in _notes(run)
         },
         **{name: run.summary[name] for name in ("attack", "privacy") if name in run.summary},
+        **safeguard_details(run),
     }
 
 

@@ -204,12 +204,12 @@ def _details(entry: dict[str, Any], samples: int) -> ScoreDetails:
 
 
 def _comparison(entry: dict[str, Any], samples: int) -> Comparison:
-    gained = integer(entry.get("gained"), "gained", samples)
-    return Comparison(
-        number(entry.get("weight"), "weight", low=0.0, high=1.0),
-        gained,
-        integer(entry.get("lost"), "lost", samples - gained),
-    )
+    weight = number(entry.get("weight"), "weight", low=0.0, high=1.0)
+    counts = []
+    for prefix in ("", "federated_"):
+        gained = integer(entry.get(f"{prefix}gained"), f"{prefix}gained", samples)
+        counts += [gained, integer(entry.get(f"{prefix}lost"), f"{prefix}lost", samples - gained)]
+    return Comparison(weight, *counts)
 
 
 def _check_sums(score: Score, details: ScoreDetails) -> None:

@@ -34,12 +34,15 @@ class Comparison:
     """A tested predictor beside the client's standalone model on the same samples, with `safeguard`.
 
     `weight` is the federated model's share in the tested predictor, from 0 (standalone) to 1. `gained` counts samples
-    that only the tested predictor got right, `lost` those that only the standalone model got right.
+    that only the tested predictor got right, `lost` those that only the standalone model got right; `federated_gained`
+    and `federated_lost` are the same counts of the federated model.
     """
 
     weight: float
     gained: int
     lost: int
+    federated_gained: int
+    federated_lost: int
 
 
 @dataclass(frozen=True)

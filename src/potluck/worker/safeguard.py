@@ -158,9 +158,13 @@ def safeguarded_scores(
     """Test what a client uses with this weight, and both models that it consists of."""
     batches = _both_outputs(me, federated, samples)
     used = [(combine(first, second, weight), second, labels) for first, second, labels in batches]
+    comparison = Comparison(weight, *_count_discordant(used), *_count_discordant(batches))
     return SafeguardedScores(
-        _compared(used, weight, details=details),
-        _compared(batches, 1.0),
+        replace(
+            score_outputs(((first, labels) for first, _, labels in used), details=details),
+            comparison=comparison,
+        ),
+        score_outputs((first, labels) for first, _, labels in batches),
         score_outputs((second, labels) for _, second, labels in batches),
     )
 
@@ -169,12 +173,10 @@ Batch = tuple[Tensor, Tensor, Tensor]
 """Class scores by two predictors, and labels."""
 
 
-def _compared(batches: Sequence[Batch], weight: float, *, details: bool = False) -> Score:
-    """Return the score of the first predictor, compared with the second."""
-    score = score_outputs(((first, labels) for first, _, labels in batches), details=details)
+def _count_discordant(batches: Sequence[Batch]) -> tuple[int, int]:
+    """Return how many samples of all batches only the first predictor gets right, and how many only the second."""
     counts = [_discordant(*batch) for batch in batches]
-    gained, lost = (sum(numbers) for numbers in zip(*counts, strict=True))
-    return replace(score, comparison=Comparison(weight, gained, lost))
+    return sum(gained for gained, _ in counts), sum(lost for _, lost in counts)
 
 
 def _both_outputs(me: Client, federated: Predictor, samples: Samples) -> list[Batch]:

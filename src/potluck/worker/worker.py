@@ -201,6 +201,7 @@ class Worker:
             else:
                 tested = safeguarded_scores(me, predictor, weight, samples, details=details)
                 scores |= self._safeguarded(me, test, tested, compared=test == target)
+        me.on_shared_test = False  # training must not depend on what was tested before
         return scores
 
     def _weight(
