@@ -311,6 +311,8 @@ def _reached(test: Mapping[str, Any], scores: Scores) -> Finding:
             told.append(f"{place}: {_number(there[mine].mean)}, {rest}")
             ratios.append(there[mine].mean / rivals[best] if best and rivals[best] else 1.0)
             used += [there[mine], *([there[best]] if best else [])]
+    if not scores:
+        return NO_ROWS
     if not told:
         return Finding("the target is not reached", UNDECIDED)
     later = 2 * sum(ratio > 1.1 for ratio in ratios) >= len(ratios)

@@ -11,7 +11,8 @@ from generate import methods
 from generate.picture import picture
 from potluck.core.settings import settings_of
 from potluck.methods import METHODS, method_class
-from potluck.suites.store import Results, Row
+from potluck.suites.store import Results
+from tests.support.suites import make_row
 
 ROOT = Path(__file__).parents[2]
 pages = pytest.mark.parametrize("name", METHODS)
@@ -80,20 +81,16 @@ def test_an_options_origin_survives_and_a_new_default_is_shown():
 
 
 def test_measured_numbers_are_means_over_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Differences 10, 20, 10, 20, 15: mean 15, standard deviation 5, and 2.776 · 5 / √5 = 6.2 around it."""
     results = Results(tmp_path / "results", "cpu")
-    for method, values in {"standalone": (0.4, 0.5), "fedgh": (0.5, 0.7)}.items():
+    for method, values in {
+        "standalone": (0.4, 0.5, 0.4, 0.5, 0.45),
+        "fedgh": (0.5, 0.7, 0.5, 0.7, 0.6),
+    }.items():
         for seed, value in enumerate(values):
-            results.add(_row(method, seed, value), {"clients": []})
+            row = make_row("digits-labels", method, seed, value, floats_up=494.0, floats_down=650.0)
+            results.add(row, {"best_clients": []})
     monkeypatch.setattr(methods, "ROOT", tmp_path)
-    # the mean of 50 and 70, their standard deviation with n - 1, the mean of 10 and 20, and 494 + 650 numbers
-    assert "| Digits, few samples | 60.0 ± 14.1 | +15.0 | 2 | 1,144 |" in methods.measured("fedgh")
+    line = "| Digits, label skew | 60.0 ± 10.0 | +15.0 [+8.8, +21.2] | ahead | 5 | 1,144 |"
+    assert line in methods.measured("fedgh")
     assert "Not measured yet" in methods.measured("fedproto")
-
-
-def _row(method: str, seed: int, accuracy: float) -> Row:
-    values = dict.fromkeys(Row.__dataclass_fields__, "")
-    numbers = dict.fromkeys(["final_accuracy", "worst_tenth", "samples_per_job", "seconds"], 0.0)
-    unknown = dict.fromkeys(["macro_f1", "calibration_error", "newcomers", "newcomers_alone"])
-    facts = {"task": "digits-few", "method": method, "seed": seed, "accuracy": accuracy}
-    sizes = {"floats_up": 494.0, "floats_down": 650.0, "experiment": f"{method}-{seed}"}
-    return Row(**{**values, **numbers, **unknown, **facts, **sizes})
