@@ -201,12 +201,12 @@ def _data() -> Check:
     """The sets that have files; whether these are whole, `potluck data prepare` finds out."""
     root = data_root(None)
     named = [source for source in list_data() if source.name not in WITH_ARGUMENT]
-    there = [
+    available = [
         source.name
         for source in named
         if all((root / Path(download.makes).parts[0]).exists() for download in source.downloads)
     ]
-    return Check("data", f"found in {root}", ", ".join(there))
+    return Check("data", f"found in {root}", ", ".join(available))
 
 
 def run_checks(devices: Sequence[str] = (), folder: Path = Path()) -> Iterator[Check]:

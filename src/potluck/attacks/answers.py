@@ -66,11 +66,12 @@ def attacked_fields(kind: Kind, answer: type[Payload]) -> list[str]:
     """The fields of an answer that an attack acts on, by their declarations."""
     kinds = field_kinds(answer)
     real = {
-        name: [rule.sizes for rule in one.rules if isinstance(rule, Shape)]
-        for name, one in kinds.items()
-        if one.base is dict
+        name: [rule.sizes for rule in field_type.rules if isinstance(rule, Shape)]
+        for name, field_type in kinds.items()
+        if field_type.base is dict
         or (
-            one.base is Tensor and not any(isinstance(rule, Labels | Counts | Integers) for rule in one.rules)
+            field_type.base is Tensor
+            and not any(isinstance(rule, Labels | Counts | Integers) for rule in field_type.rules)
         )
     }
     if kind == "logit-shuffle":
@@ -78,6 +79,11 @@ def attacked_fields(kind: Kind, answer: type[Payload]) -> list[str]:
             name for name, shapes in real.items() if any(len(s) == 2 and s[1] == "classes" for s in shapes)
         ]
     if kind == "prototype-swap":
-        rows = {rule.rows for one in kinds.values() for rule in one.rules if isinstance(rule, Labels)}
+        rows = {
+            rule.rows
+            for field_type in kinds.values()
+            for rule in field_type.rules
+            if isinstance(rule, Labels)
+        }
         return [name for name, shapes in real.items() if any(len(s) == 2 and s[0] in rows for s in shapes)]
     return list(real)

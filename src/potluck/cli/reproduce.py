@@ -241,13 +241,13 @@ def _check_folder(table: Reproduction, out: Path, settings: list[str], *, resume
         )
     try:
         old = parse_json(read_text(file))
-        there = old["recipe"], old["scale"], old["set"]
+        stored = old["recipe"], old["scale"], old["set"]
     except (ValueError, KeyError, TypeError):
         raise PotluckError(f"{str(file)!r} cannot be read; delete it and try again.") from None
-    if there != (table.recipe.name, table.scale, settings):
-        changed = "".join(f" --set {text}" for text in there[2])
+    if stored != (table.recipe.name, table.scale, settings):
+        changed = "".join(f" --set {text}" for text in stored[2])
         raise PotluckError(
-            f"--out {str(out)!r} holds {there[0]} at scale {there[1]}{changed}; choose another folder."
+            f"--out {str(out)!r} holds {stored[0]} at scale {stored[1]}{changed}; choose another folder."
         )
 
 

@@ -81,8 +81,8 @@ def read_cached(
 def _stamp(sources: Iterable[Path], choices: tuple[object, ...]) -> str:
     lines = [f"{FORMAT} {choices!r}"]
     for path in sources:
-        found = path.stat()
-        lines.append(f"{path.resolve()} {found.st_size} {found.st_mtime_ns}")
+        status = path.stat()
+        lines.append(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
@@ -124,8 +124,8 @@ def _open(folder: Path) -> RawArrays | None:
 
 def _map(path: Path) -> NDArray[np.generic]:
     # Copy-on-write: pages are shared while they are only read, and torch gets the writable memory it asks for.
-    found: NDArray[np.generic] = np.load(path, mmap_mode="c", allow_pickle=False)
-    return found
+    array: NDArray[np.generic] = np.load(path, mmap_mode="c", allow_pickle=False)
+    return array
 
 
 def _tensor(array: NDArray[np.generic]) -> Tensor:

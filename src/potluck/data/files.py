@@ -24,15 +24,15 @@ _HEADERS: dict[tuple[int, int], Callable[[Any], Any]] = {
 }
 
 
-def read_arrays(path: Path, known: Collection[str] | None = None) -> dict[str, NDArray[np.generic]]:
+def read_arrays(path: Path, allowed: Collection[str] | None = None) -> dict[str, NDArray[np.generic]]:
     """The arrays of an archive, or of the `known` names; a `ValueError` says what is wrong with the file."""
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
-                if known is None or entry.filename.removesuffix(".npy") in known:
+                if allowed is None or entry.filename.removesuffix(".npy") in allowed:
                     _check(archive, entry)
-        with np.load(path, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files if known is None or name in known}
+        with np.load(path, allow_pickle=False) as loaded:
+            return {name: loaded[name] for name in loaded.files if allowed is None or name in allowed}
     except MemoryError:
         raise ValueError("it does not fit into memory; save fewer rows, or numbers of fewer bytes") from None
     except ValueError:

@@ -45,9 +45,11 @@ def as_data(
             f"The test rows of data {name!r} have shape {tuple(test_x.shape[1:])}, the training rows "
             f"{tuple(x.shape[1:])}; give both the same shape."
         )
-    who = None if groups is None else _tensor(groups).to(torch.int64)
-    if who is not None and len(who) != len(y):
-        raise PotluckError(f"Data {name!r} has {len(y)} rows but {len(who)} groups; give one group per row.")
+    group_ids = None if groups is None else _tensor(groups).to(torch.int64)
+    if group_ids is not None and len(group_ids) != len(y):
+        raise PotluckError(
+            f"Data {name!r} has {len(y)} rows but {len(group_ids)} groups; give one group per row."
+        )
     present = int(max(y.max(), y.max() if test_y is None else test_y.max())) + 1
     classes = num_classes or max(present, len(class_names))
     if present > classes:
@@ -62,7 +64,7 @@ def as_data(
         tuple(x.shape[1:]),
         test_x,
         test_y,
-        groups=who,
+        groups=group_ids,
         transform=default_transform(x, vocabulary),
         class_names=tuple(class_names),
         vocabulary=vocabulary,

@@ -28,8 +28,8 @@ def sizes_table(counts: NDArray[np.int64], class_names: Sequence[str] = (), name
         top = int(np.argmax(row))
         name = class_names[top] if class_names else f"class {top}"
         share = row[top] / max(row.sum(), 1)
-        who = names[client] if names else str(client)
-        lines.append(f"{who:>10} {row.sum():>8,} {(row > 0).sum():>8}  {name} ({share:.0%})")
+        client_name = names[client] if names else str(client)
+        lines.append(f"{client_name:>10} {row.sum():>8,} {(row > 0).sum():>8}  {name} ({share:.0%})")
     sizes = counts.sum(axis=1)
     lines.append(f"{'all':>10} {sizes.sum():>8,} {(counts.sum(axis=0) > 0).sum():>8}  ")
     lines[-1] += f"rows per client {sizes.min():,} to {sizes.max():,}, mean {sizes.mean():,.1f}"
@@ -81,9 +81,9 @@ def bubble_plot(
 
 def _legend_sizes(largest: int) -> list[int]:
     """Up to three round numbers below the largest count."""
-    found: list[int] = []
+    sizes: list[int] = []
     for share in (0.1, 0.4, 1.0):
         value = share * largest
         unit = 10 ** max(len(str(int(value))) - 1, 0)
-        found.append(max(int(value // unit * unit), 1))
-    return sorted(set(found))
+        sizes.append(max(int(value // unit * unit), 1))
+    return sorted(set(sizes))

@@ -56,21 +56,23 @@ def resolve_channels_last(words: Sequence[str], federation: Federation) -> tuple
 
     `auto` measures networks that the zoo does not know; of its own it knows the answer.
     """
-    known, built = list(federation.task.architectures), federation.built_channels_last()
+    architectures, built = list(federation.task.architectures), federation.built_channels_last()
     if tuple(words) == ("all",):
-        return tuple(known)
+        return tuple(architectures)
     if tuple(words) == BUILT:
         return built
     if tuple(words) == ("auto",):
         with seeded("channels last"):
             return tuple(
                 name
-                for name in known
+                for name in architectures
                 if (name in built if parse_name(name) else _is_faster(name, federation))
             )
     for word in words:
-        if word not in known:
-            raise unknown("architecture in engine.channels_last", word, [*known, "built", "all", "auto"])
+        if word not in architectures:
+            raise unknown(
+                "architecture in engine.channels_last", word, [*architectures, "built", "all", "auto"]
+            )
     return tuple(words)
 
 
@@ -84,8 +86,8 @@ def _is_faster(architecture: str, federation: Federation) -> bool:
     either = federation.with_channels_last(()), federation.with_channels_last((architecture,))
     seconds: tuple[list[float], list[float]] = [], []
     for _ in range(TRIALS + 1):
-        for place, one in zip(seconds, either, strict=True):
-            place.append(time_training([one.client(largest.index)]))
+        for place, variant in zip(seconds, either, strict=True):
+            place.append(time_training([variant.client(largest.index)]))
     plain, last = (min(times[1:]) for times in seconds)  # the first turn warms up
     return plain > LAYOUT_GAIN * last
 

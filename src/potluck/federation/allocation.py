@@ -134,7 +134,9 @@ def _cut(
         rule.transform_samples(list(view), experiment.seed, data.input_shape) for view in views
     )
     shares = [(train, validation, test) for train, validation, test in zip(*transform_samples, strict=True)]
-    return replace(common, shares=shares, sizes=[(len(one[0]), len(one[1])) for one in shares])
+    return replace(
+        common, shares=shares, sizes=[(len(client_share[0]), len(client_share[1])) for client_share in shares]
+    )
 
 
 def _public(

@@ -140,10 +140,10 @@ def _read_table(path: Path) -> list[dict[str, Any]]:
 
 
 def _device(row: Mapping[str, Any], name: str) -> Device:
-    known = [field.name for field in fields(Device)]
+    field_names = [field.name for field in fields(Device)]
     for key in row:
-        if key not in known:
-            raise unknown(f"column of fleet {name!r}", str(key), known)
+        if key not in field_names:
+            raise unknown(f"column of fleet {name!r}", str(key), field_names)
     try:
         numbers = {key: float(value) for key, value in row.items() if key != "kind"}
         return Device(str(row.get("kind", "default")), **numbers)

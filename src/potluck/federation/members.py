@@ -54,7 +54,7 @@ def federate(
         input_shape=tuple(members[0].train.take(slice(0, 1))[0].shape[1:]),
         training=training or Training(),
         seed=seed,
-        builders={one.architecture: one.build for one in reversed(clients)},
+        builders={client.architecture: client.build for client in reversed(clients)},
         shared_builder=None if small is None else small.build,
         shared_test=None if shared_test is None else as_samples(shared_test),
         public=None if public is None else as_samples(public),
@@ -108,7 +108,7 @@ class _ModelFacts:
 def _model_facts(model: ClientModel) -> _ModelFacts:
     shapes = tuple((key, tuple(tensor.shape)) for key, tensor in model.state_dict().items())
     name = str(getattr(model, "name", None) or type(model).__name__)
-    return _ModelFacts(name, shapes, next((one.dtype for one in model.parameters()), None))
+    return _ModelFacts(name, shapes, next((parameter.dtype for parameter in model.parameters()), None))
 
 
 def _architecture_name(base: str, look: _ModelFacts, seen: dict[str, list[object]]) -> str:

@@ -217,10 +217,10 @@ def model_builder(source: ModelSource, name: str, experiment: Experiment, data: 
 
 def initial_model_builder(build: Builder, experiment: Experiment, architecture: str, client: str) -> Builder:
     """A client's model at its start: weights of its own, or its architecture's with `same_init`."""
-    who = "common" if experiment.models.same_init else client
+    stream = "common" if experiment.models.same_init else client
 
     def start() -> ClientModel:
-        with seeded(experiment.seed, "initial weights", model_name(architecture), who):
+        with seeded(experiment.seed, "initial weights", model_name(architecture), stream):
             return build()
 
     return start
@@ -230,12 +230,12 @@ def _shared_builder(
     experiment: Experiment, method: Method[Any, Any, Any], data: Data, builders: dict[str, Builder]
 ) -> Builder | None:
     """What makes the shared small model, where there is one."""
-    wanted = shared_model_choice(
+    choice = shared_model_choice(
         experiment, method, list(builders), data.input_shape, data.num_classes, data.vocabulary
     )
-    if wanted is None:
+    if choice is None:
         return None
-    name, feature_dim = wanted
+    name, feature_dim = choice
     return model_builder(name, name, experiment.with_settings({"models.feature_dim": feature_dim}), data)
 
 

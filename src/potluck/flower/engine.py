@@ -182,8 +182,10 @@ class FlowerEngine:
     def _push(self, jobs: Sequence[Job]) -> list[str]:
         """Send jobs; gives the numbers of the messages, empty for a client whose node is not there."""
         nodes = [self.registry.node(job.client) for job in jobs]
-        there = [self._message(job, node) for job, node in zip(jobs, nodes, strict=True) if node is not None]
-        numbers = iter(self._grid.push_messages(there) if there else ())
+        messages = [
+            self._message(job, node) for job, node in zip(jobs, nodes, strict=True) if node is not None
+        ]
+        numbers = iter(self._grid.push_messages(messages) if messages else ())
         return ["" if node is None else next(numbers) or "" for node in nodes]
 
     def _message(self, job: Job, node: int) -> Message:

@@ -19,44 +19,46 @@ def expected(how: Averaging, sent: Tensor) -> Tensor:
     return torch.minimum((how.attackers * sent.double() - 1e-9).ceil().long(), (sent - 1).clamp(min=0) // 2)
 
 
-def robust_weights(how: Averaging, squares: Tensor, here: Tensor) -> Tensor:
+def robust_weights(how: Averaging, squares: Tensor, present: Tensor) -> Tensor:
     """How much each answer counts; the weights of a group sum to one."""
     if how.rule == "krum":
-        counts = krum(how, squares, here).double()
+        counts = krum(how, squares, present).double()
     else:
-        counts = geometric_median(squares, here)
+        counts = geometric_median(squares, present)
     return counts / counts.sum(dim=1, keepdim=True).clamp(min=1e-300)
 
 
-def krum(how: Averaging, squares: Tensor, here: Tensor) -> Tensor:
+def krum(how: Averaging, squares: Tensor, present: Tensor) -> Tensor:
     """Which answers are nearest to their neighbours: all but as many as may come from attackers (multi-krum)."""
-    sent = here.sum(dim=1)
+    sent = present.sum(dim=1)
     liars = expected(how, sent)
     others = (
-        here[:, None] & here[:, :, None] & ~torch.eye(here.shape[1], dtype=torch.bool, device=here.device)
+        present[:, None]
+        & present[:, :, None]
+        & ~torch.eye(present.shape[1], dtype=torch.bool, device=present.device)
     )
     nearest = squares.masked_fill(~others, float("inf")).sort(dim=2).values
     neighbours = (sent - liars - 2).clamp(min=1)
-    rank = torch.arange(here.shape[1], device=here.device)
+    rank = torch.arange(present.shape[1], device=present.device)
     counted = nearest.masked_fill((rank >= neighbours[:, None, None]) | nearest.isinf(), 0.0)
-    scores = counted.sum(dim=2).masked_fill(~here, float("inf"))
+    scores = counted.sum(dim=2).masked_fill(~present, float("inf"))
     place = scores.argsort(dim=1, stable=True).argsort(dim=1)
-    return here & (place < (sent - liars)[:, None])
+    return present & (place < (sent - liars)[:, None])
 
 
-def geometric_median(squares: Tensor, here: Tensor) -> Tensor:
+def geometric_median(squares: Tensor, present: Tensor) -> Tensor:
     """Weights whose mean is the point with the smallest sum of distances to all answers.
 
     With weights w that sum to one, |x_i − Σ w_j x_j|² = Σ_j w_j d²_ij − ½ Σ_jk w_j w_k d²_jk.
     """
-    there = here.double()
-    weights = there / there.sum(dim=1, keepdim=True).clamp(min=1)
+    present_weights = present.double()
+    weights = present_weights / present_weights.sum(dim=1, keepdim=True).clamp(min=1)
     # A point that lies on an answer would be at distance 0 from it; so near it does not matter any more.
     least = 1e-9 * squares.amax(dim=(1, 2)).sqrt()[:, None] + 1e-150
     for _ in range(ROUNDS):
         mixed = (squares @ weights[:, :, None])[:, :, 0]
         apart = (mixed - 0.5 * (weights * mixed).sum(dim=1, keepdim=True)).clamp(min=0).sqrt()
-        closeness = there / torch.maximum(apart, least)
+        closeness = present_weights / torch.maximum(apart, least)
         weights = closeness / closeness.sum(dim=1, keepdim=True).clamp(min=1e-300)
     return weights
 
@@ -159,10 +161,10 @@ def robust_class_means(how: Averaging, rows: Tensor, labels: Tensor, classes: in
 def class_row_weights(how: Averaging, rows: Tensor, labels: Tensor, classes: int) -> Tensor:
     """How much each row counts among those of its class, by krum or the geometric median."""
     table = group_by_class(rows.double(), labels, classes).transpose(0, 1)  # [classes, most per class, width]
-    here = ~torch.isnan(table).any(dim=2) if rows.shape[1] else table.new_ones(table.shape[:2]).bool()
+    present = ~torch.isnan(table).any(dim=2) if rows.shape[1] else table.new_ones(table.shape[:2]).bool()
     table = torch.nan_to_num(table)
     squares = torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist").square()
-    return robust_weights(how, squares, here)[labels, places(labels, classes)]
+    return robust_weights(how, squares, present)[labels, places(labels, classes)]
 
 
 FAR = 3.0

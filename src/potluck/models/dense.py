@@ -75,11 +75,11 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (out,), (x, weight) = gradients, ctx.saved_tensors
         multiply = _differentiable if torch.is_grad_enabled() else _multiply
-        wanted = ctx.needs_input_grad
+        needed = ctx.needs_input_grad
         return (
-            multiply(out, weight.t()) if wanted[0] else None,
-            multiply(out.t(), x.t()) if wanted[1] else None,
-            out.sum(0) if wanted[2] else None,
+            multiply(out, weight.t()) if needed[0] else None,
+            multiply(out.t(), x.t()) if needed[1] else None,
+            out.sum(0) if needed[2] else None,
         )
 
     @staticmethod

@@ -76,12 +76,12 @@ def _trace(module: nn.Module, cuts: Sequence[str]) -> fx.Graph:
 
 
 def _node_of(graph: fx.Graph, cut: str) -> fx.Node:
-    found: list[fx.Node] = [node for node in graph.nodes if node.op == "call_module" and node.target == cut]
-    if len(found) != 1:
+    nodes: list[fx.Node] = [node for node in graph.nodes if node.op == "call_module" and node.target == cut]
+    if len(nodes) != 1:
         raise PotluckError(
-            f"stages names {cut!r}, which runs {len(found)} times in a pass; cut at a layer that runs once."
+            f"stages names {cut!r}, which runs {len(nodes)} times in a pass; cut at a layer that runs once."
         )
-    return found[0]
+    return nodes[0]
 
 
 def _assign_parts(graph: fx.Graph, ends: Sequence[fx.Node]) -> dict[fx.Node, int]:
@@ -205,8 +205,8 @@ def _compare(model: nn.Module, parts: ClientModel, head: str, x: Tensor) -> None
     name = type(model).__name__
     expected = _scores(_run(whole, x, f"{name} cannot run on the example; pass a batch of its inputs"))
     remedy = f"{name} cannot run with its head {head!r} taken out; name the layer that gives the class scores"
-    found = _scores(_run(parts, x, remedy))
-    if expected.shape != found.shape or not torch.allclose(expected, found, rtol=1e-4, atol=1e-5):
+    scores = _scores(_run(parts, x, remedy))
+    if expected.shape != scores.shape or not torch.allclose(expected, scores, rtol=1e-4, atol=1e-5):
         raise PotluckError(
             f"head {head!r} is not the last operation of {name}: applying it to the features "
             f"does not give the model's output; move what follows it (such as softmax) out of the model."
@@ -227,11 +227,11 @@ def _scores(output: object) -> Tensor:
     """The tensor in what a model returns; libraries wrap it in an object or a dict with `logits`."""
     if isinstance(output, Tensor):
         return output
-    found = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
-    if found is None and isinstance(output, tuple | list) and output:
-        found = output[0]
-    if isinstance(found, Tensor):
-        return found
+    scores = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if scores is None and isinstance(output, tuple | list) and output:
+        scores = output[0]
+    if isinstance(scores, Tensor):
+        return scores
     raise PotluckError(
         f"The model returns {type(output).__name__}, in which no tensor of class scores was found; "
         f"wrap it in a module that returns one tensor."
@@ -252,14 +252,14 @@ def _linears(head: nn.Module) -> list[tuple[str, nn.Linear]]:
 
 
 def _first_linear(layer: nn.Module, head: str) -> nn.Linear:
-    found = _linears(layer)
-    if not found:
+    layers = _linears(layer)
+    if not layers:
         raise PotluckError(
             f"head {head!r} is a {type(layer).__name__} without a linear layer, so its input size is "
             f"unknown; "
             f"name a head that is or holds nn.Linear."
         )
-    return found[0][1]
+    return layers[0][1]
 
 
 def _new_input(layer: nn.Module, head: str, size: int) -> nn.Module:

@@ -45,12 +45,12 @@ def _spread(
     answer: Payload, kinds: dict[str, FieldKind], rows: str, labels: Tensor, classes: int
 ) -> dict[str, Tensor]:
     """Every tensor that has a row per label, laid out by class."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for field, kind in kinds.items():
         value = getattr(answer, field)
         if isinstance(value, Tensor) and any(isinstance(r, Shape) and r.sizes[0] == rows for r in kind.rules):
-            found[field] = value.new_zeros(classes, *value.shape[1:]).index_copy(0, labels, value)
-    return found
+            tensors[field] = value.new_zeros(classes, *value.shape[1:]).index_copy(0, labels, value)
+    return tensors
 
 
 def _alike(me: Client, least: int) -> int:

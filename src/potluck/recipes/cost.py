@@ -243,8 +243,8 @@ def _tests(resolved: RunPlan, costs: TrialCosts, *, final: bool = False) -> floa
     dearest = max(costs.tested.values(), default=0.0)
     if evaluation.protocol in ("shared", "global"):
         size = len(federation.shared_test or ())
-        who = range(len(task.clients)) if final else evaluation.population(task)
-        return sum(size * costs.tested.get(task.clients[index].architecture, dearest) for index in who)
+        tested = range(len(task.clients)) if final else evaluation.population(task)
+        return sum(size * costs.tested.get(task.clients[index].architecture, dearest) for index in tested)
     seconds = sum(
         (len(member.test) + info.validation) * costs.tested.get(info.architecture, dearest)
         for member, info in zip(federation.members, task.clients, strict=True)

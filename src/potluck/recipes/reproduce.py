@@ -160,14 +160,14 @@ def _experiments(
     return dict(zip(keys, comparable_experiments(values), strict=True))
 
 
-def _chosen(kind: str, wanted: Sequence[str], there: Iterable[str]) -> tuple[str, ...]:
+def _chosen(kind: str, chosen: Sequence[str], available: Iterable[str]) -> tuple[str, ...]:
     """Names as the recipe writes them, in its order, from names in any case."""
-    by_name = {name.casefold(): name for name in there}
-    for name in wanted:
+    by_name = {name.casefold(): name for name in available}
+    for name in chosen:
         if name.casefold() not in by_name:
             raise unknown(f"{kind} of this recipe", name, by_name.values())
     return tuple(
-        name for low, name in by_name.items() if not wanted or low in {item.casefold() for item in wanted}
+        name for low, name in by_name.items() if not chosen or low in {item.casefold() for item in chosen}
     )
 
 

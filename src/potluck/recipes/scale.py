@@ -135,9 +135,9 @@ def _without_floor(rule: str) -> str:
     return ",".join(part for part in rule.split(",") if not part.startswith("min_size="))
 
 
-def differences(paper: Experiment, here: Experiment) -> dict[str, tuple[str, str]]:
+def differences(paper: Experiment, actual: Experiment) -> dict[str, tuple[str, str]]:
     """Every setting in which an experiment is not the paper's; where it runs does not count."""
-    left, right = flat_text(paper.model_dump()), flat_text(here.model_dump())
+    left, right = flat_text(paper.model_dump()), flat_text(actual.model_dump())
     return {
         key: (left.get(key, "unset"), right.get(key, "unset"))
         for key in left | right

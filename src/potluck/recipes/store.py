@@ -79,8 +79,8 @@ def read_cells(file: Path) -> list[StoredCell]:
     lines = csv.DictReader(io.StringIO(read_text(file)))
     names = [column.name for column in fields(StoredCell)]
     first = [column.name for column in fields(StoredCell) if column.default is MISSING]
-    there = list(lines.fieldnames or ())
-    if there[: len(first)] != first or not {*there} <= {*names}:
+    columns = list(lines.fieldnames or ())
+    if columns[: len(first)] != first or not {*columns} <= {*names}:
         raise PotluckError(
             f"{str(file)!r} does not hold measured cells: its columns are not {', '.join(names)}; choose another file."
         )

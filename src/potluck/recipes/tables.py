@@ -167,7 +167,7 @@ def scale_lines(table: Reproduction) -> list[str]:
 
 def _difference(table: Reproduction) -> list[str]:
     return [
-        f"{name} " + ", ".join(f"{paper} → {here}" for paper, here in pairs)
+        f"{name} " + ", ".join(f"{paper} → {actual}" for paper, actual in pairs)
         for name, pairs in table.differs.items()
     ]
 
@@ -246,7 +246,7 @@ def to_json(table: Reproduction, settings: Sequence[str] = ()) -> str:
         "set": list(settings),
         "seeds": list(table.seeds),
         "differences": {
-            name: [{"paper": paper, "here": here} for paper, here in pairs]
+            name: [{"paper": paper, "here": actual} for paper, actual in pairs]
             for name, pairs in table.differs.items()
         },
         "cells": [

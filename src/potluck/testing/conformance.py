@@ -100,9 +100,9 @@ def same_state(a: tree.Flat, b: tree.Flat) -> bool:
     )
 
 
-def same_payload(one: Payload, other: Payload) -> bool:
+def same_payload(payload: Payload, other: Payload) -> bool:
     """Equal content; the order of a dict's names carries no meaning on a wire."""
-    (tensors, scalars), (others, numbers) = one.flatten(), other.flatten()
+    (tensors, scalars), (others, numbers) = payload.flatten(), other.flatten()
     same_names = tensors.keys() == others.keys() and scalars == numbers
     return same_names and all(torch.equal(tensor, others[name]) for name, tensor in tensors.items())
 
@@ -266,11 +266,11 @@ def check_payloads_are_copies(method: Method[Any, Any, Any], make: Callable[[], 
 
 def tree_tensors(me: Client) -> list[Tensor]:
     """Every live tensor of a client: its model's and its private ones."""
-    found = [*me.model.state_dict(keep_vars=True).values()]
+    tensors = [*me.model.state_dict(keep_vars=True).values()]
 
     def walk(value: Any) -> None:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, dict):
             for entry in value.values():
                 walk(entry)
@@ -279,7 +279,7 @@ def tree_tensors(me: Client) -> list[Tensor]:
                 walk(entry)
 
     walk(me.private)
-    return found
+    return tensors
 
 
 def _first_job(method: Method[Any, Any, Any], federation: Federation) -> tuple[Client, Loop]:

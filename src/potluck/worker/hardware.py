@@ -13,12 +13,12 @@ CUDA_CONTEXT = 600 << 20
 
 def accelerators() -> list[str]:
     """The accelerators of this machine, by the names that `--device` takes."""
-    found = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
-        found.append("mps")
+        devices.append("mps")
     if hasattr(torch, "xpu") and torch.xpu.is_available():
-        found += [f"xpu:{number}" for number in range(torch.xpu.device_count())]
-    return found
+        devices += [f"xpu:{number}" for number in range(torch.xpu.device_count())]
+    return devices
 
 
 def describe(device: torch.device) -> str:

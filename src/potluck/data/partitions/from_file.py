@@ -85,8 +85,8 @@ def _whole(part: object) -> Rows:
 
 
 def _read_json(path: Path) -> list[object]:
-    found = parse_json(read_text(path, 1 << 30))
-    return list(found.values()) if isinstance(found, dict) else list(found)
+    content = parse_json(read_text(path, 1 << 30))
+    return list(content.values()) if isinstance(content, dict) else list(content)
 
 
 def _read_csv(path: Path) -> list[object]:

@@ -127,13 +127,13 @@ def _skew(text: str, rest: str) -> Partition:
     return Skew(**values, base=parse_partition(base) if base else Iid())
 
 
-def _options(text: str, rest: str, known: set[str], example: str) -> tuple[str, dict[str, str]]:
+def _options(text: str, rest: str, allowed: set[str], example: str) -> tuple[str, dict[str, str]]:
     """The value and the `key=value` pairs after the name."""
     first, *pairs = (part.strip() for part in rest.split(","))
     options = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
     for key in options:
-        if key not in known:
-            raise unknown(f"option of partition {text!r}", key, known)
+        if key not in allowed:
+            raise unknown(f"option of partition {text!r}", key, allowed)
     if not first:
         raise _not_understood(text, example)
     return first, options

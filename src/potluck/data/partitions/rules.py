@@ -36,9 +36,9 @@ class Partition(ABC):
                 f"clients is {clients} but the data have only {len(values)} rows; "
                 f"use {len(values)} clients or fewer."
             )
-        who = None if groups is None else np.asarray(groups)
+        group_ids = None if groups is None else np.asarray(groups)
         rng = np.random.default_rng(derive_seed("partition", seed))
-        parts = [np.array(part, dtype=np.int64) for part in self.deal(values, clients, rng, who)]
+        parts = [np.array(part, dtype=np.int64) for part in self.deal(values, clients, rng, group_ids)]
         for part in parts:
             part.sort()
         for client, part in enumerate(parts):
@@ -225,13 +225,13 @@ class Dirichlet(Partition):
         held = np.zeros(clients, dtype=np.int64)
         even = class_sizes.sum() / clients
         for column, size in enumerate(class_sizes):
-            wanted = shares[column]
+            target = shares[column]
             if self.capped:
                 open_ = held < even
-                wanted = wanted * open_
-                if wanted.sum() <= 0:  # all the mass fell on full clients: the open ones share evenly
-                    wanted = open_.astype(np.float64)
-            counts[:, column] = apportion(wanted, int(size))
+                target = target * open_
+                if target.sum() <= 0:  # all the mass fell on full clients: the open ones share evenly
+                    target = open_.astype(np.float64)
+            counts[:, column] = apportion(target, int(size))
             held += counts[:, column]
         return counts
 

@@ -103,8 +103,8 @@ class Skew(Partition):
     ) -> list[Samples]:
         client_transforms = self.client_transforms(len(samples), seed, input_shape)
         return [
-            replace(one, transform=replace(look, before=one.transform))
-            for one, look in zip(samples, client_transforms, strict=True)
+            replace(client_samples, transform=replace(look, before=client_samples.transform))
+            for client_samples, look in zip(samples, client_transforms, strict=True)
         ]
 
     def client_transforms(

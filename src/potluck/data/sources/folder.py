@@ -68,8 +68,8 @@ def _texts(request: LoadRequest, name: str, train: Rows, test: Rows, names: list
     files = [file for file, _ in (*train, *test)]
 
     def read() -> RawArrays:
-        known, held = ([(label, decode(file)) for file, label in rows] for rows in (train, test))
-        return encode_texts(known, held, names, words=WORDS, length=LENGTH)
+        training, held = ([(label, decode(file)) for file, label in rows] for rows in (train, test))
+        return encode_texts(training, held, names, words=WORDS, length=LENGTH)
 
     return read_cached(request.root, f"folder-{name}", files, read).data(f"folder:{name}", None)
 

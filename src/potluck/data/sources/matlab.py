@@ -19,8 +19,8 @@ def read_mat(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     from scipy.io.matlab import MatReadError
 
     try:
-        found = loadmat(path, variable_names=list(names))
-        return {name: np.asarray(found[name]) for name in names}
+        content = loadmat(path, variable_names=list(names))
+        return {name: np.asarray(content[name]) for name in names}
     except (
         OSError,
         ValueError,

@@ -38,10 +38,10 @@ class DurationEstimates:
     def slowness(self, kind: Kind, device: str) -> float:
         """How many times as long as on the mean device jobs of a kind take on this one, as far as is known."""
         took, guessed = self._totals.get(kind, (0.0, 0.0))
-        here, guessed_here = self._by_device.get((kind, device), (0.0, 0.0))
-        if not (took and guessed and here and guessed_here):
+        measured, guess = self._by_device.get((kind, device), (0.0, 0.0))
+        if not (took and guessed and measured and guess):
             return 1.0
-        return (here / guessed_here) / (took / guessed)
+        return (measured / guess) / (took / guessed)
 
     def of_batch(self, batch: JobBatch, device: str | None = None) -> float:
         """The seconds expected for all jobs of a team."""
@@ -162,5 +162,7 @@ class JobQueue:
     def _gain(self, worker: int, other: int, entry: Entry, busy: float) -> float:
         """Seconds by which a team would end sooner with us than with the worker that has it."""
         cost, kind = -entry[0], entry[2][0].kind
-        here, there = (self.costs.slowness(kind, self._device_of(number)) for number in (worker, other))
-        return busy + (self._ahead[other] - cost) * there + cost * (there - here)
+        cost_here, cost_there = (
+            self.costs.slowness(kind, self._device_of(number)) for number in (worker, other)
+        )
+        return busy + (self._ahead[other] - cost) * cost_there + cost * (cost_there - cost_here)

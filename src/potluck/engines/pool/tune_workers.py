@@ -40,17 +40,17 @@ def best_worker_count(
     best, speeds = 0, dict[int, float]()
     try:
         while best < most:
-            wanted = min(most, 2 * best or 1)
-            for _ in range(wanted - len(crowd)):
+            next_count = min(most, 2 * best or 1)
+            for _ in range(next_count - len(crowd)):
                 crowd.append(spawn_worker(devices[0], SpawnSpec(blueprint, trial=tuple(clients))))
             for process in crowd[best:]:
                 wait_until_ready(process)
-            speeds[wanted], memory = _together(crowd)
-            if best and speeds[wanted] < WORKER_GAIN * speeds[best]:
+            speeds[next_count], memory = _together(crowd)
+            if best and speeds[next_count] < WORKER_GAIN * speeds[best]:
                 break
-            best = wanted
+            best = next_count
             free = free_memory(torch.device(devices[0]))
-            if free is not None and free < wanted * memory:  # the next doubling would not fit
+            if free is not None and free < next_count * memory:  # the next doubling would not fit
                 break
     finally:
         for process in crowd:

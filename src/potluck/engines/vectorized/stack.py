@@ -197,7 +197,10 @@ class Stack:
         tensors = list(self.parameters.values())
         gradients = torch.autograd.grad(whole, tensors, allow_unused=True)
         if self.training.clip_norm is not None:
-            _clip_rows([one for one in gradients if one is not None], self.training.clip_norm)
+            _clip_rows(
+                [row_gradients for row_gradients in gradients if row_gradients is not None],
+                self.training.clip_norm,
+            )
         for tensor, gradient in zip(tensors, gradients, strict=True):
             tensor.grad = gradient
         self.optimizer.step()

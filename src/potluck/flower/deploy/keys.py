@@ -34,11 +34,11 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
 
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     issuer = name("Potluck federation")
-    usual = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+    key_usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
     root = (
         _certificate(issuer, issuer, authority.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usual, critical=True)
+        .add_extension(key_usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
     )
     leaf = (

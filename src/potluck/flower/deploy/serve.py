@@ -59,24 +59,30 @@ def server_commands(
             "--limit has no effect without the proxy for nodes; pass --host 0.0.0.0 and leave out --expose-control."
         )
     link_host, link_port = (host, port) if inside else ("127.0.0.1", control or port + 1)
-    here = f"{'127.0.0.1' if link_host == '0.0.0.0' else link_host}:{link_port}"
+    address = f"{'127.0.0.1' if link_host == '0.0.0.0' else link_host}:{link_port}"
     safe, root, tls = _security(folder, insecure=insecure)
-    known = ["--superexec-auth-secret-file", str(make_secret(folder / SECRET))]
-    link = ["--host", link_host, "--port", str(link_port), "--database", str(folder / "state.db"), *known]
+    secret_option = ["--superexec-auth-secret-file", str(make_secret(folder / SECRET))]
+    link = [
+        "--host",
+        link_host,
+        "--port",
+        str(link_port),
+        "--database",
+        str(folder / "state.db"),
+        *secret_option,
+    ]
     link += ["--isolation", "process", "--disable-runtime-dependency-installation"]
     commands = {
         "server": [program_path("flower-superlink"), *safe, *link],
-        "runner": [program_path("flower-superexec"), *root, *known, "--runtime-api-address", here],
+        "runner": [program_path("flower-superexec"), *root, *secret_option, "--runtime-api-address", address],
     }
     if inside:
-        return ServerPrograms(commands, here, f"Serving on {host}:{port}. Stop with Ctrl-C.")
-    outside = ["--host", host, "--port", str(port), "--server", here, *tls]
+        return ServerPrograms(commands, address, f"Serving on {host}:{port}. Stop with Ctrl-C.")
+    outside = ["--host", host, "--port", str(port), "--server", address, *tls]
     outside += [word for text in (limits or ProxyLimits()).texts() for word in ("--limit", text)]
     commands["proxy"] = [sys.executable, "-m", "potluck.flower.deploy.fleet_proxy", *outside]
-    description = (
-        f"Nodes come in at {host}:{port}; runs and keys only from this machine, at {here}. Stop with Ctrl-C."
-    )
-    return ServerPrograms(commands, here, description)
+    description = f"Nodes come in at {host}:{port}; runs and keys only from this machine, at {address}."
+    return ServerPrograms(commands, address, f"{description} Stop with Ctrl-C.")
 
 
 def _security(folder: Path, *, insecure: bool) -> tuple[list[str], list[str], list[str]]:

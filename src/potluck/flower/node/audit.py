@@ -135,22 +135,24 @@ class AuditLog:
 
 def describe_message(message: Message) -> dict[str, Any]:
     """What a letter tells: its tensors with type and shape, its scores by name, its other facts by name."""
-    found: dict[str, Any] = {}
+    description: dict[str, Any] = {}
     for part, flat in (("payload", message.payload), ("state", message.state)):
         if flat is not None:
-            found[part] = {
+            description[part] = {
                 name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape]
                 for name, tensor in islice(flat.tensors.items(), MAX_TENSORS_LISTED)
             }
             if len(flat.tensors) > MAX_TENSORS_LISTED:
-                found[part]["and more"] = ["tensors", len(flat.tensors) - MAX_TENSORS_LISTED]
+                description[part]["and more"] = ["tensors", len(flat.tensors) - MAX_TENSORS_LISTED]
     answer = message.facts.get("answer")
     if isinstance(answer, dict):
-        found["facts"] = sorted(name for name, value in answer.items() if value not in (None, 0, 0.0, {}, []))
+        description["facts"] = sorted(
+            name for name, value in answer.items() if value not in (None, 0, 0.0, {}, [])
+        )
     if message.facts.get("scores"):
-        found["scores"] = sorted(message.facts["scores"])
-    found["says"] = sorted(message.facts)
-    return found
+        description["scores"] = sorted(message.facts["scores"])
+    description["says"] = sorted(message.facts)
+    return description
 
 
 def line_digest(line: dict[str, Any]) -> str:

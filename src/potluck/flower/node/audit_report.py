@@ -28,9 +28,9 @@ def node_log(path: Path, last: int) -> Iterator[str]:
 def format_line(line: dict[str, Any]) -> str:
     """One answer that left."""
     tensors = {**line["fields"].get("payload", {}), **line["fields"].get("state", {})}
-    told = [f"{name} {'×'.join(map(str, shape)) or 'one number'}" for name, (_, *shape) in tensors.items()]
-    told += [f"score {name}" for name in line["fields"].get("scores", ())]
-    what = ", ".join(told[:6]) + (f" and {len(told) - 6} more" if len(told) > 6 else "")
+    parts = [f"{name} {'×'.join(map(str, shape)) or 'one number'}" for name, (_, *shape) in tensors.items()]
+    parts += [f"score {name}" for name in line["fields"].get("scores", ())]
+    what = ", ".join(parts[:6]) + (f" and {len(parts) - 6} more" if len(parts) > 6 else "")
     repeated = " again" if line["again"] else ""
     return (
         f"{line['time']}  {line['run'][:8] or '-':8}  {line['method']}  {line['kind']} {line['job']}{repeated}  "
@@ -64,5 +64,5 @@ def _privacy(node: NodeFile, end: dict[str, Any]) -> str:
         hint = "pip install 'potluck[privacy]' to see what they cost"
         return f"privacy: noisy answers left; {hint} {without_noise}".rstrip()
     assert math.isfinite(epsilon)
-    told = f"privacy: ε = {epsilon:.3g} at δ = {policy.delta:g} is spent{limit}"
-    return f"{told}, and {without_noise}" if without_noise else told
+    sentence = f"privacy: ε = {epsilon:.3g} at δ = {policy.delta:g} is spent{limit}"
+    return f"{sentence}, and {without_noise}" if without_noise else sentence

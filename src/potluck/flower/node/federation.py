@@ -89,8 +89,8 @@ def server_federation(
         task = replace(
             task,
             architectures={
-                name: replace(one, initial=_initial_weights(task, one, initial_weights))
-                for name, one in task.architectures.items()
+                name: replace(architecture, initial=_initial_weights(task, architecture, initial_weights))
+                for name, architecture in task.architectures.items()
             },
         )
     return Federation(task, _elsewhere(task), label="own nodes", class_names=experiment.data.class_names)
@@ -100,17 +100,24 @@ def server_task(
     experiment: Experiment, registrations: Sequence[Registration], public: Samples | None
 ) -> Task:
     """What the server knows of these nodes together; first weights are not among it."""
-    shapes = {tuple(one.input_shape): one.name for one in reversed(registrations)}
+    shapes = {tuple(registration.input_shape): registration.name for registration in reversed(registrations)}
     if len(shapes) > 1:
-        told = ", ".join(f"{shape} of {name!r}" for shape, name in sorted(shapes.items()))
-        raise PotluckError(f"The nodes' rows have different shapes ({told}); agree on one.")
+        listed = ", ".join(f"{shape} of {name!r}" for shape, name in sorted(shapes.items()))
+        raise PotluckError(f"The nodes' rows have different shapes ({listed}); agree on one.")
     names = _architecture_names(registrations)
     return Task(
         agreed_classes(experiment),
         tuple(registrations[0].input_shape),
         tuple(
-            ClientInfo(index, one.name, one.samples, names[index], one.device, one.validation)
-            for index, one in enumerate(registrations)
+            ClientInfo(
+                index,
+                registration.name,
+                registration.samples,
+                names[index],
+                registration.device,
+                registration.validation,
+            )
+            for index, registration in enumerate(registrations)
         ),
         {name: _architecture(registrations[names.index(name)], name) for name in dict.fromkeys(names)},
         experiment.seed,
@@ -161,11 +168,11 @@ def with_agreed_classes(data: Data, experiment: Experiment, node: NodeFile) -> D
 
 
 def _shared(experiment: Experiment, input_shape: tuple[int, ...]) -> Builder | None:
-    wanted = experiment.models.shared
-    if wanted is None:
+    choice = experiment.models.shared
+    if choice is None:
         return None
     classes, size = agreed_classes(experiment), experiment.models.feature_dim
-    return lambda: build_model(wanted, input_shape, classes, size)
+    return lambda: build_model(choice, input_shape, classes, size)
 
 
 def without_small_classes(rows: Samples, smallest: int) -> Samples:
@@ -189,19 +196,21 @@ def _architecture_names(registrations: Sequence[Registration]) -> list[str]:
     """The nodes' own names for their models; a number is added where one name stands for several models."""
     seen: dict[str, list[tuple[Any, ...]]] = {}
     names = []
-    for one in registrations:
-        variants = seen.setdefault(one.architecture, [])
-        if one.model() not in variants:
-            variants.append(one.model())
-        position = variants.index(one.model())
-        names.append(one.architecture if position == 0 else f"{one.architecture}-{position + 1}")
+    for registration in registrations:
+        variants = seen.setdefault(registration.architecture, [])
+        if registration.model() not in variants:
+            variants.append(registration.model())
+        position = variants.index(registration.model())
+        names.append(
+            registration.architecture if position == 0 else f"{registration.architecture}-{position + 1}"
+        )
     return names
 
 
-def _architecture(one: Registration, name: str) -> Architecture:
+def _architecture(registration: Registration, name: str) -> Architecture:
     """What a node says of its model. Not-a-number stands for weights that nobody has told us."""
     unknown: Tensors = {}
-    for key, (dtype, *shape) in one.tensors.items():
+    for key, (dtype, *shape) in registration.tensors.items():
         kind = getattr(torch, dtype)
         value = (
             torch.full((), float("nan"), dtype=kind)
@@ -211,12 +220,12 @@ def _architecture(one: Registration, name: str) -> Architecture:
         unknown[key] = value.expand(shape)
     return Architecture(
         name,
-        one.feature_dim,
+        registration.feature_dim,
         unknown,
-        frozenset(one.parameters),
-        {key: tuple(shape) for key, shape in one.head.items()},
-        tuple(tuple(shape) for shape in one.stage_shapes),
-        one.width_rate,
+        frozenset(registration.parameters),
+        {key: tuple(shape) for key, shape in registration.head.items()},
+        tuple(tuple(shape) for shape in registration.stage_shapes),
+        registration.width_rate,
     )
 
 
@@ -227,12 +236,12 @@ def uses_initial_weights(method: Method[Any, Any, Any], task: Task, rounds: int)
     return any(bool(torch.isnan(tensor).any()) for tensor in tree.flatten(state).tensors.values())
 
 
-def _initial_weights(task: Task, one: Architecture, ask: Callable[[int], Tensors]) -> Tensors:
+def _initial_weights(task: Task, architecture: Architecture, ask: Callable[[int], Tensors]) -> Tensors:
     """What the first node of this kind of model sends that is not wrong; any of them has the same."""
-    kin = [info.index for info in task.clients if info.architecture == one.name]
+    kin = [info.index for info in task.clients if info.architecture == architecture.name]
     for index in kin:
         try:
-            return _checked(ask(index), one)
+            return _checked(ask(index), architecture)
         except PotluckError:
             if index == kin[-1]:
                 raise

@@ -91,8 +91,8 @@ class Usage:
 
     def _read(self) -> tuple[int, float]:
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-            return int(found["jobs"]), float(found["seconds"])
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            return int(content["jobs"]), float(content["seconds"])
         except FileNotFoundError:
             return 0, 0.0
         except (ValueError, KeyError, TypeError):
