@@ -43,7 +43,7 @@ class Candidate:
 
     @property
     def public(self) -> bool:
-        """Whether it needs samples that everybody may see."""
+        """Whether it needs samples that all parties may see."""
         return Need.PUBLIC_DATA in method_class(self.method).needs
 
     def told(self, value: float) -> str:

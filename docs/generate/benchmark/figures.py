@@ -9,7 +9,7 @@ from typing import Any
 from potluck.suites.statistics import MethodSummary, pareto_front
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
-"""Told apart by everybody (after Okabe and Ito)."""
+"""Distinguishable with colour-vision deficiency (after Okabe and Ito)."""
 INK, SOFT, FRONT = "#333333", "#999999", "#0072B2"
 
 

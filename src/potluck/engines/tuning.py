@@ -27,7 +27,7 @@ def time_training(clients: Sequence[Client], fit: Callable[[list[Pair]], object]
     """Seconds that these clients, which are spoilt by it, take for a few batches: by `fit`, or one by one."""
     pairs = []
     for me in clients:
-        # Nobody is cut to the size of others: uneven last batches cost a stack more than a client by itself.
+        # No client is cut to the size of others: uneven last batches cost a stack more than a client by itself.
         me.train = me.train.select(torch.arange(min(len(me.train), BATCHES * me.batch_size())))
         pairs.append((me, plain_request(me)))
     synchronize(clients[0].task.device)

@@ -300,5 +300,5 @@ def _named(job: Job) -> str:
 
 
 def _kept(job: Job) -> Failure:
-    """A private state never travels, whoever asks for it."""
+    """Raise: a private state never leaves its node."""
     return Failure(job.id, job.client, "a node keeps its state to itself", "dropped")

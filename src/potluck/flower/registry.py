@@ -233,10 +233,10 @@ class NodeRegistry:
             raise NodeGone(record.error_reason(reply.error))
         if reply.has_error():
             raise NodeRefused(f"A node could not take part: {record.error_reason(reply.error)}")
-        letter = record.read(reply, limit)
-        if "refusal" in letter.facts:
-            raise NodeRefused(string(letter.facts["refusal"], "a refusal"))
-        return letter
+        message = record.read(reply, limit)
+        if "refusal" in message.facts:
+            raise NodeRefused(string(message.facts["refusal"], "a refusal"))
+        return message
 
     def _check_name(self, node: int, name: str) -> None:
         """A key that was registered under a name takes part under no other."""
@@ -247,8 +247,8 @@ class NodeRegistry:
                 "its node.toml."
             )
 
-    def _query(self, letter: WireMessage, node: int) -> Message:
-        return Message(record.to_record(self.assignment.attach_to(letter)), node, "query")
+    def _query(self, message: WireMessage, node: int) -> Message:
+        return Message(record.to_record(self.assignment.attach_to(message)), node, "query")
 
 
 class ClassNameRegistry(NodeRegistry):
@@ -279,10 +279,10 @@ def _changed(before: Registration, now: Registration) -> str | None:
     return None
 
 
-def _held(letter: WireMessage) -> Flat:
-    if letter.state is None:
+def _held(message: WireMessage) -> Flat:
+    if message.state is None:
         raise PayloadError("A node's answer holds no weights.")
-    return letter.state
+    return message.state
 
 
 def natural_key(name: str) -> tuple[str, int]:
@@ -294,7 +294,7 @@ def natural_key(name: str) -> tuple[str, int]:
 NODES = "nodes.json"
 WEIGHTS = "first-weights"
 MAX_SENTENCES = 100
-"""Sentences about nodes that were left out; nobody reads more of them."""
+"""The most sentences about nodes that were left out."""
 
 
 @dataclass(frozen=True)
@@ -326,7 +326,7 @@ class NodeList:
             return NodeList(people, [str(entry) for entry in facts["left_out"]])
         except (PayloadError, ValueError, LookupError, TypeError):
             raise PotluckError(
-                f"{str(path)!r} was changed and cannot be read; restore it, or begin anew in another folder."
+                f"{str(path)!r} was changed and cannot be read; restore it, or start again in another folder."
             ) from None
 
 

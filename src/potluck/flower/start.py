@@ -169,7 +169,7 @@ class OwnDataNodes:
         if set(registration.head) <= {
             "weight",
             "bias",
-        }:  # of several layers nobody can say which gives the scores
+        }:  # with several last layers it is unknown which gives the scores
             scores = {shape[0] for shape in registration.head.values() if shape}
             if scores - {classes}:
                 problems.append(

@@ -1,4 +1,4 @@
-"""Fetch replies piece by piece, so that one node's unfinished upload delays nobody else's answer.
+"""Fetch replies piece by piece, so that one node's unfinished upload delays no other answer.
 
 A node first announces a reply, then uploads its pieces. Flower's own grid waits inside one call until all pieces of a
 reply are there. Here every call takes what the server has and returns, and each reply has its own clock.

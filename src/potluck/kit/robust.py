@@ -87,7 +87,7 @@ def update_weights(how: Averaging, parts: Sequence[Tensors]) -> list[float]:
 
 
 def coordinatewise_average(how: Averaging, stack: Tensor) -> Tensor:
-    """The middle over the first dimension, where not-a-number means that nothing was sent; 0 if by nobody."""
+    """Return the middle over the first dimension; not-a-number means not sent, and 0 is for no client at all."""
     ordered = stack.sort(dim=0).values  # not-a-number comes last
     sent = (~torch.isnan(stack)).sum(dim=0)
     if how.rule == "median":

@@ -77,7 +77,7 @@ class HeteroFL(Method[Widest, Slice, Slice]):
     supports: ClassVar[Supports] = Supports(robust="every scalar of the wide model", comparable=False)
 
     rates: Literal["fix", "dynamic"] = setting(
-        "fix", "how wide a client's slice is: as its own model, or drawn anew each round among all widths"
+        "fix", "how wide a client's slice is: as its own model, or drawn each round among all widths"
     )
     mask: bool = setting(
         True, "leave classes that a client lacks out of its loss and of the mean of output rows"

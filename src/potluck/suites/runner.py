@@ -135,7 +135,7 @@ class PlannedRun:
 
     @property
     def label(self) -> str:
-        """A few words for whoever watches."""
+        """Return a line that tells the state of the suite."""
         what = json.dumps(self.settings) if self.trial else f"seed {self.experiment.seed}"
         return f"{self.task.name}, {self.method}, {'trial ' if self.trial else ''}{what}"
 

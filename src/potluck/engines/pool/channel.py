@@ -35,7 +35,7 @@ class JobReport:
 class JobChannel:
     """Orders and reports of one method, whose payload types both sides know.
 
-    A team crosses as one letter per job; each says how many follow (`more`).
+    A batch of clients crosses as one message per job; each says how many follow (`more`).
     """
 
     down: type[Payload]

@@ -27,7 +27,7 @@ from potluck.worker.worker import Worker
 CHECK_INTERVAL = 5.0
 """Seconds without news after which the parent looks at its workers; one found stopped twice is replaced."""
 STALL_TIMEOUT = 60
-"""Seconds in which a worker that reads or writes a letter moves at least one byte of it."""
+"""Seconds in which a worker that reads or writes a message moves at least one byte of it."""
 
 
 def is_stopped(pid: int | None) -> bool:
@@ -37,7 +37,7 @@ def is_stopped(pid: int | None) -> bool:
 
 
 def set_socket_timeout(end: socket.socket) -> None:
-    """Let our end of a socket give up a letter that stands still, as if the other side were gone."""
+    """Make our end of a socket give up a message that makes no progress, as if the other side were gone."""
     patience = struct.pack("ll", STALL_TIMEOUT, 0)
     for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
         end.setsockopt(socket.SOL_SOCKET, direction, patience)

@@ -36,16 +36,16 @@ def best_worker_count(
         max(1, len(os.sched_getaffinity(0)) // len(devices)),
         -(-teams // len(devices)),
     )
-    crowd: list[Process] = []
+    processes: list[Process] = []
     best, speeds = 0, dict[int, float]()
     try:
         while best < most:
             next_count = min(most, 2 * best or 1)
-            for _ in range(next_count - len(crowd)):
-                crowd.append(spawn_worker(devices[0], SpawnSpec(blueprint, trial=tuple(clients))))
-            for process in crowd[best:]:
+            for _ in range(next_count - len(processes)):
+                processes.append(spawn_worker(devices[0], SpawnSpec(blueprint, trial=tuple(clients))))
+            for process in processes[best:]:
                 wait_until_ready(process)
-            speeds[next_count], memory = _together(crowd)
+            speeds[next_count], memory = _together(processes)
             if best and speeds[next_count] < WORKER_GAIN * speeds[best]:
                 break
             best = next_count
@@ -53,7 +53,7 @@ def best_worker_count(
             if free is not None and free < next_count * memory:  # the next doubling would not fit
                 break
     finally:
-        for process in crowd:
+        for process in processes:
             process.end()
     return best, speeds
 

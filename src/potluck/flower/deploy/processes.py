@@ -96,7 +96,7 @@ def program_path(name: str) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on."""
+    """Return unused ports of this machine."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for listener in sockets:

@@ -271,7 +271,7 @@ def run_on_flower(
         raise PotluckError(f"--out {str(out)!r} already holds a finished run; choose another folder.")
     if out.exists():
         with lock_folder(out):
-            pass  # nobody else is at work there
+            pass  # no other process works there
     with tempfile.TemporaryDirectory(prefix="potluck-flower-") as home, Processes(Path(home)) as processes:
         address = settings.server or _start_all(processes, experiment)
         connect(processes, address, settings.ca)

@@ -134,7 +134,7 @@ class AuditLog:
 
 
 def describe_message(message: Message) -> dict[str, Any]:
-    """What a letter tells: its tensors with type and shape, its scores by name, its other facts by name."""
+    """Describe a message: its tensors with type and shape, its scores by name, its other facts by name."""
     description: dict[str, Any] = {}
     for part, flat in (("payload", message.payload), ("state", message.state)):
         if flat is not None:

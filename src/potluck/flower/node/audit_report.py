@@ -49,7 +49,7 @@ def summarize(node: NodeFile, lines: list[dict[str, Any]]) -> Iterator[str]:
     end = lines[-1]
     yield f"in all: {len(lines)} answers, {sum(size.values())} bytes in {len(set(count) - {''})} runs"
     yield _privacy(node, end)
-    yield f"the chain holds; note where nobody else can write: {end['number']} {end['chain']}"
+    yield f"the chain holds; note in a place that only you can write: {end['number']} {end['chain']}"
 
 
 def _privacy(node: NodeFile, end: dict[str, Any]) -> str:

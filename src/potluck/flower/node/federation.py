@@ -184,7 +184,7 @@ def without_small_classes(rows: Samples, smallest: int) -> Samples:
 
 
 def _public(experiment: Experiment, root: str | None) -> Samples | None:
-    """Public data is a set that everybody can load by name; nothing is held out of private rows."""
+    """Public data is a set that all parties can load by name; nothing is held out of private rows."""
     choice = experiment.data.public
     if not isinstance(choice, str) or choice == "auto":
         return None
@@ -208,7 +208,7 @@ def _architecture_names(registrations: Sequence[Registration]) -> list[str]:
 
 
 def _architecture(registration: Registration, name: str) -> Architecture:
-    """What a node says of its model. Not-a-number stands for weights that nobody has told us."""
+    """What a node says of its model. Not-a-number stands for weights that no node has sent."""
     unknown: Tensors = {}
     for key, (dtype, *shape) in registration.tensors.items():
         kind = getattr(torch, dtype)

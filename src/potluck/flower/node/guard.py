@@ -97,7 +97,7 @@ class Usage:
             return 0, 0.0
         except (ValueError, KeyError, TypeError):
             raise PotluckError(
-                f"{str(self.path)!r} was changed; move the run's folder away to begin anew."
+                f"{str(self.path)!r} was changed; move the run's folder away to start again."
             ) from None
 
     def _write(self, jobs: int, seconds: float) -> None:

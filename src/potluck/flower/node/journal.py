@@ -18,7 +18,7 @@ class Journal:
 
     The answer is on the disk before the state that makes it valid, so a node may die at any moment. One job number has
     one answer: a server that was restarted, and asks again, is given the same one, whatever it asks under that number.
-    So nothing is trained twice, noise is never drawn anew, and no question takes later states away. The last `keep`
+    So nothing is trained twice, noise is never drawn again, and no question takes later states away. The last `keep`
     jobs are kept; older ones are answered no more.
     """
 

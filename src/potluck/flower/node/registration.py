@@ -43,12 +43,12 @@ class Assignment:
     state: str = ""
 
     def attach_to(self, message: Message) -> Message:
-        """The letter with this written on it."""
+        """Return the message with these facts in its header."""
         return replace(message, facts={**message.facts, "assignment": asdict(self)})
 
     @staticmethod
     def read(message: Message) -> Assignment:
-        """What is written on a letter. A run's id names a folder, so it may hold nothing else."""
+        """Read the facts in a message's header. A run's id names a folder, so it may hold nothing else."""
         values = section(message, "assignment")
         if set(values) != {"experiment", "run", "state"} or not all(
             isinstance(value, str) for value in values.values()
