@@ -225,7 +225,7 @@ class _Lines(_Watch):
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Return bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             break
@@ -271,7 +271,7 @@ def show_runs(
 
 
 def _under_attack(attack: dict[str, Any]) -> str:
-    """A sentence on who attacked and what came of it; the table counts the attackers as well."""
+    """Return a sentence on who attacked and what came of it; the table counts the attackers as well."""
     percent = [
         "unknown" if attack[key] is None else f"{attack[key]:.1%}" for key in ("honest_accuracy", "success")
     ]

@@ -112,7 +112,7 @@ def reproduce(
 
 
 def _table(arguments: dict[str, Any]) -> Reproduction:
-    """The work that the flags ask for; at the full scale in the order of interest."""
+    """Return the work that the flags ask for; at the full scale in the order of interest."""
     from potluck.experiment import flag_values, merge_settings
     from potluck.recipes.order import informative_order
     from potluck.recipes.recipe import find_recipe
@@ -139,7 +139,7 @@ def _table(arguments: dict[str, Any]) -> Reproduction:
 
 
 def _place(table: Reproduction, out: Path | None) -> Path | None:
-    """The folder that was asked for; at the full scale else always the same one, so that a command continues."""
+    """Return the folder that was asked for; at the full scale else always the same one, so that a command continues."""
     from potluck.recipes.recipe import slug
     from potluck.runs.folder import RUNS
 
@@ -164,7 +164,7 @@ def _estimate(
 
 
 def _again(out: Path | None, *, resume: bool) -> str:
-    """The command that continues a stopped reproduction; `out` is the folder where the command did not name it."""
+    """Return the command that continues a stopped reproduction; `out` is its folder if the command named none."""
     more = [*([] if out is None else ["--out", str(out)]), *([] if resume else ["--resume"])]
     return shlex.join(["potluck", *sys.argv[1:], *more])
 
@@ -190,7 +190,7 @@ def _go(
 
 
 def _storing(table: Reproduction, store: Path | None, settings: list[str]) -> OnRunEnd:
-    """What to do with every run that ended; a file that is something else is refused before anything is trained."""
+    """Return the action for every run that ended; a file of another kind is rejected before training."""
     from potluck.core.errors import PotluckError
     from potluck.recipes.reproduce import Key, ignore_run
     from potluck.recipes.store import (
@@ -227,7 +227,7 @@ def _words(text: str | None) -> list[str]:
 
 
 def _check_folder(table: Reproduction, out: Path, settings: list[str], *, resume: bool) -> None:
-    """A folder holds one recipe at one scale with one set of changes; going on with it is asked for."""
+    """Check that the folder holds the same recipe, scale and changes, and that continuing was asked for."""
     from potluck.core.errors import PotluckError
     from potluck.core.files import parse_json, read_text
 
@@ -252,7 +252,7 @@ def _check_folder(table: Reproduction, out: Path, settings: list[str], *, resume
 
 
 def _write(table: Reproduction, out: Path, command: str, settings: list[str]) -> None:
-    """The table in three forms, renewed after every run: a stopped reproduction can be read."""
+    """Write the table in three forms after every run, so that a stopped reproduction can be read."""
     from potluck.recipes.tables import to_csv, to_json, to_markdown
     from potluck.runs.folder import write_files
 

@@ -224,7 +224,7 @@ def check_form(payload: Payload, device: torch.device, max_bytes: int | None = N
 
 
 def _entries(name: str, value: Any, kind: FieldKind) -> Iterator[tuple[str, Tensor | Scalar]]:
-    """The tensors or the number in a field, each under its full name."""
+    """Yield the tensors or the number in a field, each under its full name."""
     if value is None and kind.optional:
         return
     if kind.base is dict:

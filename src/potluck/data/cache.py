@@ -36,7 +36,7 @@ class RawArrays:
     raw: RawInput | None = None
 
     def data(self, name: str, transform: Transform | None, num_classes: int | None = None) -> Data:
-        """The data set as tensors over the same memory."""
+        """Return the data set as tensors over the same memory."""
         x, y = _tensor(self.x), _tensor(self.y)
         groups = None if self.groups is None else _tensor(self.groups)
         split = self.train < len(y)
@@ -106,7 +106,7 @@ def _write(folder: Path, raw: RawArrays) -> None:
 
 
 def _open(folder: Path) -> RawArrays | None:
-    """The kept arrays, or nothing when there are none; a copy that cannot be opened is thrown away."""
+    """Return the kept arrays, or nothing when there are none; a copy that cannot be opened is thrown away."""
     if not folder.is_dir():
         return None
     try:

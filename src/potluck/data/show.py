@@ -15,14 +15,14 @@ COLOUR = "#0072B2"  # the blue of Okabe and Ito: distinct from white and grey un
 
 
 def counts(labels: ArrayLike, parts: Sequence[NDArray[np.int64]], num_classes: int) -> NDArray[np.int64]:
-    """The number of rows per client and class, `[clients, classes]`."""
+    """Return the number of rows per client and class, `[clients, classes]`."""
     values, owners = np.asarray(labels), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     cells = owners * num_classes + values[np.concatenate(parts)]
     return np.bincount(cells, minlength=len(parts) * num_classes).reshape(len(parts), num_classes)
 
 
 def sizes_table(counts: NDArray[np.int64], class_names: Sequence[str] = (), names: Sequence[str] = ()) -> str:
-    """A line per client: its rows, its classes, and the class it has most of."""
+    """Return a line per client: its rows, its classes, and the class it has most of."""
     lines = [f"{'client':>10} {'rows':>8} {'classes':>8}  most of"]
     for client, row in enumerate(counts):
         top = int(np.argmax(row))
@@ -42,7 +42,7 @@ def bubble_plot(
     title: str = "",
     class_names: Sequence[str] = (),
 ) -> Any:
-    """A bubble per client (across) and class (up) whose area is the number of samples; saved as PNG or SVG by name.
+    """Draw a bubble per client (across) and class (up) whose area is the number of samples; save by suffix.
 
     Returns the matplotlib figure, which a notebook shows by itself.
     """

@@ -58,7 +58,7 @@ class Member:
         )
 
     def build(self) -> ClientModel:
-        """A model of this client, in the state in which it should start."""
+        """Return a model of this client, in the state in which it should start."""
         made = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
         return as_client_model(made, self.name)
 
@@ -84,7 +84,7 @@ class LazySequence(Sequence[One]):
 
 
 def as_samples(given: TensorPair | Samples) -> Samples:
-    """A pair of tensors as samples."""
+    """Return a pair of tensors as samples."""
     if isinstance(given, Samples):
         return given
     x, y = given
@@ -99,7 +99,7 @@ def as_samples(given: TensorPair | Samples) -> Samples:
 
 
 def as_client_model(model: nn.Module, owner: object) -> ClientModel:
-    """The module itself, or a sentence on how to split it."""
+    """Return the module itself, or a sentence on how to split it."""
     if not isinstance(model, ClientModel):
         raise PotluckError(
             f"The model of client {owner} is a {type(model).__name__}, which has no features and head; "
@@ -141,11 +141,11 @@ class Federation:
         return self.task.training
 
     def example(self) -> Tensor:
-        """One sample as models see it."""
+        """Return one sample as models see it."""
         return _example(self.members, self.task.dtype, self.task.device)
 
     def client(self, index: int) -> Client:
-        """A new client of this index, as it is before its first job."""
+        """Return a new client of this index, as it is before its first job."""
         member, info = self.members[index], self.task.clients[index]
         model = member.build()
         rule = self.train_rules.get(member.architecture, ALL)
@@ -185,16 +185,16 @@ class Federation:
         return {}
 
     def cost(self, index: int) -> float:
-        """What training a client costs relative to others, as a first guess: parameters × samples."""
+        """Return what training a client costs relative to others, as a first guess: parameters × samples."""
         info = self.task.clients[index]
         return self.task.architectures[info.architecture].num_parameters * float(max(1, info.samples))
 
     def with_channels_last(self, words: Sequence[str]) -> Federation:
-        """The same with the architectures named channels last and all others first; `built`: each as it was built."""
+        """Return a copy with these architectures channels last and all others first; `built`: each as it was built."""
         return replace(self, channels_last=None if tuple(words) == BUILT else frozenset(words))
 
     def built_channels_last(self) -> tuple[str, ...]:
-        """The architectures whose networks were built with the channels last."""
+        """Return the architectures whose networks were built with the channels last."""
         kinds = self.task.architectures.items()
         return tuple(name for name, kind in kinds if any_channels_last(kind.initial.values()))
 
@@ -257,7 +257,7 @@ def assemble(
 
 
 def _infos(members: Sequence[Member]) -> tuple[ClientInfo, ...]:
-    """What the server knows of each client."""
+    """Return what the server knows of each client."""
     names = [member.name or f"client-{index}" for index, member in enumerate(members)]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -292,7 +292,7 @@ def describe_architecture(
     dtype: torch.dtype = torch.float32,
     device: torch.device = CPU,
 ) -> Architecture:
-    """What all parties may know of an architecture, read off one model of it, if it fits the data."""
+    """Return what all parties may know of an architecture, read off one model of it, if it fits the data."""
     model = build().to(device=device, dtype=dtype).eval()
     shapes: list[tuple[int, ...]] = []
     try:

@@ -29,7 +29,7 @@ def federate(
     devices: str | Sequence[Device] = (),
     seed: int = 0,
 ) -> Federation:
-    """A federation from your own list of clients. Weights start exactly as given; your modules stay as they are.
+    """Return a federation from your own list of clients. Weights start exactly as given; your modules stay as they are.
 
     A model that is no `ClientModel` must be split first: `potluck.split(model, head="fc")`. Clients whose models
     have the same class and the same tensor shapes count as one architecture. The precision is that of the models.
@@ -64,7 +64,7 @@ def federate(
 
 
 def _described(members: Sequence[Member]) -> tuple[list[Member], torch.dtype]:
-    """The clients with names and kinds of models, and the first one's precision; what was given stays as it is."""
+    """Return copies of the clients with names and architectures, and the first one's precision."""
     clients = [
         Member(
             member.model,
@@ -112,7 +112,7 @@ def _model_facts(model: ClientModel) -> _ModelFacts:
 
 
 def _architecture_name(base: str, look: _ModelFacts, seen: dict[str, list[object]]) -> str:
-    """The class's name; a number is added where one class comes in several shapes."""
+    """Return the class's name; a number is added where one class comes in several shapes."""
     variants = seen.setdefault(base, [])
     if look.shapes not in variants:
         variants.append(look.shapes)

@@ -94,7 +94,7 @@ class FlowerEngine:
         self._waiting.append(job)
 
     def results(self) -> Iterator[Answer | Failure]:
-        """Answers as they arrive, and a failure for every job that will have none."""
+        """Yield answers as they arrive, and a failure for every job that will have none."""
         while self._arrived or self._waiting or self._sent or self._lost_jobs:
             while self._arrived:
                 yield self._arrived.popleft()
@@ -133,7 +133,7 @@ class FlowerEngine:
         self._fail_lost_jobs()
 
     def _fail_lost_jobs(self) -> None:
-        """The round goes on without them; a node whose answers repeatedly did not come is left out for a while."""
+        """Fail jobs without an answer; a node whose answers repeatedly did not come is left out for a while."""
         for job, failure in self._lost_jobs.values():
             self._note_stall(job.client)
             self._arrived.append(failure)
@@ -209,7 +209,7 @@ class FlowerEngine:
         return [*results, *self._ask_again()]
 
     def _expected(self) -> list[str]:
-        """The messages to ask answers for.
+        """Return the messages to ask answers for.
 
         In whole rounds all answers are needed, so that the first one that was not announced is asked for until it is
         there, and the others now and then.

@@ -131,15 +131,15 @@ class NodeRegistry:
         }
 
     def missing(self) -> list[str]:
-        """The clients whose nodes are not there."""
+        """Return the clients whose nodes are not there."""
         return sorted(self._missing, key=natural_key)
 
     def node(self, client: int) -> int | None:
-        """The present node id of a client, if it was ever seen."""
+        """Return the present node id of a client, if it was ever seen."""
         return self._ids.get(self.registrations[client].name)
 
     def mark_missing(self, client: int) -> None:
-        """A client's node did not answer: look out for one that comes back under its name."""
+        """Note that a client's node did not answer: look out for one that comes back under its name."""
         self._missing.add(self.registrations[client].name)
 
     def poll(self) -> None:
@@ -158,7 +158,7 @@ class NodeRegistry:
             self.rejected.pop(node, None)
 
     def initial_weights(self, client: int, wait: float) -> Tensors:
-        """The weights that this client's kind of model starts from, drawn from the run's seed."""
+        """Return the weights that this client's kind of model starts from, drawn from the run's seed."""
         name, ends = self.registrations[client].name, time.monotonic() + wait
         numbers: list[str] = []
         while time.monotonic() < ends:
@@ -217,7 +217,7 @@ class NodeRegistry:
                 self._asks[node] += 1
 
     def reject(self, node: int, rejection: Rejection) -> None:
-        """A node's trouble is not the run's, but whoever looks after either may want to know."""
+        """Leave a node out, and tell it and the run's log why."""
         rejection = replace(rejection, why=plain(rejection.why))
         before, self.rejected[node] = self.rejected.get(node), rejection
         if before == rejection:
@@ -239,7 +239,7 @@ class NodeRegistry:
         return message
 
     def _check_name(self, node: int, name: str) -> None:
-        """A key that was registered under a name takes part under no other."""
+        """Check that a key takes part under the name it was registered with, and no other."""
         bound = self._connected.get(node, "")
         if bound and bound != name:
             raise NameMismatch(
@@ -267,7 +267,7 @@ class ClassNameRegistry(NodeRegistry):
 
 
 def _changed(before: Registration, now: Registration) -> str | None:
-    """The sentence for a node that is not what it was when the run began."""
+    """Return the sentence for a node that is not what it was when the run began."""
     for field in fields(Registration):
         was, is_now = getattr(before, field.name), getattr(now, field.name)
         if was != is_now:
@@ -314,7 +314,7 @@ class NodeList:
 
     @staticmethod
     def read(run: Path, limit: int) -> NodeList | None:
-        """What the folder of a run says of its clients; None for one that has none yet."""
+        """Return what the folder of a run says of its clients; None for one that has none yet."""
         path = run / NODES
         if not path.exists():
             return None
@@ -338,7 +338,7 @@ class InitialWeights:
         self._found: dict[int, Tensors] = {}
 
     def __call__(self, client: int) -> Tensors:
-        """The weights that this client's kind of model starts from."""
+        """Return the weights that this client's kind of model starts from."""
         path = self._path(client)
         if not path.exists():
             self._found[client] = self._ask(client)

@@ -78,7 +78,7 @@ def serve(grid: Grid | RetryingGrid, config: Mapping[str, Any], **timing: Any) -
 
 
 def parse_configuration(text: str) -> Experiment:
-    """The experiment of a run configuration: JSON, an experiment file on the server, or a method's name."""
+    """Return the experiment of a run configuration: JSON, an experiment file on the server, or a method's name."""
     if text.startswith("{"):
         values = json.loads(text)
     else:

@@ -183,7 +183,7 @@ class OwnDataNodes:
         return problems
 
     def find_incompatible(self, registrations: Sequence[Registration]) -> Mapping[str, str]:
-        """Who keeps the others from starting: more than half of the nodes agree, and this one does not.
+        """Return who keeps the others from starting: more than half of the nodes agree, and this one does not.
 
         Where no such half is, the sentence of what they disagree about is raised.
         """
@@ -203,7 +203,7 @@ class OwnDataNodes:
         )
 
     def _of_other_kind(self, registrations: Sequence[Registration], public: Samples | None) -> dict[str, str]:
-        """Those whose models the method cannot bring together with most others'."""
+        """Return those whose models the method cannot bring together with most others'."""
         if self._problem(registrations, public) is None:
             return {}
         kinds: list[Registration] = []
@@ -342,7 +342,7 @@ def unite_class_names(registry: ClassNameRegistry, experiment: Experiment) -> tu
 def _with_dealt_data(
     registry: NodeRegistry, experiment: Experiment, method: Method[Any, Any, Any], out: Path, resume: bool
 ) -> StartedRun:
-    """All clients have to come once; after that the run goes on without those that are gone."""
+    """Start a run on partitions: all clients must register once; after that it goes on without those that are gone."""
     plan = resolve(experiment, recorded=recorded_engine(out))
     terms, wait = PartitionNodes(plan.federation.task), experiment.engine.wait
     registry.check = terms.check

@@ -225,7 +225,7 @@ class Transfers:
         self._open: dict[str, Transfer] = {}
 
     def uploading(self, number: str) -> bool:
-        """Whether the reply to this message was announced and is not complete."""
+        """Return whether the reply to this message was announced and is not complete."""
         return number in self._open
 
     def forget(self, numbers: Iterable[str]) -> None:

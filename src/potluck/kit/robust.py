@@ -15,12 +15,12 @@ ROUNDS = 100
 
 
 def expected(how: Averaging, sent: Tensor) -> Tensor:
-    """How many of so many answers may come from attackers: rounded up, but fewer than half."""
+    """Return how many of so many answers may come from attackers: rounded up, but fewer than half."""
     return torch.minimum((how.attackers * sent.double() - 1e-9).ceil().long(), (sent - 1).clamp(min=0) // 2)
 
 
 def robust_weights(how: Averaging, squares: Tensor, present: Tensor) -> Tensor:
-    """How much each answer counts; the weights of a group sum to one."""
+    """Return how much each answer counts; the weights of a group sum to one."""
     if how.rule == "krum":
         counts = krum(how, squares, present).double()
     else:
@@ -29,7 +29,7 @@ def robust_weights(how: Averaging, squares: Tensor, present: Tensor) -> Tensor:
 
 
 def krum(how: Averaging, squares: Tensor, present: Tensor) -> Tensor:
-    """Which answers are nearest to their neighbours: all but as many as may come from attackers (multi-krum)."""
+    """Return which answers are nearest to their neighbours: all but as many as may come from attackers (multi-krum)."""
     sent = present.sum(dim=1)
     liars = expected(how, sent)
     others = (
@@ -47,7 +47,7 @@ def krum(how: Averaging, squares: Tensor, present: Tensor) -> Tensor:
 
 
 def geometric_median(squares: Tensor, present: Tensor) -> Tensor:
-    """Weights whose mean is the point with the smallest sum of distances to all answers.
+    """Return weights whose mean is the point with the smallest sum of distances to all answers.
 
     With weights w that sum to one, |x_i − Σ w_j x_j|² = Σ_j w_j d²_ij − ½ Σ_jk w_j w_k d²_jk.
     """
@@ -64,7 +64,7 @@ def geometric_median(squares: Tensor, present: Tensor) -> Tensor:
 
 
 def update_weights(how: Averaging, parts: Sequence[Tensors]) -> list[float]:
-    """How much each whole answer counts. Answers are compared by the mean square over the names that both have."""
+    """Return each answer's weight. Answers are compared by the mean square over the names that both have."""
     count = len(parts)
     squares, sizes = (torch.zeros(count, count, dtype=torch.float64) for _ in range(2))
     for name in sorted({name for part in parts for name in part}):
@@ -101,7 +101,7 @@ def coordinatewise_average(how: Averaging, stack: Tensor) -> Tensor:
 
 
 def clip_changes(parts: Sequence[Tensors], old: Mapping[str, Tensor]) -> list[Tensors]:
-    """Every part at most as far from `old` as the median part is, in the same direction."""
+    """Return every part at most as far from `old` as the median part is, in the same direction."""
     changes = [{name: part[name] - old[name] for name in part if name in old} for part in parts]
     norms = [_norm(change) for change in changes]
     limit = _median(torch.stack(norms)) if norms else torch.zeros(())
@@ -125,7 +125,7 @@ def _shortened(step: Tensor, norm: Tensor, limit: Tensor) -> Tensor:
 
 
 def places(labels: Tensor, classes: int) -> Tensor:
-    """The number of each row among those of its class."""
+    """Return the number of each row among those of its class."""
     order = torch.argsort(labels, stable=True)
     counts = torch.bincount(labels, minlength=classes)
     first = torch.cumsum(counts, dim=0) - counts
@@ -135,7 +135,7 @@ def places(labels: Tensor, classes: int) -> Tensor:
 
 
 def group_by_class(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Rows laid out `[most per class, classes, width]`, with not-a-number where a class has fewer."""
+    """Return rows laid out `[most per class, classes, width]`, with not-a-number where a class has fewer."""
     place = places(labels, classes)
     most = int(place.max()) + 1 if len(place) else 1
     table = rows.new_full((most, classes, rows.shape[1]), float("nan"))
@@ -159,7 +159,7 @@ def robust_class_means(how: Averaging, rows: Tensor, labels: Tensor, classes: in
 
 
 def class_row_weights(how: Averaging, rows: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """How much each row counts among those of its class, by krum or the geometric median."""
+    """Return how much each row counts among those of its class, by krum or the geometric median."""
     table = group_by_class(rows.double(), labels, classes).transpose(0, 1)  # [classes, most per class, width]
     present = ~torch.isnan(table).any(dim=2) if rows.shape[1] else table.new_ones(table.shape[:2]).bool()
     table = torch.nan_to_num(table)
@@ -173,7 +173,7 @@ Sent = Sequence[tuple[Tensor, Tensor]]
 
 
 def screen_rows(how: Averaging, sent: Sent, classes: int) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
-    """What can be believed of rows and labels, and a mask for each answer of the rows that are left.
+    """Return what can be believed of rows and labels, and a mask for each answer of the rows that are left.
 
     Under `mean` that is everything, as it is; `norm-clip` leaves nothing out and shortens rows to the class's median.
     """
@@ -202,7 +202,7 @@ def _shorten_rows(rows: Tensor, limit: Tensor) -> Tensor:
 
 
 def _median_length(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """The median length of each class's rows; of all rows where a class has fewer than three."""
+    """Return the median length of each class's rows; of all rows where a class has fewer than three."""
     lengths = group_by_class(rows.norm(dim=1, keepdim=True), labels, classes)
     medians = coordinatewise_average(Averaging("median"), lengths)[:, 0]
     enough = torch.bincount(labels, minlength=classes) >= 3
@@ -210,7 +210,7 @@ def _median_length(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def _believed(how: Averaging, rows: Tensor, labels: Tensor, classes: int, sizes: Sequence[int]) -> Tensor:
-    """A mask of the rows that are neither far from their class nor from a client that mostly is."""
+    """Return a mask of the rows that are neither far from their class nor from a client that mostly is."""
     judged = (torch.bincount(labels, minlength=classes) >= 3)[labels]
     apart = (rows - robust_class_means(how, rows, labels, classes)[labels]).norm(dim=1)
     typical = coordinatewise_average(Averaging("median"), group_by_class(apart[:, None], labels, classes))[

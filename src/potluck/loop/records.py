@@ -159,7 +159,7 @@ def record_step(
 
 
 def _mean_notes(answers: Sequence[Answer]) -> dict[str, float]:
-    """What methods recorded of their jobs, each as the mean over those that did; not-a-number is left out."""
+    """Return what methods recorded of their jobs, each as the mean over those that did; not-a-number is left out."""
     notes: dict[str, list[float]] = {}
     for answer in answers:
         for name, value in answer.notes.items():
@@ -172,7 +172,7 @@ def _mean_notes(answers: Sequence[Answer]) -> dict[str, float]:
 
 
 def _client_notes(answers: Sequence[Answer], updates: Sequence[Update[Any]]) -> dict[str, list[float | None]]:
-    """The same, client by client in the order of the updates."""
+    """Return the same, client by client in the order of the updates."""
     made = {answer.client: answer.notes for answer in answers}
     names = sorted({name for notes in made.values() for name in notes})
     values = {name: [made[update.client.index].get(name, math.nan) for update in updates] for name in names}
@@ -188,7 +188,7 @@ _PROTOCOLS: tuple[Protocol, ...] = ("local", "received", "shared", "global")
 def count_exchanges(
     method: Method[Any, Any, Any], arrived: Sequence[PendingJob], updates: Sequence[Update[Any]]
 ) -> list[PaperAccounting]:
-    """The accepted exchanges of a step as the method's paper counts them; nothing where it counts as we do."""
+    """Return the accepted exchanges of a step as the method's paper counts them; nothing where it counts as we do."""
     sent = {pending.job.client: pending.job.message for pending in arrived}
     counts = [method.paper_accounting(sent[update.client.index], update.payload) for update in updates]
     return [count for count in counts if count is not None]

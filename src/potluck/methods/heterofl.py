@@ -101,7 +101,7 @@ class HeteroFL(Method[Widest, Slice, Slice]):
         return Widest({name: wide.initial[name].clone() for name in wide.shapes}, {})
 
     def broadcast(self, state: Widest, client: ClientInfo, ctx: Context) -> Slice:
-        """The slice of the client's width, or to train on one drawn for it; to a test go statistics as well."""
+        """Return the slice of the client's width, or to train on one drawn for it; to a test go statistics as well."""
         architecture = ctx.task.architectures[client.architecture]
         if self.rates == "dynamic" and not ctx.testing:
             widths = [ctx.task.architectures[name] for name in sorted(ctx.task.architectures)]

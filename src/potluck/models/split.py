@@ -25,12 +25,12 @@ class _Tracer(fx.Tracer):
         self.cuts = cuts
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether a module is kept whole."""
+        """Return whether a module is kept whole."""
         return not any(cut.startswith(module_qualified_name + ".") for cut in self.cuts)
 
 
 def cut_module(module: nn.Module, cuts: Sequence[str]) -> tuple[list[nn.Module], nn.Module]:
-    """The stages that end at the outputs of the named layers, and what follows the last of them."""
+    """Return the stages that end at the outputs of the named layers, and what follows the last of them."""
     names = [name for name, _ in module.named_modules() if name]
     for cut in cuts:
         if cut not in names:
@@ -54,7 +54,7 @@ def cut_module(module: nn.Module, cuts: Sequence[str]) -> tuple[list[nn.Module],
 
 
 def _trace(module: nn.Module, cuts: Sequence[str]) -> fx.Graph:
-    """The graph of calls between the modules of interest, the same in training and in testing."""
+    """Return the graph of calls between the modules of interest, the same in training and in testing."""
     was_training = module.training
     signature = inspect.signature(module.forward).parameters.values()
     defaults = {p.name: p.default for p in signature if p.default is not p.empty}
@@ -85,7 +85,7 @@ def _node_of(graph: fx.Graph, cut: str) -> fx.Node:
 
 
 def _assign_parts(graph: fx.Graph, ends: Sequence[fx.Node]) -> dict[fx.Node, int]:
-    """Which stage each operation belongs to: the first whose end needs it."""
+    """Return which stage each operation belongs to: the first whose end needs it."""
     parts: dict[fx.Node, int] = {}
     output = next(node for node in graph.nodes if node.op == "output")
     for number, end in enumerate([*ends, output]):
@@ -99,7 +99,7 @@ def _assign_parts(graph: fx.Graph, ends: Sequence[fx.Node]) -> dict[fx.Node, int
 
 
 def _piece(module: nn.Module, nodes: Sequence[fx.Node], entry: fx.Node, cut: str) -> nn.Module:
-    """A module that runs `nodes` on the value of `entry`."""
+    """Return a module that runs `nodes` on the value of `entry`."""
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     if entry.op != "placeholder":
@@ -153,7 +153,7 @@ class SplitModel(ClientModel):
         return tuple(self.body)
 
     def pool(self, x: Tensor) -> Tensor:
-        """What follows the last cut, flattened and projected."""
+        """Return what follows the last cut, flattened and projected."""
         projected: Tensor = self.projection(torch.flatten(_scores(self.rest(x)), 1))
         return projected
 
@@ -167,7 +167,7 @@ def split(
     projection: str = "linear",
     example: Tensor | None = None,
 ) -> ClientModel:
-    """A copy of `model` cut into features and head.
+    """Return a copy of `model` cut into features and head.
 
     `head` is the dotted name of the layer that turns features into class scores (default: the last linear
     layer). `feature_dim` projects the features to a common size, by a learned layer or by averaging
@@ -214,7 +214,7 @@ def _compare(model: nn.Module, parts: ClientModel, head: str, x: Tensor) -> None
 
 
 def _run(module: nn.Module, x: Tensor, complaint: str) -> object:
-    """What a module gives without gradients; when it fails, the complaint with torch's own reason."""
+    """Return what a module gives without gradients; when it fails, the complaint with torch's own reason."""
     try:
         with torch.no_grad():
             return module(x)
@@ -224,7 +224,7 @@ def _run(module: nn.Module, x: Tensor, complaint: str) -> object:
 
 
 def _scores(output: object) -> Tensor:
-    """The tensor in what a model returns; libraries wrap it in an object or a dict with `logits`."""
+    """Return the tensor in what a model returns; libraries wrap it in an object or a dict with `logits`."""
     if isinstance(output, Tensor):
         return output
     scores = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
@@ -263,7 +263,7 @@ def _first_linear(layer: nn.Module, head: str) -> nn.Linear:
 
 
 def _new_input(layer: nn.Module, head: str, size: int) -> nn.Module:
-    """The head with its first linear layer rebuilt for another input size."""
+    """Return the head with its first linear layer rebuilt for another input size."""
     path, old = _linears(layer)[0]
     new = nn.Linear(
         size, old.out_features, bias=old.bias is not None, device=old.weight.device, dtype=old.weight.dtype

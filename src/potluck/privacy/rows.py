@@ -101,7 +101,7 @@ class RecordPrivacy:
             )
 
     def _add(self, total: dict[str, Tensor], gradients: dict[str, Tensor]) -> None:
-        """The sum of rows' gradients, each as one vector no longer than `clip`; one that is not finite is none."""
+        """Add the rows' gradients, each as one vector no longer than `clip`; one that is not finite is left out."""
         squares = [gradient.double().flatten(1).square().sum(dim=1) for gradient in gradients.values()]
         length = torch.stack(squares).sum(dim=0).sqrt()
         scale = torch.where(
@@ -118,7 +118,7 @@ class RecordPrivacy:
     def class_means(
         self, function: Callable[[Tensor], Tensor], samples: Samples | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What `Client.class_means` gives, as noisy sums over noisy counts of the classes that are surely there."""
+        """Return class means as noisy sums over noisy counts, of the classes that are surely present."""
         me, settings = self.me, self.settings
         self._spend("class means")
         me.model.eval()

@@ -115,7 +115,7 @@ def trial_experiment(resolved: RunPlan) -> Experiment:
 
 
 def _rows(experiment: Experiment, federation: Federation, samples: int) -> int:
-    """So many rows of the data that clients have that many training samples together."""
+    """Return so many rows of the data that clients have that many training samples together."""
     parts = parse_split(experiment.data.split)
     share = parts[0] / sum(parts) if experiment.evaluate.protocol in ("local", "received") else 5 / 6
     public = experiment.data.public if isinstance(experiment.data.public, float) else 0.1

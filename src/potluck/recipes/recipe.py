@@ -114,21 +114,21 @@ class Recipe(RecipeSection):
         return self
 
     def printed(self, row: str, column: str) -> str:
-        """What the paper prints in a cell."""
+        """Return what the paper prints in a cell."""
         return self.rows[row].paper[list(self.columns).index(column)]
 
     def heading(self, column: str) -> str:
-        """The column as a reader knows it."""
+        """Return the column as a reader knows it."""
         return self.columns[column].title or column
 
     def runs(self, row: str, setting: str, columns: Iterable[str]) -> bool:
-        """Whether some of these columns measures this row on this setting."""
+        """Return whether some of these columns measures this row on this setting."""
         return any(
             self.columns[name].setting == setting and self.printed(row, name) != NO_CELL for name in columns
         )
 
     def values(self, row: str, setting: str) -> Values:
-        """The experiment behind a row's cells on a setting, as the paper has it."""
+        """Return the experiment behind a row's cells on a setting, as the paper has it."""
         entry = self.rows[row]
         group = {
             section: values
@@ -166,18 +166,18 @@ def merged(*layers: Mapping[str, Any]) -> Values:
 
 
 def slug(text: str) -> str:
-    """A name as a folder can have it."""
+    """Return a name as a folder can have it."""
     return re.sub(r"[^a-z0-9.+]+", "-", text.lower()).strip("-")
 
 
 def recipe_names() -> list[str]:
-    """The recipes that come with Potluck."""
+    """Return the recipes that come with Potluck."""
     files = [file.name for file in resources.files("potluck.recipes").iterdir()]
     return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe of this name, or of the file with this path."""
+    """Return the recipe of this name, or of the file with this path."""
     if name.endswith(".toml"):
         return _read(Path(name), Path(name).stem)
     if name not in recipe_names():
@@ -200,7 +200,7 @@ def _read(file: Path, name: str) -> Recipe:
 
 
 def _one_sentence(file: str, error: ValidationError) -> PotluckError:
-    """The first thing wrong; a misspelt key before the one that is missing for it."""
+    """Return the first thing wrong; a misspelt key before the one that is missing for it."""
     first = min(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":

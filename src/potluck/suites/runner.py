@@ -27,7 +27,7 @@ LAST = ("validation", "local", "received", "shared", "global")
 
 
 def experiment_text(experiment: Experiment) -> str:
-    """An experiment as text that another process reads."""
+    """Return an experiment as text that another process reads."""
     return json.dumps(experiment.model_dump(mode="json", exclude_none=True))
 
 
@@ -73,7 +73,7 @@ def _details(run: Run) -> dict[str, Any]:
 
 
 def _leaks(run: Run) -> dict[str, Any]:
-    """What the answers of a run that kept them give away."""
+    """Return what the answers of a run that kept them give away."""
     from potluck.analysis.leak import find_leaks
 
     leaks = find_leaks(run.path).stored()
@@ -85,7 +85,7 @@ def _leaks(run: Run) -> dict[str, Any]:
 
 
 def _last(run: Run) -> dict[str, float]:
-    """The last accuracy under each protocol that was asked for, and on validation samples."""
+    """Return the last accuracy under each protocol that was asked for, and on validation samples."""
     last: dict[str, float] = {}
     for row in run.rounds:
         for name, value in row.items():
@@ -109,7 +109,7 @@ def _notes(run: Run) -> list[str]:
 
 
 def _validation(run: Run) -> float | None:
-    """The last accuracy on validation samples."""
+    """Return the last accuracy on validation samples."""
     values = [
         row.get("accuracy_validation") for row in run.rounds if row.get("accuracy_validation") is not None
     ]
@@ -159,7 +159,7 @@ class Runner:
                     yield task, method
 
     def missing_runs(self, task: Task, method: str) -> list[PlannedRun]:
-        """What a method lacks on a task: trials, or else runs with its best settings, or nothing."""
+        """Return what a method lacks on a task: trials, or else runs with its best settings, or nothing."""
         candidates = self.suite.candidates(task, method) if self.suite.trials else []
         trials = [self._trial(task, method, settings) for settings in candidates]
         tried = {result.experiment for result in self.results.trials}
@@ -172,7 +172,7 @@ class Runner:
         return [work for work in runs if experiment_digest(work.experiment) not in done]
 
     def best(self, task: Task, method: str) -> Values:
-        """The settings of the trial that was best on validation; of equals, the first tried."""
+        """Return the settings of the trial that was best on validation; of equals, the first tried."""
         candidates = self.suite.candidates(task, method)
         if not self.suite.trials:
             return candidates[0]

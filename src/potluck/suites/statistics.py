@@ -41,7 +41,7 @@ class MethodSummary:
 
 
 def summarise_task(results: Results, task: str) -> list[MethodSummary]:
-    """All methods of a task, the reference first, the others by accuracy."""
+    """Return all methods of a task, the reference first, the others by accuracy."""
     by_method: dict[str, list[Row]] = {}
     for row in results.rows:
         if row.task == task:
@@ -104,7 +104,7 @@ def paired_p_value(results: Results, rows: Sequence[Row], reference: dict[int, R
 
 
 def mean_ranks(results: Results, tasks: Sequence[str]) -> tuple[dict[str, float], float]:
-    """Each method's mean rank over the tasks that all these methods did, and Nemenyi's critical difference.
+    """Return each method's mean rank over the tasks that all these methods did, and Nemenyi's critical difference.
 
     Two methods whose mean ranks are nearer than that are not told apart by so few tasks.
     """

@@ -51,14 +51,14 @@ class Suite:
     tuning_share: float
 
     def task(self, name: str) -> Task:
-        """The task of this name."""
+        """Return the task of this name."""
         for task in self.tasks:
             if task.name == name:
                 return task
         raise unknown("task of the suite", name, [task.name for task in self.tasks])
 
     def candidates(self, task: Task, method: str) -> list[Values]:
-        """The settings to try, as many for every method: learning rates, times values of what its paper tunes."""
+        """Return the settings to try, as many for every method: learning rates × values of what its paper tunes."""
         if method not in self.options or not self.trials:
             return [{"training.lr": rate} for rate in task.rates[: max(1, self.trials)]]
         name, values = self.options[method]
@@ -71,7 +71,7 @@ class Suite:
     def experiment(
         self, task: Task, method: str, seed: int, settings: Values, *, tuning: bool = False
     ) -> Experiment:
-        """One run of the suite, or one trial of its tuning."""
+        """Return one run of the suite, or one trial of its tuning."""
         values: Values = {"seed": seed, "engine": {"name": "serial", "checkpoint_every": 0}}
         changes = {
             **flat_settings(task.experiment),
@@ -90,19 +90,19 @@ class Suite:
 
 
 def _middle(rates: Sequence[float], count: int) -> Sequence[float]:
-    """The middle ones of a list."""
+    """Return the middle ones of a list."""
     start = max(0, (len(rates) - count) // 2)
     return rates[start : start + count]
 
 
 def suite_names() -> list[str]:
-    """The suites that come with Potluck."""
+    """Return the suites that come with Potluck."""
     files = [entry.name for entry in resources.files("potluck.suites").iterdir()]
     return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
 def find_suite(name: str) -> Suite:
-    """A suite by its name, or from a file of your own."""
+    """Return a suite by its name, or from a file of your own."""
     if name.endswith(".toml"):
         path = Path(name)
         try:
@@ -116,7 +116,7 @@ def find_suite(name: str) -> Suite:
 
 
 def parse_suite(name: str, text: str) -> Suite:
-    """A suite from TOML; a mistake is one sentence."""
+    """Return a suite from TOML; a mistake is one sentence."""
     try:
         values = parse_toml(text)
         groups: dict[str, list[str]] = values["methods"]
@@ -149,7 +149,7 @@ def parse_suite(name: str, text: str) -> Suite:
 
 
 def _tasks(entry: Mapping[str, Any], groups: Mapping[str, list[str]]) -> Iterator[Task]:
-    """A task, or where it has axes (each a table of labels and what they set) one for every combination."""
+    """Yield a task, or where it has axes (each a table of labels and what they set) one for every combination."""
     methods = tuple(method for group in entry["methods"] for method in groups.get(group, [group]))
     axes: Mapping[str, Mapping[str, Values]] = entry.get("axes", {})
     for labels in itertools.product(*axes.values()):

@@ -92,7 +92,7 @@ def saved_state(method: Method[Any, Any, Any], state: Any) -> tree.Flat:
 
 
 def same_state(a: tree.Flat, b: tree.Flat) -> bool:
-    """Whether two states are equal bit for bit."""
+    """Return whether two states are equal bit for bit."""
     return (
         a.layout == b.layout
         and a.tensors.keys() == b.tensors.keys()
@@ -158,7 +158,7 @@ def small_federation(
     training: Training | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Federation:
-    """A few clients with different networks and classes, fit for the needs that the method declares."""
+    """Return a few clients with different networks and classes, fit for the needs that the method declares."""
     needs = method.requires()
     members = []
     for index in range(clients):
@@ -265,7 +265,7 @@ def check_payloads_are_copies(method: Method[Any, Any, Any], make: Callable[[], 
 
 
 def tree_tensors(me: Client) -> list[Tensor]:
-    """Every live tensor of a client: its model's and its private ones."""
+    """Return every live tensor of a client: its model's and its private ones."""
     tensors = [*me.model.state_dict(keep_vars=True).values()]
 
     def walk(value: Any) -> None:
@@ -326,7 +326,7 @@ def check_state_survives_saving(method: Method[Any, Any, Any], make: Callable[[]
 
 
 def _saved_loop(method: Method[Any, Any, Any], federation: Federation) -> Loop:
-    """One round, then server and clients as fresh objects restored from bytes."""
+    """Return one round, then server and clients as fresh objects restored from bytes."""
     first, method = copy.deepcopy(method), copy.deepcopy(method)
     engine = SerialEngine(Worker(first, federation.client))
     loop = Loop(first, federation.task, engine, Schedule(3), Evaluation())

@@ -54,7 +54,7 @@ class FromFile(Partition):
         return parts
 
     def read(self) -> list[Rows]:
-        """The row numbers of each client as the file has them."""
+        """Return the row numbers of each client as the file has them."""
         path = Path(self.path).expanduser()
         readers = {".json": _read_json, ".csv": _read_csv, ".npz": _read_npz}
         if path.suffix not in readers:

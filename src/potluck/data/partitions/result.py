@@ -24,11 +24,11 @@ class Partitioning:
     counts: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """The number of clients."""
+        """Return the number of clients."""
         return len(self.parts)
 
     def __getitem__(self, client: int) -> Rows:
-        """The rows of one client."""
+        """Return the rows of one client."""
         return self.parts[client]
 
     @property

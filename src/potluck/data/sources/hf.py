@@ -23,7 +23,7 @@ LABELS = ("label", "labels", "fine_label", "class", "target")
 
 
 def load(request: LoadRequest) -> Data:
-    """The `train` split (and a labelled `test` or `validation`) of `hf:NAME` or `hf:NAME@CONFIGURATION`."""
+    """Return the `train` split (and a labelled `test` or `validation`) of `hf:NAME` or `hf:NAME@CONFIGURATION`."""
     try:
         import datasets
     except ImportError as problem:
@@ -54,12 +54,12 @@ def load(request: LoadRequest) -> Data:
 
 
 def to_data(raw: RawArrays, name: str) -> Data:
-    """Tensors over the arrays, with the transform that fits their kind."""
+    """Return tensors over the arrays, with the transform that fits their kind."""
     return raw.data(name, default_transform(raw.data(name, None).x, raw.vocabulary))
 
 
 def convert(request: LoadRequest, train: Any, others: Sequence[Any] = ()) -> RawArrays:
-    """One array of rows and one of labels out of the library's tables.
+    """Return one array of rows and one of labels out of the library's tables.
 
     The first of `others` with labels is the test part; many published test parts have -1 for every label.
     """

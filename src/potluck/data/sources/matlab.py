@@ -14,7 +14,7 @@ from potluck.data.files import damaged_file
 
 
 def read_mat(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """The named arrays of a .mat file; a file without them, or cut short, is named as damaged."""
+    """Return the named arrays of a .mat file; a file without them, or cut short, is named as damaged."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 

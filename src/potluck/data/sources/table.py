@@ -26,7 +26,7 @@ MAX_CATEGORIES = 100
 
 
 def load(request: LoadRequest) -> Data:
-    """Numbers are standardised over all rows; words become one column per word; labels may be anything."""
+    """Standardise numbers over all rows; words become one column per word; labels may be anything."""
     path = Path(request.argument).expanduser()
     if not request.argument or not path.is_file():
         raise PotluckError(f"Data 'csv:{request.argument}' need an existing file; check the path.")
@@ -162,7 +162,7 @@ def _is_number(value: str) -> bool:
 
 
 def encode_labels(values: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The distinct values in order (by size when all are numbers) and the place of each value among them."""
+    """Return the distinct values in order (by size when all are numbers) and the place of each value among them."""
     names = sort_names(values)
     place = {name: index for index, name in enumerate(names)}
     return names, np.array([place[value] for value in values], dtype=np.int64)

@@ -59,7 +59,7 @@ def best_worker_count(
 
 
 def _together(processes: list[Process]) -> tuple[float, int]:
-    """The summed speed of all at once, and the most memory that one of them took."""
+    """Return the summed speed of all at once, and the most memory that one of them took."""
     for process in processes:
         process.socket.sendall(b"!")
     results = [receive(process.socket).facts for process in processes]

@@ -163,7 +163,7 @@ class Dispatcher:
                 link.drop()
 
     def _lose(self, slot: Slot) -> None:
-        """A process ended with a message."""
+        """Handle a process that ended with a message."""
         assert slot.process is not None
         link = slot.process.busy
         slot.clear()
@@ -172,7 +172,7 @@ class Dispatcher:
 
 
 def fingerprint(config: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells whether a node's file, or code beside it, has changed."""
+    """Return what tells whether a node's file, or code beside it, has changed."""
     path = config.get("node-file")
     if not path:
         return ()

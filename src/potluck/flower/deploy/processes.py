@@ -59,14 +59,14 @@ def send_signal(family: Iterable[ProcessId], number: int) -> None:
 
 
 def alive(family: Iterable[ProcessId]) -> set[ProcessId]:
-    """Those that are still there, and are who they were."""
+    """Return those that are still there, and are who they were."""
     return {
         process for process in family if (status := _read(process[0])) is not None and status[1] == process[1]
     }
 
 
 def _read(process: int) -> ProcessId | None:
-    """The parent of a process and when the process began; None if it is gone, or only its exit code is left."""
+    """Return the parent of a process and when the process began; None if it is gone, or only its exit code is left."""
     fields = process_status(process)
     return None if fields is None or fields[0] in "ZX" else (int(fields[1]), int(fields[19]))
 
@@ -90,7 +90,7 @@ def require_flower() -> None:
 
 
 def program_path(name: str) -> str:
-    """One of Flower's programs, beside this Python."""
+    """Return one of Flower's programs, beside this Python."""
     require_flower()
     return str(Path(sys.executable).parent / name)
 
@@ -144,7 +144,7 @@ class Processes:
         )
 
     def dead(self) -> dict[str, str]:
-        """The programs that have ended by themselves, each with its last words."""
+        """Return the programs that have ended by themselves, each with its last words."""
         return {
             name: f"{name} ended with code {process.returncode}: {self.last_error(name)}"
             for name, process in self.running.items()
@@ -152,7 +152,7 @@ class Processes:
         }
 
     def last_error(self, name: str) -> str:
-        """What a program complained of since it was started, or else the end of its log."""
+        """Return what a program complained of since it was started, or else the end of its log."""
         data = _tail(self.home / f"{name}.log", self._began.get(name, 0))
         text = COLOUR.sub("", data.decode(errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -192,13 +192,13 @@ class Processes:
 
 
 def _rotate_log(path: Path) -> None:
-    """A log that has become long is put aside, in the place of the one that was put aside before."""
+    """Put a long log aside, in the place of the one that was put aside before."""
     if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
         path.replace(path.with_suffix(".old.log"))
 
 
 def _tail(path: Path, since: int) -> bytes:
-    """The end of what was written to a log since then, as much as anybody looks at."""
+    """Return the end of what was written to a log since then, as much as anybody looks at."""
     if not path.exists():
         return b""
     with path.open("rb") as file:

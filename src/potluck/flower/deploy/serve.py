@@ -48,7 +48,7 @@ def server_commands(
     expose: bool = False,
     limits: ProxyLimits | None = None,
 ) -> ServerPrograms:
-    """The server, and apart from it the program that starts runs, so that a run survives the server's restart.
+    """Return the server, and apart from it the program that starts runs, so that a run survives the server's restart.
 
     On any but the loopback interface the server's own port stays on loopback (`control`, or the next one), and
     a proxy for nodes listens at `port`, with limits; unless all of it is to be exposed.
@@ -100,7 +100,7 @@ def _security(folder: Path, *, insecure: bool) -> tuple[list[str], list[str], li
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Return whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -116,7 +116,7 @@ def _check_present(folder: Path) -> None:
 
 
 def make_secret(path: Path) -> Path:
-    """What two programs of one machine know each other by: other users' programs get no job from Flower's port."""
+    """Make the secret that two programs of one machine share, so that other users' programs get no job."""
     if not path.exists() or path.stat().st_size != SECRET_BYTES:  # one that was cut short is no secret
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -196,7 +196,7 @@ def supervise(
 def _first(
     processes: Processes, commands: Commands, ready_at: tuple[str, str] | None
 ) -> Sequence[tuple[str, list[str]]]:
-    """All programs; where the others need the first one, they come when it answers."""
+    """Return the programs to start; if the others need the first one, start it and wait until it answers."""
     (first, command), *others = commands.items()
     if ready_at is None:
         return [(first, command), *others]

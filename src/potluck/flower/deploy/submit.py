@@ -154,7 +154,7 @@ class RunFollower:
             raise PotluckError(f"A Flower process died: {next(iter(dead.values()))}")
 
     def _check_status(self, listing: dict[str, Any]) -> None:
-        """A run that the server calls finished, and that left no summary: with its own words, if it has any."""
+        """Raise for a run that the server calls finished but that left no summary, with its reason if it has one."""
         status = str(listing.get("status", ""))
         if not status.startswith("finished"):
             return
@@ -188,7 +188,7 @@ class RunFollower:
 
 
 def query_run(processes: Processes, run: str) -> dict[str, Any] | None:
-    """What the server says of a run; None where it cannot be asked now."""
+    """Return what the server says of a run; None where it cannot be asked now."""
     try:
         runs = json.loads(run_flwr(processes, "list", CONNECTION, "--run-id", run, "--format", "json"))
         return dict(runs["runs"][0])
@@ -230,7 +230,7 @@ def check_simulation(experiment: Experiment) -> None:
 
 
 def simulation_config(experiment: Experiment) -> str:
-    """How many clients, and one core for each that is at work, in the words of `flwr run --federation-config`."""
+    """Return the number of clients, one core each, in the form of `flwr run --federation-config`."""
     words = [f"num-supernodes={experiment.partition.clients}", "client-resources-num-cpus=1"]
     words += ["client-resources-num-gpus=0.0", "init-args-log-to-driver=false"]
     if experiment.engine.workers:

@@ -15,7 +15,7 @@ from potluck.flower.node.guard import spent_epsilon
 
 
 def node_log(path: Path, last: int) -> Iterator[str]:
-    """The last lines of the log, the sum of all of it, and the digest to note; the whole chain is checked first."""
+    """Yield the log's last lines, its totals, and the digest to note; the whole chain is checked first."""
     node = read_node(path)
     lines = list(AuditLog(node.audit_log()).lines())
     if not lines:
@@ -26,7 +26,7 @@ def node_log(path: Path, last: int) -> Iterator[str]:
 
 
 def format_line(line: dict[str, Any]) -> str:
-    """One answer that left."""
+    """Return one answer that left."""
     tensors = {**line["fields"].get("payload", {}), **line["fields"].get("state", {})}
     parts = [f"{name} {'×'.join(map(str, shape)) or 'one number'}" for name, (_, *shape) in tensors.items()]
     parts += [f"score {name}" for name in line["fields"].get("scores", ())]
@@ -39,7 +39,7 @@ def format_line(line: dict[str, Any]) -> str:
 
 
 def summarize(node: NodeFile, lines: list[dict[str, Any]]) -> Iterator[str]:
-    """What left in each run and in all, what it cost, and how the log ends."""
+    """Yield what left in each run and in all, what it cost, and how the log ends."""
     size, count = Counter[str](), Counter[str]()
     for line in lines:
         size[line["run"]] += line["bytes"]

@@ -23,7 +23,7 @@ from potluck.flower.node.guard import check_budget
 
 
 def check_node(path: Path, experiment: Experiment) -> list[str]:
-    """What was tried and found good, line by line; the first thing that is not raises a sentence."""
+    """Return what was tried and found good, line by line; the first thing that is not raises a sentence."""
     node = read_node(path)
     node.policy.check(experiment)
     declared = bool(experiment.engine.classes or experiment.data.class_names)
@@ -77,7 +77,7 @@ def classes_line(node: NodeFile, data: Data, *, declared: bool) -> str:
 
 
 def allowance(node: NodeFile, experiment: Experiment, rows: int) -> list[str]:
-    """What the node's policy allows this experiment, in its own numbers."""
+    """Return what the node's policy allows this experiment, in its own numbers."""
     policy, schedule, privacy = node.policy, experiment.schedule, experiment.privacy
     trained = experiment.training.epochs * rows
     lines = [

@@ -136,7 +136,7 @@ class Policy(Section):
 
 
 def jobs_to_keep(experiment: Experiment) -> int:
-    """How many jobs of one client lie between two checkpoints at most, and the two at their ends.
+    """Return how many jobs of one client lie between two checkpoints at most, and the two at their ends.
 
     In an asynchronous schedule a quick node may do all jobs of a round.
     """
@@ -182,7 +182,7 @@ class NodeFile(Section):
     folder: Path = Field(Path(), exclude=True)
 
     def load_data(self) -> Data:
-        """The node's data."""
+        """Return the node's data."""
         settings = self.data
         data = self._load(settings)
         if settings.class_names:
@@ -205,19 +205,19 @@ class NodeFile(Section):
         return as_data(self.imported(settings.source, "data.source")(), name=self.name)
 
     def model_source(self) -> Any:
-        """A zoo name, or the user's own factory."""
+        """Return a zoo name, or the user's own factory."""
         return self.imported(self.model, "model") if ":" in self.model else self.model
 
     def state_folder(self) -> Path:
-        """Where private state is kept."""
+        """Return where private state is kept."""
         return self.folder / self.state
 
     def audit_log(self) -> Path:
-        """Where it is written down what left this node."""
+        """Return where it is written down what left this node."""
         return self.state_folder() / "audit.jsonl"
 
     def imported(self, name: str, field: str) -> Any:
-        """The object called `module:name`, from a file beside node.toml or from an installed package."""
+        """Return the object called `module:name`, from a file beside node.toml or from an installed package."""
         module, _, attribute = name.partition(":")
         if str(self.folder) not in sys.path:
             sys.path.insert(0, str(self.folder))
@@ -236,7 +236,7 @@ class NodeFile(Section):
 
 
 def read_node(path: Path) -> NodeFile:
-    """The node that a file describes; the first thing wrong with it becomes one sentence."""
+    """Return the node that a file describes; the first thing wrong with it becomes one sentence."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         return NodeFile.model_validate({**values, "folder": path.resolve().parent})

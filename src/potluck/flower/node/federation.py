@@ -30,7 +30,7 @@ from potluck.models import build_model
 
 
 def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
-    """The federation as one node sees it: itself. Its model starts from the run's seed and the node's name."""
+    """Return the federation as one node sees it: itself. Its model starts from the run's seed and the node's name."""
     dtype = getattr(torch, experiment.models.precision)
     device = resolve_device(node.device)
     data = with_agreed_classes(node.load_data(), experiment, node).to_dtype(dtype).to_device(device)
@@ -82,7 +82,7 @@ def server_federation(
     registrations: Sequence[Registration],
     initial_weights: Callable[[int], Tensors],
 ) -> Federation:
-    """The federation as the server sees it: registrations. First weights are asked for only where they are used."""
+    """Return the federation as the server sees it, from registrations; ask for first weights only where used."""
     task = server_task(experiment, registrations, public_data(experiment, method))
     check_needs(method, task)
     if uses_initial_weights(method, task, experiment.schedule.rounds):
@@ -99,7 +99,7 @@ def server_federation(
 def server_task(
     experiment: Experiment, registrations: Sequence[Registration], public: Samples | None
 ) -> Task:
-    """What the server knows of these nodes together; first weights are not among it."""
+    """Return what the server knows of these nodes together; first weights are not among it."""
     shapes = {tuple(registration.input_shape): registration.name for registration in reversed(registrations)}
     if len(shapes) > 1:
         listed = ", ".join(f"{shape} of {name!r}" for shape, name in sorted(shapes.items()))
@@ -129,12 +129,12 @@ def server_task(
 
 
 def public_data(experiment: Experiment, method: Method[Any, Any, Any]) -> Samples | None:
-    """The public data of the server, where the method needs some."""
+    """Return the public data of the server, where the method needs some."""
     return _public(experiment, experiment.data.root) if Need.PUBLIC_DATA in method.requires() else None
 
 
 def agreed_classes(experiment: Experiment) -> int:
-    """How many classes there are, which no node can know from its own rows."""
+    """Return how many classes there are, which no node can know from its own rows."""
     classes, names = experiment.engine.classes, experiment.data.class_names
     if names and classes not in (0, len(names)):
         raise PotluckError(
@@ -176,7 +176,7 @@ def _shared(experiment: Experiment, input_shape: tuple[int, ...]) -> Builder | N
 
 
 def without_small_classes(rows: Samples, smallest: int) -> Samples:
-    """The rows of classes that have enough of them: what was not trained on cannot be described."""
+    """Return the rows of classes that have enough of them: what was not trained on cannot be described."""
     counts = torch.bincount(rows.labels.long())
     if len(rows) == 0 or int(counts[counts > 0].min()) >= smallest:
         return rows
@@ -193,7 +193,7 @@ def _public(experiment: Experiment, root: str | None) -> Samples | None:
 
 
 def _architecture_names(registrations: Sequence[Registration]) -> list[str]:
-    """The nodes' own names for their models; a number is added where one name stands for several models."""
+    """Return the nodes' own names for their models; a number is added where one name stands for several models."""
     seen: dict[str, list[tuple[Any, ...]]] = {}
     names = []
     for registration in registrations:
@@ -208,7 +208,7 @@ def _architecture_names(registrations: Sequence[Registration]) -> list[str]:
 
 
 def _architecture(registration: Registration, name: str) -> Architecture:
-    """What a node says of its model. Not-a-number stands for weights that no node has sent."""
+    """Return what a node says of its model. Not-a-number stands for weights that no node has sent."""
     unknown: Tensors = {}
     for key, (dtype, *shape) in registration.tensors.items():
         kind = getattr(torch, dtype)
@@ -230,14 +230,14 @@ def _architecture(registration: Registration, name: str) -> Architecture:
 
 
 def uses_initial_weights(method: Method[Any, Any, Any], task: Task, rounds: int) -> bool:
-    """Whether the server's first state is made from clients' first weights: then it holds what is not known."""
+    """Return whether the server's first state is made from clients' first weights: then it holds what is not known."""
     with seeded(task.seed, "torch", "init_server"):
         state = method.init_server(Context(task, 1, rounds, task.seed))
     return any(bool(torch.isnan(tensor).any()) for tensor in tree.flatten(state).tensors.values())
 
 
 def _initial_weights(task: Task, architecture: Architecture, ask: Callable[[int], Tensors]) -> Tensors:
-    """What the first node of this kind of model sends that is not wrong; any of them has the same."""
+    """Return what the first node of this kind of model sends that is not wrong; any of them has the same."""
     kin = [info.index for info in task.clients if info.architecture == architecture.name]
     for index in kin:
         try:
@@ -260,7 +260,7 @@ def _checked(weights: Tensors, architecture: Architecture) -> Tensors:
 
 
 def _elsewhere(task: Task) -> list[Member]:
-    """Clients of whom nothing but the name is here."""
+    """Return clients of whom nothing but the name is here."""
 
     def build() -> Any:
         raise PotluckError("A node's model is not on the server.")

@@ -89,7 +89,7 @@ class Registration:
 
     @staticmethod
     def of(info: ClientInfo, architecture: Architecture, input_shape: tuple[int, ...]) -> Registration:
-        """What a client may say of itself."""
+        """Return what a client may say of itself."""
         shapes = {
             name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape]
             for name, tensor in architecture.initial.items()
@@ -111,7 +111,7 @@ class Registration:
 
     @staticmethod
     def read(message: Message, limit: int) -> Registration:
-        """What a node says of itself, if it can be; `limit` is what a message, and so a model, may have of bytes."""
+        """Read a node's registration; a message, and so a model, may have `limit` bytes."""
         limit = max(limit, MAX_MODEL)
         facts = section(message, "registration")
         if set(facts) != {field.name for field in fields(Registration)}:
@@ -141,7 +141,7 @@ class Registration:
         )
 
     def model(self) -> tuple[Any, ...]:
-        """All that is said of the model: two nodes have one kind of model where this is the same."""
+        """Return all that is said of the model: two nodes have one kind of model where this is the same."""
         return (
             self.tensors,
             self.parameters,
@@ -152,7 +152,7 @@ class Registration:
         )
 
     def message(self) -> Message:
-        """The registration as it travels."""
+        """Return the registration as it travels."""
         return Message({"registration": asdict(self)})
 
 
