@@ -20,9 +20,10 @@ from potluck.experiment.sections import DataSettings
 from potluck.federation.population import experiment_data
 from potluck.loop.callbacks import Callback
 from potluck.recipes.budget import Budget, BudgetSpentError, ProcessorMeter, read_processor_time
+from potluck.recipes.content import Values
 from potluck.recipes.counting import count_run
 from potluck.recipes.measures import RELATIVE, Activity, activity, measure, relative
-from potluck.recipes.recipe import Recipe, Values, slug
+from potluck.recipes.recipe import Recipe, slug
 from potluck.recipes.scale import Scale, at_scale, differences
 from potluck.runs.folder import SUMMARY
 from potluck.runs.read import read_run

@@ -9,7 +9,7 @@ from potluck.core.mixed_precision import is_bf16_slow
 from potluck.experiment import Experiment, flat_settings, parse_experiment
 from potluck.experiment.differences import changes_results
 from potluck.models import resolve_models
-from potluck.recipes.recipe import Values, merged
+from potluck.recipes.content import Values, merged
 
 Scale = Literal["smoke", "small", "full", "paper"]
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from potluck.analysis.formatting import MISSING
 from potluck.core.files import csv_cell
+from potluck.recipes.content import Values, merged
+from potluck.recipes.figure import ABOUT as PANELS
 from potluck.recipes.measures import ABOUT as MEASURES
-from potluck.recipes.recipe import NO_CELL, UNPRINTED, Recipe, Values, merged
+from potluck.recipes.recipe import NO_CELL, UNPRINTED, Recipe
 from potluck.recipes.reproduce import Cell, Reproduction
 from potluck.recipes.scale import ABOUT as SCALES
 from potluck.recipes.scale import flat_text
@@ -138,6 +140,19 @@ def setting_lines(recipe: Recipe) -> list[str]:
     return lines
 
 
+def panel_lines(recipe: Recipe) -> list[str]:
+    """What each panel of the figure shows."""
+    if recipe.figure is None:
+        return []
+    lines = ["Figure:"]
+    for title, panel in recipe.figure.panels.items():
+        shown = {"setting": panel.setting, "value": "" if panel.kind != "curves" else panel.value}
+        rest = "".join(f", {name} {value}" for name, value in shown.items() if value)
+        rows = f", rows {', '.join(panel.rows)}" if panel.rows else ""
+        lines.append(f"  {title}: {panel.y} against {panel.x}; {PANELS[panel.kind]}{rest}{rows}")
+    return lines
+
+
 def _listed(values: Values) -> str:
     return ", ".join(f"{key} = {value}" for key, value in flat_text(values).items())
 
@@ -203,6 +218,8 @@ def to_markdown(table: Reproduction, command: str = "") -> str:
     heads = [f"{heading}, {name}" for heading, columns in parts for name, _ in columns]
     lines = [f"# {table.recipe.title}", "", table.recipe.paper, ""]
     lines += [f"`{command}`", ""] if command else []
+    if table.recipe.figure is not None:
+        lines += [f"![{table.recipe.title}](figure.png)", "", "The figure's data are in `figure.csv`.", ""]
     lines += [*scale_lines(table), "", _line(["method", *heads]), "|---|" + "---:|" * len(heads)]
     for position, row in enumerate(table.rows):
         cells = [cells[position] for _, columns in parts for _, cells in columns]
