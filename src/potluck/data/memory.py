@@ -45,11 +45,7 @@ def as_data(
             f"The test rows of data {name!r} have shape {tuple(test_x.shape[1:])}, the training rows "
             f"{tuple(x.shape[1:])}; give both the same shape."
         )
-    group_ids = None if groups is None else _tensor(groups).to(torch.int64)
-    if group_ids is not None and len(group_ids) != len(y):
-        raise PotluckError(
-            f"Data {name!r} has {len(y)} rows but {len(group_ids)} groups; give one group per row."
-        )
+    group_ids = None if groups is None else _group_ids(groups, len(y), name)
     present = int(max(y.max(), y.max() if test_y is None else test_y.max())) + 1
     classes = num_classes or max(present, len(class_names))
     if present > classes:
@@ -70,6 +66,14 @@ def as_data(
         vocabulary=vocabulary,
         raw=image_rows(x.shape[1:], x.dtype),
     )
+
+
+def _group_ids(groups: Any, rows: int, name: str) -> Tensor:
+    """Return the group of each row as whole numbers."""
+    ids = _tensor(groups).to(torch.int64)
+    if len(ids) != rows:
+        raise PotluckError(f"Data {name!r} has {rows} rows but {len(ids)} groups; give one group per row.")
+    return ids
 
 
 def _table(source: Any, name: str, test: Any) -> Data:
