@@ -144,7 +144,7 @@ def images(clients: int) -> Data:
 class Watch(Callback):
     """Notes when the first message goes out, how long rounds take and what is held then, and ends the run there.
 
-    A run to its end would test everybody, which is what takes long in a large population.
+    A run to its end would test all clients, which is what takes long in a large population.
     """
 
     def __init__(self, rounds: int) -> None:

@@ -24,6 +24,7 @@ _PLACES = {
         "export_client",
         "load_model",
     ),
+    "potluck.runs.join": ("join_run",),
     "potluck.experiment": ("Experiment",),
     "potluck.federation.federation": (
         "Federation",
@@ -139,6 +140,7 @@ if TYPE_CHECKING:
     )
     from potluck.models import build_model, split
     from potluck.runs.export import export_client, load_model
+    from potluck.runs.join import join_run
     from potluck.runs.read import read_run, read_runs
     from potluck.runs.run import Run
 

@@ -66,7 +66,7 @@ Losses = list[float]
 
 
 def check_cpu() -> tuple[dict[str, Losses], list[Check]]:
-    """Each kind of step on the CPU: the losses that other devices must come near, and that the pool must match."""
+    """Check each kind of step on the CPU; other devices must come near its losses, and the pool must match."""
     alone, findings = {}, []
     for kind, method in KINDS.items():
         started = time.perf_counter()
@@ -79,7 +79,7 @@ def check_cpu() -> tuple[dict[str, Losses], list[Check]]:
 
 
 def check_device(name: str, reference: dict[str, Losses]) -> Iterator[Check]:
-    """Each kind of step on an accelerator, beside the CPU's losses; then half precision."""
+    """Yield each kind of step on an accelerator, beside the CPU's losses; then half precision."""
     try:
         device = resolve_device(name)
     except PotluckError:
@@ -101,7 +101,7 @@ def check_device(name: str, reference: dict[str, Losses]) -> Iterator[Check]:
 
 
 def check_speed(name: str) -> Iterator[Check]:
-    """How many worker processes pay on a device, and whether stacks do: cnn-1 on random images."""
+    """Yield how many worker processes pay on a device, and whether stacks do: cnn-1 on random images."""
     rng = generator("doctor")
     images = torch.randint(0, 256, (240 * TOGETHER, 3, 32, 32), generator=rng, dtype=torch.uint8)
     labels = torch.arange(len(images)) % 10
@@ -147,7 +147,7 @@ def _losses(method: str, engine: dict[str, Any], amp: str = "off") -> Losses:
 
 
 def _gap(losses: Losses, expected: Losses) -> float:
-    """The largest relative difference."""
+    """Return the largest relative difference."""
     return max(
         abs(loss - other) / max(abs(other), 1e-6) for loss, other in zip(losses, expected, strict=True)
     )
@@ -161,7 +161,7 @@ DISK_TEST_BYTES = 32 << 20
 
 
 def check_machine(folder: Path = Path()) -> Iterator[Check]:
-    """Findings of a second or two; `folder` is where runs would be written."""
+    """Yield findings of a second or two; `folder` is where runs would be written."""
     yield Check("software", "potluck, Python", f"{potluck.__version__}, {platform.python_version()}")
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
     yield Check("software", "torch", f"{torch.__version__}, {built}, BLAS {_blas()}")
@@ -183,7 +183,7 @@ def _blas() -> str:
 
 
 def _disk(folder: Path) -> Check:
-    """How fast checkpoints could be written here."""
+    """Return how fast checkpoints could be written here."""
     subject = f"disk of {folder.resolve()}"
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -198,19 +198,19 @@ def _disk(folder: Path) -> Check:
 
 
 def _data() -> Check:
-    """The sets that have files; whether these are whole, `potluck data prepare` finds out."""
+    """Return the sets that have files; whether these are whole, `potluck data prepare` finds out."""
     root = data_root(None)
     named = [source for source in list_data() if source.name not in WITH_ARGUMENT]
-    there = [
+    available = [
         source.name
         for source in named
         if all((root / Path(download.makes).parts[0]).exists() for download in source.downloads)
     ]
-    return Check("data", f"found in {root}", ", ".join(there))
+    return Check("data", f"found in {root}", ", ".join(available))
 
 
 def run_checks(devices: Sequence[str] = (), folder: Path = Path()) -> Iterator[Check]:
-    """Findings one by one: of the machine, of training on the CPU, of every accelerator (or those named)."""
+    """Yield findings one by one: of the machine, of training on the CPU, of every accelerator (or those named)."""
     yield from check_machine(folder)
     reference, findings = check_cpu()
     yield from findings

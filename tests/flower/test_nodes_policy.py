@@ -331,7 +331,7 @@ def test_audit_log_lists_messages_and_detects_changed_lines(tmp_path: Path) -> N
     assert second["fields"]["payload"]["rows"] == ["float32", 3, 3]
     assert second["fields"]["scores"] == ["own"]
     text = "\n".join(node_log(path, 5))
-    assert f"the chain holds; note where nobody else can write: 2 {second['chain']}" in text
+    assert f"the chain holds; note in a place that only you can write: 2 {second['chain']}" in text
     assert stat_mode(log) == 0o600
     original = log.read_text()
     for change in (original.replace('"job": 0', '"job": 1', 1), original.split("\n", 1)[1]):

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from potluck.recipes.content import merged
 from potluck.recipes.measures import MeasureName, measure
-from potluck.recipes.recipe import find_recipe, merged
+from potluck.recipes.recipe import find_recipe
 from potluck.recipes.reproduce import Cell, plan
 from potluck.recipes.tables import decimals, measured
 from potluck.runs.read import read_run

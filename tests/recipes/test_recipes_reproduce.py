@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from potluck.recipes.recipe import recipe_names
+
 OWN = """
 title = "Mine"
 paper = "Nobody, 2026."
@@ -52,7 +54,7 @@ def cells(folder: Path) -> dict[tuple[str, str], dict[str, str]]:
 def test_the_list_and_one_recipe_in_full(potluck):
     code, out, _ = potluck("recipes")
     assert code == 0
-    assert len(out.splitlines()) == 24
+    assert len(out.splitlines()) == len(recipe_names())
     assert "fedgh-table3          FedGH, Table 3" in out
     code, out, _ = potluck("recipes", "fedgh-table3")
     assert code == 0

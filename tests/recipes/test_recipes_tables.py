@@ -22,12 +22,13 @@ COUNTED = {"fedgh-traffic", "fedhe-traffic", "fedin-table6", "pfedafm-traffic"}
 
 
 def test_every_table_has_its_recipe():
-    assert set(recipe_names()) == TABLES | COUNTED
+    figures = {name for name in recipe_names() if find_recipe(name).figure}
+    assert set(recipe_names()) - figures == (TABLES | COUNTED) - figures
     assert {name for name in recipe_names() if find_recipe(name).counted} == COUNTED
 
 
 @pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
-@pytest.mark.parametrize("name", sorted(TABLES | COUNTED))
+@pytest.mark.parametrize("name", recipe_names())
 def test_every_cell_is_an_experiment_that_can_be_built(name: str, scale: Scale):
     table = plan(find_recipe(name), scale)
     for experiment in table.work.values():
@@ -43,7 +44,7 @@ def test_every_cell_is_an_experiment_that_can_be_built(name: str, scale: Scale):
     assert measured == {(row, setting) for row, setting, _ in table.work}
 
 
-@pytest.mark.parametrize("name", sorted(TABLES))
+@pytest.mark.parametrize("name", sorted({*recipe_names()} - COUNTED))
 def test_scales_are_what_they_say(name: str):
     recipe = find_recipe(name)
     assert plan(recipe, "paper").differs == {}
@@ -55,7 +56,7 @@ def test_scales_are_what_they_say(name: str):
         assert quick.data.limit <= 500
         assert little.data.name == as_printed.data.name
         assert 2000 <= little.data.limit <= 4000
-        assert little.schedule.rounds <= 80
+        assert little.schedule.rounds <= 100
         assert little.partition.clients <= min(40, as_printed.partition.clients)
         warm_up = (little.method.model_extra or {}).get("warm_up")
         assert warm_up is None or warm_up < little.schedule.rounds / 2

@@ -15,11 +15,11 @@ from potluck.suites.suite import Suite, Task
 TARGET = 0.8
 NEAR = 0.02
 WHY = (
-    "Whoever is fast is free again first. Unbounded, with all ten clients at work, the jobs go to clients by "
+    "Fast clients are free again first. Unbounded, with all ten clients at work, the jobs go to clients by "
     "their speed, and the slowest does a few of the 150 where whole rounds give it 15. What only slow clients "
     "hold suffers: their own networks, in FedAvg by architecture the model of a pair of them, and where each "
     "client has two classes and all share one model, the classes of slow clients. By default (`schedule.lead`) "
-    "a client that is four jobs ahead of the one with the fewest therefore waits: near the end everybody has "
+    "a client that is four jobs ahead of the one with the fewest therefore waits: near the end all clients have "
     "done about as many jobs as in whole rounds, and until then no client waited for the slowest in every round."
 )
 

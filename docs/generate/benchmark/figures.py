@@ -12,7 +12,7 @@ from potluck.suites.baselines import LINES
 from potluck.suites.statistics import AHEAD, BEHIND, EQUAL, MARGIN, MethodSummary
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
-"""Told apart by everybody (after Okabe and Ito)."""
+"""Distinguishable with colour-vision deficiency (after Okabe and Ito)."""
 INK, SOFT = "#333333", "#999999"
 VERDICT_COLOURS = {AHEAD: "#009E73", EQUAL: "#0072B2", BEHIND: "#D55E00"}
 

@@ -16,7 +16,7 @@ from potluck.privacy.messages import float_tensors, reference_tensors, with_tens
 
 
 def corrupt(attack: Attack, me: Client, message: Payload, answer: Payload) -> Payload:
-    """The answer as the attacker sends it; one of honest training where the attack was on samples."""
+    """Return the answer as the attacker sends it; one of honest training where the attack was on samples."""
     sent = float_tensors(answer)
     if attack.kind in ("logit-shuffle", "prototype-swap"):
         return with_tensors(answer, _mixed(attack, me, sent, attacked_fields(attack.kind, type(answer))))
@@ -27,7 +27,7 @@ def corrupt(attack: Attack, me: Client, message: Payload, answer: Payload) -> Pa
 
 
 def _moved(attack: Attack, sent: Tensor, base: Tensor, rng: torch.Generator) -> Tensor:
-    """A tensor of the answer, moved from where honest training put it."""
+    """Return a tensor of the answer, moved from where honest training put it."""
     change, effective_strength = sent - base, attack.effective_strength
     if attack.kind == "sign-flip":
         return base - effective_strength * change
@@ -63,14 +63,15 @@ def next_class(seed: int, classes: int) -> Tensor:
 
 
 def attacked_fields(kind: Kind, answer: type[Payload]) -> list[str]:
-    """The fields of an answer that an attack acts on, by their declarations."""
+    """Return the fields of an answer that an attack acts on, by their declarations."""
     kinds = field_kinds(answer)
     real = {
-        name: [rule.sizes for rule in one.rules if isinstance(rule, Shape)]
-        for name, one in kinds.items()
-        if one.base is dict
+        name: [rule.sizes for rule in field_type.rules if isinstance(rule, Shape)]
+        for name, field_type in kinds.items()
+        if field_type.base is dict
         or (
-            one.base is Tensor and not any(isinstance(rule, Labels | Counts | Integers) for rule in one.rules)
+            field_type.base is Tensor
+            and not any(isinstance(rule, Labels | Counts | Integers) for rule in field_type.rules)
         )
     }
     if kind == "logit-shuffle":
@@ -78,6 +79,11 @@ def attacked_fields(kind: Kind, answer: type[Payload]) -> list[str]:
             name for name, shapes in real.items() if any(len(s) == 2 and s[1] == "classes" for s in shapes)
         ]
     if kind == "prototype-swap":
-        rows = {rule.rows for one in kinds.values() for rule in one.rules if isinstance(rule, Labels)}
+        rows = {
+            rule.rows
+            for field_type in kinds.values()
+            for rule in field_type.rules
+            if isinstance(rule, Labels)
+        }
         return [name for name, shapes in real.items() if any(len(s) == 2 and s[0] in rows for s in shapes)]
     return list(real)

@@ -49,7 +49,7 @@ class Attackers:
 
 
 def draw_attackers(attack: Attack, task: Task, absent: Collection[int] = ()) -> Attackers:
-    """A share of the clients that have training samples and take part, at least one, drawn from the seed."""
+    """Return a share of the clients that have training samples and take part, at least one, drawn from the seed."""
     if not attack:
         return Attackers()
     eligible = [info.index for info in task.clients if info.samples > 0 and info.index not in absent]

@@ -16,7 +16,7 @@ TARGET = 0
 
 
 def poison_samples(attack: Attack, me: Client) -> Samples:
-    """The attacker's training samples: a share of them with wrong labels, or with the trigger and its class."""
+    """Return the attacker's training samples: a share of them with wrong labels, or with the trigger and its class."""
     count = len(me.train)
     chosen = torch.zeros(count, dtype=torch.bool)
     order = torch.randperm(count, generator=generator(me.task.seed, "attack", me.info.name, "samples"))
@@ -32,7 +32,7 @@ def poison_samples(attack: Attack, me: Client) -> Samples:
 
 
 def targeted_samples(attack: Attack, samples: Samples, task: Task) -> Samples:
-    """An honest client's test samples with the labels that the attacker wants to see; maybe none of them."""
+    """Return an honest client's test samples with the labels that the attacker wants to see; maybe none of them."""
     labels = samples.labels
     if attack.kind == "label-flip":
         rows = torch.nonzero(flip_labels(labels, task.num_classes) != labels).flatten()
@@ -44,7 +44,7 @@ def targeted_samples(attack: Attack, samples: Samples, task: Task) -> Samples:
 
 
 def flip_labels(labels: Tensor, classes: int) -> Tensor:
-    """The wrong label of each class: counted from the other end."""
+    """Return the wrong label of each class: counted from the other end."""
     return classes - 1 - labels
 
 

@@ -12,6 +12,7 @@ import typer
 
 from potluck.cli import (
     benchmark,
+    clients,
     compare,
     lists,
     machine,
@@ -60,6 +61,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "table": results.table,
     "export": results.export,
     "leak": results.leak,
+    "join": clients.join,
     "reproduce": reproduce.reproduce,
     "recipes": reproduce.recipes,
     "methods": lists.methods,

@@ -156,11 +156,11 @@ def _print_summary(runner: Runner) -> None:
         Console().print(table)
 
 
-def _checked_methods(text: str | None, known: list[str]) -> list[str]:
+def _checked_methods(text: str | None, available: list[str]) -> list[str]:
     from potluck.core.errors import unknown
     from potluck.experiment.sections import split_list
 
     for word in split_list(text):
-        if word not in known:
-            raise unknown("method of the suite", word, known)
-    return split_list(text) or known
+        if word not in available:
+            raise unknown("method of the suite", word, available)
+    return split_list(text) or available

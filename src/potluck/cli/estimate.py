@@ -82,7 +82,7 @@ def _expected(table: Reproduction, out: Path | None, *, quiet: bool) -> Iterator
 
 
 def _rounds_done(out: Path | None, key: Key, rounds: int) -> int:
-    """How many rounds a run has on disk; all but one at the most where it has not ended."""
+    """Return how many rounds a run has on disk; all but one at the most where it has not ended."""
     if out is None:
         return 0
     path = run_path(out, key)
@@ -91,7 +91,7 @@ def _rounds_done(out: Path | None, key: Key, rounds: int) -> int:
 
 
 def _covered(runs: list[Expected], budget: float) -> int:
-    """How many runs, in their order, end within the budget."""
+    """Return how many runs, in their order, end within the budget."""
     spent = 0.0
     for number, run in enumerate(runs):
         spent += run.seconds

@@ -225,7 +225,7 @@ class _Lines(_Watch):
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Return bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             break
@@ -259,10 +259,10 @@ def show_runs(
         write_files(tables, {f"comparison.{suffix}": form(comparison) for suffix, form in forms.items()})
         console.print(f"Tables: {tables}/comparison.csv, .md, .tex", highlight=False, soft_wrap=True)
     for run in runs:
-        if found := run.summary.get("attack"):
-            console.print(_under_attack(found), highlight=False, soft_wrap=True)
-        if found := run.summary.get("safeguard"):
-            console.print(safeguard_sentence(found), highlight=False, soft_wrap=True)
+        if section := run.summary.get("attack"):
+            console.print(_under_attack(section), highlight=False, soft_wrap=True)
+        if section := run.summary.get("safeguard"):
+            console.print(safeguard_sentence(section), highlight=False, soft_wrap=True)
     for path in paths if report is None or len(paths) > 1 else [report]:
         console.print(f"Run folder: {path}", highlight=False, soft_wrap=True)
     if report is not None:
@@ -270,12 +270,12 @@ def show_runs(
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 
-def _under_attack(found: dict[str, Any]) -> str:
-    """A sentence on who attacked and what came of it; the table counts the attackers as well."""
+def _under_attack(attack: dict[str, Any]) -> str:
+    """Return a sentence on who attacked and what came of it; the table counts the attackers as well."""
     percent = [
-        "unknown" if found[key] is None else f"{found[key]:.1%}" for key in ("honest_accuracy", "success")
+        "unknown" if attack[key] is None else f"{attack[key]:.1%}" for key in ("honest_accuracy", "success")
     ]
     return (
-        f"Under attack: {found['kind']} of strength {found['strength']:g} by {len(found['clients'])} clients; honest "
-        f"clients {percent[0]}, the attack's success {percent[1]}."
+        f"Under attack: {attack['kind']} of strength {attack['strength']:g} by {len(attack['clients'])} clients; "
+        f"honest clients {percent[0]}, the attack's success {percent[1]}."
     )

@@ -1,4 +1,4 @@
-"""`potluck recipes` and `potluck reproduce`: a paper's table beside what was measured."""
+"""`potluck recipes` and `potluck reproduce`: a paper's table or figure beside what was measured."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from potluck.cli import options
 from potluck.cli.compare import seed_list
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from potluck.recipes.budget import Budget
     from potluck.recipes.reproduce import OnRunEnd, Reproduction
 
@@ -21,7 +23,7 @@ STEM = "reproduction"
 
 
 def recipes(name: Annotated[str | None, typer.Argument(help="show one in full")] = None) -> None:
-    """List the papers' tables that can be reproduced, or show one: settings, printed numbers, notes."""
+    """List the papers' tables and figures that can be reproduced, or show one: settings, printed numbers, notes."""
     from potluck.recipes.recipe import find_recipe, recipe_names
 
     if name is None:
@@ -30,10 +32,11 @@ def recipes(name: Annotated[str | None, typer.Argument(help="show one in full")]
         return
     from rich.console import Console
 
-    from potluck.recipes.tables import column_lines, print_blocks, printed_blocks, setting_lines
+    from potluck.recipes.tables import column_lines, panel_lines, print_blocks, printed_blocks, setting_lines
 
     recipe = find_recipe(name)
-    typer.echo("\n".join([recipe.title, recipe.paper, "", *setting_lines(recipe), "", "As printed:"]))
+    lines = [recipe.title, recipe.paper, "", *setting_lines(recipe), *panel_lines(recipe), "", "As printed:"]
+    typer.echo("\n".join(lines))
     print_blocks(list(recipe.rows), printed_blocks(recipe), Console())
     typer.echo("\n".join([*column_lines(recipe, list(recipe.columns)), "", "Notes:", *recipe.notes]))
 
@@ -83,7 +86,7 @@ def reproduce(
     settings: options.Settings = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Run a paper's table again and show its numbers beside the measured ones."""
+    """Run a paper's table or figure again and show its numbers beside the measured ones."""
     arguments = locals()
     from potluck.recipes.budget import Budget, parse_budget
     from potluck.recipes.reproduce import check_data
@@ -100,19 +103,19 @@ def reproduce(
     with run_folder(place, f"{table.recipe.name}-{table.scale}") as folder:
         _check_folder(table, folder, settings or [], resume=going_on)
         whole = _go(table, folder, settings or [], ended, limit, quiet=quiet)
-    _show(table, folder)
+    problems = _show(table, folder)
     if not whole:
         done = sum(key in table.values for key in table.work)
         again = _again(None if place else folder, resume=going_on)
         typer.echo(
             f"The budget of {budget} is spent: {done} of {len(table.work)} runs are done; continue with: {again}"
         )
-    if table.failures:
+    if table.failures or (problems and whole):
         raise typer.Exit(1)
 
 
 def _table(arguments: dict[str, Any]) -> Reproduction:
-    """The work that the flags ask for; at the full scale in the order of interest."""
+    """Return the work that the flags ask for; at the full scale in the order of interest."""
     from potluck.experiment import flag_values, merge_settings
     from potluck.recipes.order import informative_order
     from potluck.recipes.recipe import find_recipe
@@ -139,7 +142,7 @@ def _table(arguments: dict[str, Any]) -> Reproduction:
 
 
 def _place(table: Reproduction, out: Path | None) -> Path | None:
-    """The folder that was asked for; at the full scale else always the same one, so that a command continues."""
+    """Return the folder that was asked for; at the full scale else always the same one, so that a command continues."""
     from potluck.recipes.recipe import slug
     from potluck.runs.folder import RUNS
 
@@ -164,7 +167,7 @@ def _estimate(
 
 
 def _again(out: Path | None, *, resume: bool) -> str:
-    """The command that continues a stopped reproduction; `out` is the folder where the command did not name it."""
+    """Return the command that continues a stopped reproduction; `out` is its folder if the command named none."""
     more = [*([] if out is None else ["--out", str(out)]), *([] if resume else ["--resume"])]
     return shlex.join(["potluck", *sys.argv[1:], *more])
 
@@ -190,7 +193,7 @@ def _go(
 
 
 def _storing(table: Reproduction, store: Path | None, settings: list[str]) -> OnRunEnd:
-    """What to do with every run that ended; a file that is something else is refused before anything is trained."""
+    """Return the action for every run that ended; a file of another kind is rejected before training."""
     from potluck.core.errors import PotluckError
     from potluck.recipes.reproduce import Key, ignore_run
     from potluck.recipes.store import (
@@ -227,7 +230,7 @@ def _words(text: str | None) -> list[str]:
 
 
 def _check_folder(table: Reproduction, out: Path, settings: list[str], *, resume: bool) -> None:
-    """A folder holds one recipe at one scale with one set of changes; going on with it is asked for."""
+    """Check that the folder holds the same recipe, scale and changes, and that continuing was asked for."""
     from potluck.core.errors import PotluckError
     from potluck.core.files import parse_json, read_text
 
@@ -241,18 +244,18 @@ def _check_folder(table: Reproduction, out: Path, settings: list[str], *, resume
         )
     try:
         old = parse_json(read_text(file))
-        there = old["recipe"], old["scale"], old["set"]
+        stored = old["recipe"], old["scale"], old["set"]
     except (ValueError, KeyError, TypeError):
         raise PotluckError(f"{str(file)!r} cannot be read; delete it and try again.") from None
-    if there != (table.recipe.name, table.scale, settings):
-        changed = "".join(f" --set {text}" for text in there[2])
+    if stored != (table.recipe.name, table.scale, settings):
+        changed = "".join(f" --set {text}" for text in stored[2])
         raise PotluckError(
-            f"--out {str(out)!r} holds {there[0]} at scale {there[1]}{changed}; choose another folder."
+            f"--out {str(out)!r} holds {stored[0]} at scale {stored[1]}{changed}; choose another folder."
         )
 
 
 def _write(table: Reproduction, out: Path, command: str, settings: list[str]) -> None:
-    """The table in three forms, renewed after every run: a stopped reproduction can be read."""
+    """Write the table in three forms after every run, so that a stopped reproduction can be read."""
     from potluck.recipes.tables import to_csv, to_json, to_markdown
     from potluck.runs.folder import write_files
 
@@ -260,7 +263,8 @@ def _write(table: Reproduction, out: Path, command: str, settings: list[str]) ->
     write_files(out, {f"{STEM}.{suffix}": text for suffix, text in forms.items()})
 
 
-def _show(table: Reproduction, out: Path) -> None:
+def _show(table: Reproduction, out: Path) -> list[str]:
+    """Print the tables, draw the figure and write the report; returns what of the figure cannot be shown."""
     from rich.console import Console
     from rich.text import Text
 
@@ -282,8 +286,33 @@ def _show(table: Reproduction, out: Path) -> None:
     for line in (*scale_lines(table), LEGEND, *mechanism_lines(table), *failure_lines(table)):
         console.print(Text(line, style="dim" if line == LEGEND else ""))
     console.print(f"Tables: {out}/{STEM}.md, .csv, .json", highlight=False, soft_wrap=True)
+    problems = _draw(table, out, console)
     paths = [run_path(out, key) for key in table.work if key in table.values]
     finished = [path for path in paths if (path / SUMMARY).exists()]  # others are known from --store alone
     if finished:
-        page = write_report(finished, out / REPORT)
+        page = write_report(finished, out / REPORT, pictures=_pictures(table, out))
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    return problems
+
+
+def _draw(table: Reproduction, out: Path, console: Console) -> list[str]:
+    from potluck.recipes import draw
+
+    if table.recipe.figure is None:
+        return []
+    problems = draw.write_figure(table, out)
+    for problem in problems:
+        console.print(problem, highlight=False, soft_wrap=True)
+    if (out / f"{draw.STEM}.csv").exists():
+        console.print(f"Figure: {out}/{draw.STEM}.pdf, .png; its data: .csv", highlight=False, soft_wrap=True)
+    return problems
+
+
+def _pictures(table: Reproduction, out: Path) -> dict[str, Path]:
+    """The figure for the report, by its caption."""
+    from potluck.recipes import draw
+
+    picture = out / f"{draw.STEM}.png"
+    if table.recipe.figure is None or not picture.exists():
+        return {}
+    return {f"{table.recipe.title}. The data are in {draw.STEM}.csv.": picture}

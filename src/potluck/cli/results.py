@@ -71,7 +71,9 @@ def plot(
     runs: RunFolders,
     out: Annotated[Path, typer.Option("--out", help="the figure: .pdf, .png or .svg")] = Path("figure.pdf"),
     kind: Kind = "accuracy",
-    x: Annotated[str, typer.Option("--x", help="rounds, bytes, seconds or virtual_seconds")] = "rounds",
+    x: Annotated[
+        str, typer.Option("--x", help="rounds, samples, bytes, seconds or virtual_seconds")
+    ] = "rounds",
     target: Annotated[float | None, typer.Option("--target", help="draw a line at this accuracy")] = None,
     smooth: Annotated[int, typer.Option("--smooth", help="mean over this many rounds")] = 1,
     reference: Reference = None,

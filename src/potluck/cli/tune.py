@@ -45,11 +45,11 @@ def tune(
     folder = _folder(out, name, resume)
     study = Study(values, what, folder, trials)
     typer.echo(f"{study.trials} trials of {', '.join(what.choices)}; the study is {folder}")
-    found = study.run(
+    result = study.run(
         jobs or os.cpu_count() or 1, options.silent if quiet else count_lines(study.trials, typer.echo)
     )
-    best = write_results(values, what, found, folder)
-    typer.echo(f"Best on validation: {found[0].score:.1%} with {describe_best(found)}")
+    best = write_results(values, what, result, folder)
+    typer.echo(f"Best on validation: {result[0].score:.1%} with {describe_best(result)}")
     typer.echo(f"Run it with: potluck run {best}")
 
 

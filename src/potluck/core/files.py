@@ -14,7 +14,7 @@ MAX_TEXT = 16 << 20
 
 
 def read_text(path: Path, limit: int = MAX_TEXT) -> str:
-    """The text of a file that is not larger than `limit`."""
+    """Return the text of a file that is not larger than `limit`."""
     with path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -39,7 +39,7 @@ def parse_json(text: str) -> Any:
 
 
 def csv_cell(value: Any) -> Any:
-    """A cell of a table that a spreadsheet takes for what it is: text that looks like a formula gets a quote before it.
+    """Return a cell that a spreadsheet shows as it is: text that looks like a formula gets a quote before it.
 
     Names of runs, members and figures come from others; numbers, which may begin with a sign, stay as they are.
     """

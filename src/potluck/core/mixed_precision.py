@@ -27,7 +27,7 @@ def autocast(amp: Amp, device: torch.device) -> AbstractContextManager[object]:
 
 @cache
 def is_bf16_slow() -> bool:
-    """Whether the processor is known to emulate bf16, which is then slower than float32."""
+    """Return whether the processor is known to emulate bf16, which is then slower than float32."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -36,7 +36,7 @@ def is_bf16_slow() -> bool:
 
 
 def is_bf16_emulated(cpuinfo: str) -> bool:
-    """Whether the features listed by Linux lack bf16 arithmetic; False where none are listed."""
+    """Return whether the features listed by Linux lack bf16 arithmetic; False where none are listed."""
     lists = (line for line in cpuinfo.splitlines() if line.startswith(("flags", "Features")))
     features = {word for line in lists for word in line.split()}
     return bool(features) and not features & {"avx512_bf16", "amx_bf16", "bf16"}

@@ -33,7 +33,7 @@ class Payload:
     """
 
     def flatten(self) -> tuple[Tensors, dict[str, Scalar]]:
-        """Tensors and numbers under plain names; entry `k` of dict field `f` is called `f.k`."""
+        """Return tensors and numbers under plain names; entry `k` of dict field `f` is called `f.k`."""
         tensors: Tensors = {}
         scalars: dict[str, Scalar] = {}
         for field in fields(self):
@@ -115,7 +115,7 @@ class FieldKind:
     rules: tuple[Any, ...]
 
     def convert(self, value: Any) -> Any:
-        """A scalar as the declared type; a tensor as it is."""
+        """Return a scalar as the declared type; a tensor as it is."""
         if self.base is Tensor:
             return value
         try:
@@ -128,7 +128,7 @@ class FieldKind:
 
 
 def field_kinds(cls: type[Payload]) -> dict[str, FieldKind]:
-    """The declared kind of each field of a payload class."""
+    """Return the declared kind of each field of a payload class."""
     if cls not in _KINDS:
         _KINDS[cls] = _read_kinds(cls)
     return _KINDS[cls]

@@ -11,7 +11,7 @@ import torch
 
 
 def derive_seed(*parts: object) -> int:
-    """A seed below 2⁶³ from any sequence of names and numbers; the same on every machine.
+    """Return a seed below 2⁶³ from any sequence of names and numbers; the same on every machine.
 
     Torch's CPU generator starts from its lower 32 bits alone, so among hundreds of thousands of streams a few
     are equal: harmless for batches and first weights, but no secret may rest on such a stream.

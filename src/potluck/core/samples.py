@@ -36,19 +36,19 @@ class Samples:
         return self.y if self.index is None else self.y[self.index]
 
     def take(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """The model input and labels of some rows of this view."""
+        """Return the model input and labels of some rows of this view."""
         if self.index is not None:
             rows = self.index[rows]
         x, y = self.x[rows], self.y[rows]
         return (x if self.transform is None else self.transform(x)), y
 
     def select(self, rows: Tensor) -> Samples:
-        """A view of some rows of this view."""
+        """Return a view of some rows of this view."""
         index = rows if self.index is None else self.index[rows]
         return Samples(self.x, self.y, index, self.transform)
 
     def with_targets(self, targets: Tensor) -> Samples:
-        """The same rows with other targets, one per row: soft labels of public data, say."""
+        """Return the same rows with other targets, one per row: soft labels of public data, say."""
         if self.index is None:
             return Samples(self.x, targets, None, self.transform)
         y = targets.new_zeros(len(self.x), *targets.shape[1:])
@@ -56,7 +56,7 @@ class Samples:
         return Samples(self.x, y, self.index, self.transform)
 
     def classes(self) -> Tensor:
-        """The distinct labels present, ascending."""
+        """Return the distinct labels present, ascending."""
         classes: Tensor = torch.unique(self.labels)
         return classes
 
@@ -65,7 +65,7 @@ EVALUATION_BATCH = 256
 
 
 def prepare(x: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
-    """A batch on the task's device, its real numbers in the task's precision."""
+    """Return a batch on the task's device, its real numbers in the task's precision."""
     dtype = task.dtype if x.is_floating_point() else x.dtype
     return x.to(device=task.device, dtype=dtype), y.to(task.device)
 

@@ -113,9 +113,9 @@ def _check_dtype(name: str, value: object, rules: tuple[object, ...], task: Task
             _check_same_dtype(f"{name}.{key}", tensor, task.dtype)
 
 
-def _check_same_dtype(name: str, tensor: Tensor, wanted: torch.dtype) -> None:
-    if tensor.dtype != wanted:
-        raise PayloadError(f"{name} must be {wanted}, not {tensor.dtype}.")
+def _check_same_dtype(name: str, tensor: Tensor, expected: torch.dtype) -> None:
+    if tensor.dtype != expected:
+        raise PayloadError(f"{name} must be {expected}, not {tensor.dtype}.")
 
 
 def _check_rule(
@@ -145,11 +145,11 @@ def _check_rule(
 
 
 def _check_shape(
-    name: str, value: Tensor, wanted: tuple[int | str | EllipsisType, ...], sizes: dict[str, int]
+    name: str, value: Tensor, dimensions: tuple[int | str | EllipsisType, ...], sizes: dict[str, int]
 ) -> None:
-    text = " × ".join("…" if size is ... else str(size) for size in wanted)
-    named = [size for size in wanted if not isinstance(size, EllipsisType)]
-    if value.dim() < len(named) or (value.dim() > len(named) and len(named) == len(wanted)):
+    text = " × ".join("…" if size is ... else str(size) for size in dimensions)
+    named = [size for size in dimensions if not isinstance(size, EllipsisType)]
+    if value.dim() < len(named) or (value.dim() > len(named) and len(named) == len(dimensions)):
         raise PayloadError(f"{name} has shape {tuple(value.shape)}, expected {text}.")
     for size, want in zip(value.shape, named, strict=False):
         expected = want if isinstance(want, int) else sizes.setdefault(want, size)
@@ -182,8 +182,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 def _any_model(task: Task, client: ClientInfo, value: Mapping[str, Tensor]) -> Shapes:
     given = {name: tuple(tensor.shape) for name, tensor in value.items()}
-    known = [architecture.shapes for architecture in task.architectures.values()]
-    return given if given in known else task.architectures[client.architecture].shapes
+    shapes = [architecture.shapes for architecture in task.architectures.values()]
+    return given if given in shapes else task.architectures[client.architecture].shapes
 
 
 _SHAPES: dict[str, Callable[[Task, ClientInfo, Mapping[str, Tensor]], Shapes]] = {
@@ -224,7 +224,7 @@ def check_form(payload: Payload, device: torch.device, max_bytes: int | None = N
 
 
 def _entries(name: str, value: Any, kind: FieldKind) -> Iterator[tuple[str, Tensor | Scalar]]:
-    """The tensors or the number in a field, each under its full name."""
+    """Yield the tensors or the number in a field, each under its full name."""
     if value is None and kind.optional:
         return
     if kind.base is dict:

@@ -190,21 +190,21 @@ class Context:
         self.notes[name] = float(value)
 
     def rng(self, purpose: str) -> torch.Generator:
-        """A random stream for one purpose of this server step."""
+        """Return a random stream for one purpose of this server step."""
         return generator(self.seed, "server", self.step, purpose)
 
     def module(self, name: str, build: Callable[[], Module]) -> Module:
-        """A module in the task's precision whose first weights come from this step's stream of that name."""
+        """Return a module in the task's precision whose first weights come from this step's stream of that name."""
         with seeded(self.seed, "server", self.step, "module", name):
             return build().to(device=self.task.device, dtype=self.task.dtype)
 
     def linear(self, inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
-        """A linear layer in the task's precision whose first weights come from this step's stream."""
+        """Return a linear layer in the task's precision whose first weights come from this step's stream."""
         with seeded(self.seed, "server", self.step, "linear", inputs, outputs):
             return nn.Linear(inputs, outputs, bias, device=self.task.device, dtype=self.task.dtype)
 
     def head(self) -> nn.Linear:
-        """A fresh linear head from the common feature size to the classes, shaped as the clients' own."""
+        """Return a fresh linear head from the common feature size to the classes, shaped as the clients' own."""
         architecture = next(iter(self.task.architectures.values()))
         bias = "bias" in architecture.head
         return self.linear(architecture.feature_dim, self.task.num_classes, bias=bias)

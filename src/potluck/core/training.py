@@ -68,11 +68,11 @@ class Training(Settings):
         )
 
     def rate(self, round_number: int) -> float:
-        """The learning rate of a round (counted from 1), after the decay per round."""
+        """Return the learning rate of a round (counted from 1), after the decay per round."""
         return float(self.lr * self.lr_decay ** (round_number - 1))
 
     def effective_steps(self, steps: int) -> float:
-        """How often a steady gradient enters the weights in so many steps: more than `steps` with momentum ρ.
+        """Return how often a steady gradient enters the weights in so many steps: more than `steps` with momentum ρ.
 
         The sum of (1 - ρ^t)/(1 - ρ) over the steps. Adam has no such number and counts its steps.
         """
@@ -83,7 +83,7 @@ class Training(Settings):
 
 
 def cross_entropy_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """The plain local objective."""
+    """Return the plain local objective."""
     return F.cross_entropy(model(x), y)
 
 

@@ -69,7 +69,7 @@ def _describe(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _free_name(name: str, taken: Mapping[str, Tensor]) -> str:
-    """The name, with a number where it is taken: `{"a": {"b": x}, "a/b": y}` and `{1: x, "1": y}` are two names."""
+    """Return the name, with a number if taken: `{"a": {"b": x}, "a/b": y}` and `{1: x, "1": y}` are two names."""
     free, number = name, 2
     while free in taken:
         free, number = f"{name}#{number}", number + 1

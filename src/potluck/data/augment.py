@@ -64,7 +64,7 @@ def cutout(x: Tensor, rng: Generator, side: int = 16) -> Tensor:
 
 
 def _box(x: Tensor, top: Tensor, bottom: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Which pixels lie in each image's rectangle (its ends excluded), `[n, 1, height, width]`."""
+    """Return which pixels lie in each image's rectangle (its ends excluded), `[n, 1, height, width]`."""
     rows = torch.arange(x.shape[2], device=x.device)
     columns = torch.arange(x.shape[3], device=x.device)
     tall = (rows >= top[:, None]) & (rows < bottom[:, None])
@@ -76,7 +76,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {"flip": flip, "crop": crop, "erase": e
 
 
 def augmentation(names: Sequence[str]) -> Augmentation:
-    """The named changes, one after the other: any of `flip`, `crop`, `erase`, `cutout`; none leaves x as it is.
+    """Return the named changes, one after the other: any of `flip`, `crop`, `erase`, `cutout`; none leaves x as it is.
 
     Meant for normalised batches `[n, channels, height, width]`, where 0 is the mean colour.
     """

@@ -36,7 +36,7 @@ class RawArrays:
     raw: RawInput | None = None
 
     def data(self, name: str, transform: Transform | None, num_classes: int | None = None) -> Data:
-        """The data set as tensors over the same memory."""
+        """Return the data set as tensors over the same memory."""
         x, y = _tensor(self.x), _tensor(self.y)
         groups = None if self.groups is None else _tensor(self.groups)
         split = self.train < len(y)
@@ -81,8 +81,8 @@ def read_cached(
 def _stamp(sources: Iterable[Path], choices: tuple[object, ...]) -> str:
     lines = [f"{FORMAT} {choices!r}"]
     for path in sources:
-        found = path.stat()
-        lines.append(f"{path.resolve()} {found.st_size} {found.st_mtime_ns}")
+        status = path.stat()
+        lines.append(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
@@ -106,7 +106,7 @@ def _write(folder: Path, raw: RawArrays) -> None:
 
 
 def _open(folder: Path) -> RawArrays | None:
-    """The kept arrays, or nothing when there are none; a copy that cannot be opened is thrown away."""
+    """Return the kept arrays, or nothing when there are none; a copy that cannot be opened is thrown away."""
     if not folder.is_dir():
         return None
     try:
@@ -124,8 +124,8 @@ def _open(folder: Path) -> RawArrays | None:
 
 def _map(path: Path) -> NDArray[np.generic]:
     # Copy-on-write: pages are shared while they are only read, and torch gets the writable memory it asks for.
-    found: NDArray[np.generic] = np.load(path, mmap_mode="c", allow_pickle=False)
-    return found
+    array: NDArray[np.generic] = np.load(path, mmap_mode="c", allow_pickle=False)
+    return array
 
 
 def _tensor(array: NDArray[np.generic]) -> Tensor:

@@ -41,7 +41,7 @@ class Data:
     """How a raw image, text or table row becomes a row of `x`; None where rows come as numbers."""
 
     def __len__(self) -> int:
-        """The number of training rows."""
+        """Return the number of training rows."""
         return len(self.y)
 
     @property
@@ -57,12 +57,12 @@ class Data:
         return Samples(self.test_x, self.test_y, None, self.transform)
 
     def view(self, index: Tensor | np.ndarray | None = None) -> Samples:
-        """Some training rows (all of them without `index`) as a labelled view that copies nothing."""
+        """Return some training rows (all of them without `index`) as a labelled view that copies nothing."""
         rows = None if index is None else torch.as_tensor(index, dtype=torch.int64)
         return Samples(self.x, self.y, rows, self.transform)
 
     def test_view(self, index: Tensor | np.ndarray) -> Samples:
-        """Some rows of the publisher's test part as a labelled view."""
+        """Return some rows of the publisher's test part as a labelled view."""
         if self.test is None:
             raise PotluckError(
                 f"Data {self.name!r} has no test part of its own; split the clients' rows instead."
@@ -70,16 +70,16 @@ class Data:
         return self.test.select(torch.as_tensor(index, dtype=torch.int64))
 
     def to_dtype(self, dtype: torch.dtype) -> Data:
-        """The same data whose model input comes as `dtype` (integers, such as tokens, stay integers)."""
+        """Return the same data whose model input comes as `dtype` (integers, such as tokens, stay integers)."""
         return replace(self, transform=in_dtype(self.transform, dtype))
 
     def to_device(self, device: torch.device) -> Data:
-        """The same data with its rows on `device`, brought there once; labels stay where counts are taken."""
+        """Return the same data with its rows on `device`, brought there once; labels stay where counts are taken."""
         test_x = None if self.test_x is None else self.test_x.to(device)
         return replace(self, x=self.x.to(device), test_x=test_x)
 
     def normalised(self, how: str) -> Data:
-        """The same rows with another normalisation, for papers that differ in it.
+        """Return the same rows with another normalisation, for papers that differ in it.
 
         `"unit"` scales to [0, 1], `"half"` to [-1, 1], `"mean-image"` to [0, 1] minus the mean training row,
         `"none"` changes nothing and gives floats.
@@ -120,7 +120,7 @@ class Data:
         )
 
     def limit(self, n: int, seed: int = 0) -> Data:
-        """A class-balanced sample of `n` rows in all; training and test part shrink in proportion."""
+        """Return a class-balanced sample of `n` rows in all; training and test part shrink in proportion."""
         total = len(self.y) + (0 if self.test_y is None else len(self.test_y))
         if n < 1:
             raise PotluckError(f"data.limit is {n}; it must be at least 1.")
@@ -155,7 +155,7 @@ class Data:
 
 
 def join(first: Tensor, second: Tensor) -> Tensor:
-    """Rows of both, without a copy when `second` follows `first` in the same memory (as in our caches)."""
+    """Return rows of both, without a copy when `second` follows `first` in the same memory (as in our caches)."""
     same = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
     follows = first.storage_offset() + first.numel() == second.storage_offset()
     if same and follows and first.is_contiguous() and second.is_contiguous() and first.dtype == second.dtype:
@@ -210,7 +210,7 @@ class Normalise:
         return torch.mul(values, gain).add_(offset)
 
     def to_dtype(self, dtype: torch.dtype) -> Normalise:
-        """The same normalisation in another float type."""
+        """Return the same normalisation in another float type."""
         return replace(self, dtype=dtype)
 
 
@@ -226,7 +226,7 @@ class MeanImage:
         return x.to(self.dtype).mul(self.scale).sub_(self.mean.to(x.device, self.dtype))
 
     def to_dtype(self, dtype: torch.dtype) -> MeanImage:
-        """The same subtraction in another float type."""
+        """Return the same subtraction in another float type."""
         return replace(self, dtype=dtype)
 
 
@@ -242,7 +242,7 @@ class Cast:
         return x.to(self.dtype) if x.is_floating_point() else x
 
     def to_dtype(self, dtype: torch.dtype) -> Cast:
-        """The same steps ending in another float type."""
+        """Return the same steps ending in another float type."""
         return Cast(dtype, self.first)
 
 

@@ -24,15 +24,15 @@ _HEADERS: dict[tuple[int, int], Callable[[Any], Any]] = {
 }
 
 
-def read_arrays(path: Path, known: Collection[str] | None = None) -> dict[str, NDArray[np.generic]]:
-    """The arrays of an archive, or of the `known` names; a `ValueError` says what is wrong with the file."""
+def read_arrays(path: Path, allowed: Collection[str] | None = None) -> dict[str, NDArray[np.generic]]:
+    """Return the arrays of an archive, or of the `known` names; a `ValueError` says what is wrong with the file."""
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
-                if known is None or entry.filename.removesuffix(".npy") in known:
+                if allowed is None or entry.filename.removesuffix(".npy") in allowed:
                     _check(archive, entry)
-        with np.load(path, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files if known is None or name in known}
+        with np.load(path, allow_pickle=False) as loaded:
+            return {name: loaded[name] for name in loaded.files if allowed is None or name in allowed}
     except MemoryError:
         raise ValueError("it does not fit into memory; save fewer rows, or numbers of fewer bytes") from None
     except ValueError:
@@ -42,7 +42,7 @@ def read_arrays(path: Path, known: Collection[str] | None = None) -> dict[str, N
 
 
 def names_in(path: Path) -> list[str]:
-    """The names of an archive's arrays."""
+    """Return the names of an archive's arrays."""
     with zipfile.ZipFile(path) as archive:
         return sorted(name.removesuffix(".npy") for name in archive.namelist())
 
@@ -64,7 +64,7 @@ def _check(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
 
 
 def find_file(name: str, folders: Iterable[Path], file: str) -> Path:
-    """The first of `folder/file` and `folder/file.gz` that exists, or an error that says where to put it."""
+    """Return the first of `folder/file` and `folder/file.gz` that exists, or an error that says where to put it."""
     places = list(folders)
     for folder in places:
         for candidate in (folder / file, folder / f"{file}.gz"):
@@ -77,7 +77,7 @@ def find_file(name: str, folders: Iterable[Path], file: str) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The whole content, unpacked when the name ends in .gz; a damaged archive is named."""
+    """Return the whole content, unpacked when the name ends in .gz; a damaged archive is named."""
     try:
         if path.suffix == ".gz":
             with gzip.open(path) as file:
@@ -95,7 +95,7 @@ def unreadable_file(path: Path, what: str) -> PotluckError:
 
 
 def damaged_file(path: Path, what: str) -> PotluckError:
-    """The error for a file that is there but cannot be right."""
+    """Return the error for a file that is there but cannot be right."""
     return PotluckError(
         f"File {str(path)!r} is damaged or incomplete ({what}); delete it and fetch it again."
     )

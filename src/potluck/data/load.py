@@ -42,7 +42,7 @@ def load_data(
     class_names: Sequence[str] = (),
     missing: str | None = None,
 ) -> Data:
-    """The data set called `name`: one of the list, or `folder:PATH`, `npz:PATH`, `csv:PATH`, `hf:NAME`.
+    """Return the data set called `name`: one of the list, or `folder:PATH`, `npz:PATH`, `csv:PATH`, `hf:NAME`.
 
     Files are looked for below `root`, else `POTLUCK_DATA`, else the user's cache folder. `label` and `groups`
     name columns of a table (what to predict; who produced the row), `text` one of texts to read as words.
@@ -70,7 +70,7 @@ def load_data(
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """The folder that holds data sets: `root`, else `POTLUCK_DATA`, else the user's cache folder."""
+    """Return the folder that holds data sets: `root`, else `POTLUCK_DATA`, else the user's cache folder."""
     if root is not None:
         return Path(root).expanduser()
     if named := os.environ.get("POTLUCK_DATA"):
@@ -80,7 +80,7 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
 
 
 def list_data() -> list[Source]:
-    """Every source, in the order of the documentation."""
+    """Return every source, in the order of the documentation."""
     return list(SOURCES.values())
 
 

@@ -45,9 +45,7 @@ def as_data(
             f"The test rows of data {name!r} have shape {tuple(test_x.shape[1:])}, the training rows "
             f"{tuple(x.shape[1:])}; give both the same shape."
         )
-    who = None if groups is None else _tensor(groups).to(torch.int64)
-    if who is not None and len(who) != len(y):
-        raise PotluckError(f"Data {name!r} has {len(y)} rows but {len(who)} groups; give one group per row.")
+    group_ids = None if groups is None else _group_ids(groups, len(y), name)
     present = int(max(y.max(), y.max() if test_y is None else test_y.max())) + 1
     classes = num_classes or max(present, len(class_names))
     if present > classes:
@@ -62,12 +60,20 @@ def as_data(
         tuple(x.shape[1:]),
         test_x,
         test_y,
-        groups=who,
+        groups=group_ids,
         transform=default_transform(x, vocabulary),
         class_names=tuple(class_names),
         vocabulary=vocabulary,
         raw=image_rows(x.shape[1:], x.dtype),
     )
+
+
+def _group_ids(groups: Any, rows: int, name: str) -> Tensor:
+    """Return the group of each row as whole numbers."""
+    ids = _tensor(groups).to(torch.int64)
+    if len(ids) != rows:
+        raise PotluckError(f"Data {name!r} has {rows} rows but {len(ids)} groups; give one group per row.")
+    return ids
 
 
 def _table(source: Any, name: str, test: Any) -> Data:

@@ -17,7 +17,7 @@ from potluck.data.partitions.rules import Rows
 def public_samples(
     data: Data, choice: float | str | Data, seed: int = 0, root: str | os.PathLike[str] | None = None
 ) -> tuple[Samples, Rows]:
-    """The public samples, and the training rows of `data` that remain private (for `partition(rows=…)`).
+    """Return the public samples, and the training rows of `data` that remain private (for `partition(rows=…)`).
 
     `choice` is a fraction such as `0.1` (that part of the training rows is held out and belongs to no client),
     or another data set or its name, whose inputs must have the same shape; then all rows stay private.

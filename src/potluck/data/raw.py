@@ -232,14 +232,14 @@ def tokenise(text: str) -> list[str]:
 
 
 def build_vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
-    """The `size - 2` most frequent words seen at least twice, numbered from 2; ties go by the alphabet."""
+    """Return the `size - 2` most frequent words seen at least twice, numbered from 2; ties go by the alphabet."""
     seen = Counter(word for text in texts for word in tokenise(text))
     ranked = sorted((word for word, times in seen.items() if times > 1), key=lambda word: (-seen[word], word))
     return {word: number for number, word in enumerate(ranked[: size - 2], start=2)}
 
 
 def encode(texts: Sequence[str], vocabulary: Mapping[str, int], length: int) -> NDArray[np.int64]:
-    """The first `length` words of each text as numbers `[n, length]`; 1 is any other word, 0 is padding."""
+    """Return the first `length` words of each text as numbers `[n, length]`; 1 is any other word, 0 is padding."""
     rows = np.full((len(texts), length), PADDING, dtype=np.int64)
     for row, text in enumerate(texts):
         numbers = [vocabulary.get(word, UNKNOWN) for word in tokenise(text)[:length]]

@@ -15,21 +15,21 @@ COLOUR = "#0072B2"  # the blue of Okabe and Ito: distinct from white and grey un
 
 
 def counts(labels: ArrayLike, parts: Sequence[NDArray[np.int64]], num_classes: int) -> NDArray[np.int64]:
-    """The number of rows per client and class, `[clients, classes]`."""
+    """Return the number of rows per client and class, `[clients, classes]`."""
     values, owners = np.asarray(labels), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     cells = owners * num_classes + values[np.concatenate(parts)]
     return np.bincount(cells, minlength=len(parts) * num_classes).reshape(len(parts), num_classes)
 
 
 def sizes_table(counts: NDArray[np.int64], class_names: Sequence[str] = (), names: Sequence[str] = ()) -> str:
-    """A line per client: its rows, its classes, and the class it has most of."""
+    """Return a line per client: its rows, its classes, and the class it has most of."""
     lines = [f"{'client':>10} {'rows':>8} {'classes':>8}  most of"]
     for client, row in enumerate(counts):
         top = int(np.argmax(row))
         name = class_names[top] if class_names else f"class {top}"
         share = row[top] / max(row.sum(), 1)
-        who = names[client] if names else str(client)
-        lines.append(f"{who:>10} {row.sum():>8,} {(row > 0).sum():>8}  {name} ({share:.0%})")
+        client_name = names[client] if names else str(client)
+        lines.append(f"{client_name:>10} {row.sum():>8,} {(row > 0).sum():>8}  {name} ({share:.0%})")
     sizes = counts.sum(axis=1)
     lines.append(f"{'all':>10} {sizes.sum():>8,} {(counts.sum(axis=0) > 0).sum():>8}  ")
     lines[-1] += f"rows per client {sizes.min():,} to {sizes.max():,}, mean {sizes.mean():,.1f}"
@@ -42,7 +42,7 @@ def bubble_plot(
     title: str = "",
     class_names: Sequence[str] = (),
 ) -> Any:
-    """A bubble per client (across) and class (up) whose area is the number of samples; saved as PNG or SVG by name.
+    """Draw a bubble per client (across) and class (up) whose area is the number of samples; save by suffix.
 
     Returns the matplotlib figure, which a notebook shows by itself.
     """
@@ -81,9 +81,9 @@ def bubble_plot(
 
 def _legend_sizes(largest: int) -> list[int]:
     """Up to three round numbers below the largest count."""
-    found: list[int] = []
+    sizes: list[int] = []
     for share in (0.1, 0.4, 1.0):
         value = share * largest
         unit = 10 ** max(len(str(int(value))) - 1, 0)
-        found.append(max(int(value // unit * unit), 1))
-    return sorted(set(found))
+        sizes.append(max(int(value // unit * unit), 1))
+    return sorted(set(sizes))

@@ -110,7 +110,7 @@ def check_label_numbers(labels: Tensor, where: str, *, named: bool, remedy: str 
     if 2 * len(present) <= last + 1:
         raise PotluckError(
             f"The labels of {where} are {len(present)} numbers from 0 to {last}, with gaps; {SUPPORTED}, numbered "
-            f"0, 1, 2, …: number them anew with numpy.unique(y, return_inverse=True), or name all {last + 1} classes "
+            f"0, 1, 2, …: renumber them with numpy.unique(y, return_inverse=True), or name all {last + 1} classes "
             f"({remedy.rstrip('=')})."
         )
     if _too_many(len(present), len(labels)):

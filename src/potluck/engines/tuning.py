@@ -24,10 +24,10 @@ Pair = tuple[Client, FitRequest]
 
 
 def time_training(clients: Sequence[Client], fit: Callable[[list[Pair]], object] | None = None) -> float:
-    """Seconds that these clients, which are spoilt by it, take for a few batches: by `fit`, or one by one."""
+    """Return seconds that these clients, which are spoilt by it, take for a few batches: by `fit`, or one by one."""
     pairs = []
     for me in clients:
-        # Nobody is cut to the size of others: uneven last batches cost a stack more than a client by itself.
+        # No client is cut to the size of others: uneven last batches cost a stack more than a client by itself.
         me.train = me.train.select(torch.arange(min(len(me.train), BATCHES * me.batch_size())))
         pairs.append((me, plain_request(me)))
     synchronize(clients[0].task.device)
@@ -38,7 +38,7 @@ def time_training(clients: Sequence[Client], fit: Callable[[list[Pair]], object]
 
 
 def plain_request(me: Client) -> FitRequest:
-    """An epoch of cross-entropy on the client's own model."""
+    """Return an epoch of cross-entropy on the client's own model."""
     return FitRequest(cross_entropy_loss, (), me.model, 1, None, None, "model", None)
 
 
@@ -52,25 +52,27 @@ LAYOUT_GAIN = 1.05
 
 
 def resolve_channels_last(words: Sequence[str], federation: Federation) -> tuple[str, ...]:
-    """The architectures that a setting means: names, `all`, those that are so already (`built`), or `auto`.
+    """Return the architectures that a setting means: names, `all`, those that are so already (`built`), or `auto`.
 
     `auto` measures networks that the zoo does not know; of its own it knows the answer.
     """
-    known, built = list(federation.task.architectures), federation.built_channels_last()
+    architectures, built = list(federation.task.architectures), federation.built_channels_last()
     if tuple(words) == ("all",):
-        return tuple(known)
+        return tuple(architectures)
     if tuple(words) == BUILT:
         return built
     if tuple(words) == ("auto",):
         with seeded("channels last"):
             return tuple(
                 name
-                for name in known
+                for name in architectures
                 if (name in built if parse_name(name) else _is_faster(name, federation))
             )
     for word in words:
-        if word not in known:
-            raise unknown("architecture in engine.channels_last", word, [*known, "built", "all", "auto"])
+        if word not in architectures:
+            raise unknown(
+                "architecture in engine.channels_last", word, [*architectures, "built", "all", "auto"]
+            )
     return tuple(words)
 
 
@@ -84,8 +86,8 @@ def _is_faster(architecture: str, federation: Federation) -> bool:
     either = federation.with_channels_last(()), federation.with_channels_last((architecture,))
     seconds: tuple[list[float], list[float]] = [], []
     for _ in range(TRIALS + 1):
-        for place, one in zip(seconds, either, strict=True):
-            place.append(time_training([one.client(largest.index)]))
+        for place, variant in zip(seconds, either, strict=True):
+            place.append(time_training([variant.client(largest.index)]))
     plain, last = (min(times[1:]) for times in seconds)  # the first turn warms up
     return plain > LAYOUT_GAIN * last
 
@@ -94,7 +96,7 @@ Make = Callable[[int], Client]
 
 
 def stacking_candidates(task: Task, make: Make) -> list[int]:
-    """A few clients of the commonest architecture; none where there are not two that could be stacked."""
+    """Return a few clients of the commonest architecture; none where there are not two that could be stacked."""
     common, _ = Counter(info.architecture for info in task.clients).most_common(1)[0]
     alike = [info.index for info in task.clients if info.architecture == common and info.samples > 1][
         :MAX_STACK_CLIENTS
@@ -135,7 +137,7 @@ def fit_in_stacks(pairs: list[Pair]) -> None:
 
 
 def stack_sizes(task: Task, cohort: int) -> list[int]:
-    """The sizes of the teams that a cohort makes, if architectures are in it as they are among all."""
+    """Return the sizes of the teams that a cohort makes, if architectures are in it as they are among all."""
     sizes = list[int]()
     for name, count in Counter(info.architecture for info in task.clients).items():
         share = range(max(1, round(cohort * count / len(task.clients))))
@@ -147,7 +149,7 @@ def stack_sizes(task: Task, cohort: int) -> list[int]:
 
 
 def _longest(sizes: Iterable[int], workers: int) -> int:
-    """How many clients the busiest worker gets, with the largest teams given out first."""
+    """Return how many clients the busiest worker gets, with the largest teams given out first."""
     loads = [0] * workers
     for size in sorted(sizes, reverse=True):
         loads[loads.index(min(loads))] += size
@@ -155,6 +157,6 @@ def _longest(sizes: Iterable[int], workers: int) -> int:
 
 
 def _alike(clients: Sequence[Client]) -> bool:
-    """Whether these clients can be stacked: models of one name may still be wired differently."""
+    """Return whether these clients can be stacked: models of one name may still be wired differently."""
     keys = [stacking_key(me, plain_request(me)) for me in clients]
     return keys[0] is not None and all(key == keys[0] for key in keys)

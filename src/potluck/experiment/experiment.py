@@ -112,8 +112,8 @@ def _unwritable(values: Mapping[str, Any], prefix: str = "") -> str:
     """Describe the first value that TOML cannot represent."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            if found := _unwritable(value, f"{prefix}{key}."):
-                return found
+            if path := _unwritable(value, f"{prefix}{key}."):
+                return path
         elif not isinstance(value, str | bool | int | float | list | tuple):
             return f"{prefix}{key} is a {type(value).__name__}"
     return ""
@@ -124,10 +124,10 @@ def _unwritable(values: Mapping[str, Any], prefix: str = "") -> str:
 
 def make_method(cls: type[Method[Any, Any, Any]], values: Mapping[str, Any]) -> Method[Any, Any, Any]:
     """Build a method from its settings; an unknown or invalid setting raises one sentence."""
-    known: list[str] = [field.name for field in fields(cls)] if is_dataclass(cls) else []
+    field_names: list[str] = [field.name for field in fields(cls)] if is_dataclass(cls) else []
     for key in values:
-        if key not in known:
-            raise unknown(f"setting of method {cls.name!r}", key, known or ["(it has none)"])
+        if key not in field_names:
+            raise unknown(f"setting of method {cls.name!r}", key, field_names or ["(it has none)"])
     try:
         method: Method[Any, Any, Any] = TypeAdapter(cls).validate_python(dict(values))
     except ValidationError as error:

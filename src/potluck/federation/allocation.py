@@ -36,14 +36,14 @@ class ClientRows:
 
     @classmethod
     def of(cls, parts: Sequence[Rows]) -> ClientRows:
-        """The same as a list with an array for each client."""
+        """Return the same as a list with an array for each client."""
         return cls(np.concatenate(parts), np.cumsum([len(part) for part in parts], dtype=np.int64))
 
     def __getitem__(self, client: int) -> Rows:
         return self.rows[self.ends[client - 1] if client else 0 : self.ends[client]]
 
     def sizes(self) -> list[int]:
-        """How many rows each client has."""
+        """Return how many rows each client has."""
         sizes: list[int] = np.diff(self.ends, prepend=0).tolist()
         return sizes
 
@@ -105,7 +105,7 @@ def _cut(
     tested: Sequence[Rows] | None,
     common: Allocation,
 ) -> Allocation:
-    """Every client's part in three, when it is asked for; at once where the rule has its own way of seeing."""
+    """Return every client's part in three, when it is asked for; at once where the rule has its own way of seeing."""
     settings, tests = experiment.data, None if tested is None else ClientRows.of(tested)
     split = functools.partial(
         split_in_three, split=settings.split, seed=experiment.seed, test_apart=tests is not None
@@ -134,7 +134,9 @@ def _cut(
         rule.transform_samples(list(view), experiment.seed, data.input_shape) for view in views
     )
     shares = [(train, validation, test) for train, validation, test in zip(*transform_samples, strict=True)]
-    return replace(common, shares=shares, sizes=[(len(one[0]), len(one[1])) for one in shares])
+    return replace(
+        common, shares=shares, sizes=[(len(client_share[0]), len(client_share[1])) for client_share in shares]
+    )
 
 
 def _public(

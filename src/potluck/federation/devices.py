@@ -48,12 +48,12 @@ class Device:
         return self.latency + bytes_down / self.down + flops / self.speed
 
     def upload_seconds(self, bytes_up: float) -> float:
-        """A trip and the upload."""
+        """Return a trip and the upload."""
         return self.latency + bytes_up / self.up
 
 
 def _uniform(count: int, rng: np.random.Generator) -> list[Device]:
-    """All alike."""
+    """Return equal devices."""
     return [Device("uniform")] * count
 
 
@@ -99,7 +99,7 @@ FLEETS: dict[str, Callable[[int, np.random.Generator], list[Device]]] = {
 
 
 def _vary(device: Device, rng: np.random.Generator, spread: float) -> Device:
-    """The device with log-normal variation of its speeds."""
+    """Return the device with log-normal variation of its speeds."""
     factors = np.exp(rng.normal(0, spread, size=3))
     return Device(
         device.kind,
@@ -113,7 +113,7 @@ def _vary(device: Device, rng: np.random.Generator, spread: float) -> Device:
 
 
 def fleet(name: str, clients: int, seed: int = 0) -> list[Device]:
-    """One device per client: a named fleet, or a table in a .toml or .csv file (`[[device]]` or a row each).
+    """Return one device per client: a named fleet, or a table in a .toml or .csv file (`[[device]]` or a row each).
 
     Rows of a table are dealt out in order, and again from the start where there are more clients than rows.
     """
@@ -140,10 +140,10 @@ def _read_table(path: Path) -> list[dict[str, Any]]:
 
 
 def _device(row: Mapping[str, Any], name: str) -> Device:
-    known = [field.name for field in fields(Device)]
+    field_names = [field.name for field in fields(Device)]
     for key in row:
-        if key not in known:
-            raise unknown(f"column of fleet {name!r}", str(key), known)
+        if key not in field_names:
+            raise unknown(f"column of fleet {name!r}", str(key), field_names)
     try:
         numbers = {key: float(value) for key, value in row.items() if key != "kind"}
         return Device(str(row.get("kind", "default")), **numbers)

@@ -58,7 +58,7 @@ class Member:
         )
 
     def build(self) -> ClientModel:
-        """A model of this client, in the state in which it should start."""
+        """Return a model of this client, in the state in which it should start."""
         made = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
         return as_client_model(made, self.name)
 
@@ -84,12 +84,12 @@ class LazySequence(Sequence[One]):
 
 
 def as_samples(given: TensorPair | Samples) -> Samples:
-    """A pair of tensors as samples."""
+    """Return a pair of tensors as samples."""
     if isinstance(given, Samples):
         return given
     x, y = given
-    kinds = [str(one.dtype) if isinstance(one, Tensor) else type(one).__name__ for one in given]
-    if not all(isinstance(one, Tensor) for one in given):
+    kinds = [str(value.dtype) if isinstance(value, Tensor) else type(value).__name__ for value in given]
+    if not all(isinstance(value, Tensor) for value in given):
         raise PotluckError(
             f"A client's samples are tensors (x, y) with y of whole numbers from 0, not {' and '.join(kinds)}; "
             "potluck.data.as_data((x, y)).train turns arrays into samples."
@@ -98,11 +98,11 @@ def as_samples(given: TensorPair | Samples) -> Samples:
     return Samples(x, torch.from_numpy(checked_labels(y.detach().cpu().numpy(), "of a client")).to(y.device))
 
 
-def as_client_model(model: nn.Module, who: object) -> ClientModel:
-    """The module itself, or a sentence on how to split it."""
+def as_client_model(model: nn.Module, owner: object) -> ClientModel:
+    """Return the module itself, or a sentence on how to split it."""
     if not isinstance(model, ClientModel):
         raise PotluckError(
-            f"The model of client {who} is a {type(model).__name__}, which has no features and head; "
+            f"The model of client {owner} is a {type(model).__name__}, which has no features and head; "
             'pass potluck.split(model, head="NAME OF ITS LAST LAYER").'
         )
     return model
@@ -141,26 +141,26 @@ class Federation:
         return self.task.training
 
     def example(self) -> Tensor:
-        """One sample as models see it."""
+        """Return one sample as models see it."""
         return _example(self.members, self.task.dtype, self.task.device)
 
     def client(self, index: int) -> Client:
-        """A new client of this index, as it is before its first job."""
-        one, info = self.members[index], self.task.clients[index]
-        model = one.build()
-        rule = self.train_rules.get(one.architecture, ALL)
-        apply_rule(model, rule, self.training, self.task.seed, "adapters", one.architecture)
-        model = self._prepared(model, one.architecture)
+        """Return a new client of this index, as it is before its first job."""
+        member, info = self.members[index], self.task.clients[index]
+        model = member.build()
+        rule = self.train_rules.get(member.architecture, ALL)
+        apply_rule(model, rule, self.training, self.task.seed, "adapters", member.architecture)
+        model = self._prepared(model, member.architecture)
         if model.frozen and self.common_frozen:
-            share_frozen(model, self._common_model(one.architecture))
+            share_frozen(model, self._common_model(member.architecture))
         return Client(
             info,
             model,
-            one.train,
-            one.test,
+            member.train,
+            member.test,
             self.task,
             self.training,
-            validation=one.validation,
+            validation=member.validation,
             shared_test=self.shared_test,
             augment=self.augment,
         )
@@ -185,23 +185,23 @@ class Federation:
         return {}
 
     def cost(self, index: int) -> float:
-        """What training a client costs relative to others, as a first guess: parameters × samples."""
+        """Return what training a client costs relative to others, as a first guess: parameters × samples."""
         info = self.task.clients[index]
         return self.task.architectures[info.architecture].num_parameters * float(max(1, info.samples))
 
     def with_channels_last(self, words: Sequence[str]) -> Federation:
-        """The same with the architectures named channels last and all others first; `built`: each as it was built."""
+        """Return a copy with these architectures channels last and all others first; `built`: each as it was built."""
         return replace(self, channels_last=None if tuple(words) == BUILT else frozenset(words))
 
     def built_channels_last(self) -> tuple[str, ...]:
-        """The architectures whose networks were built with the channels last."""
+        """Return the architectures whose networks were built with the channels last."""
         kinds = self.task.architectures.items()
         return tuple(name for name, kind in kinds if any_channels_last(kind.initial.values()))
 
     def class_counts(self) -> list[list[int]]:
         """Training samples per client and class."""
         classes = self.task.num_classes
-        return [torch.bincount(one.train.labels, minlength=classes).tolist() for one in self.members]
+        return [torch.bincount(member.train.labels, minlength=classes).tolist() for member in self.members]
 
 
 def assemble(
@@ -257,14 +257,14 @@ def assemble(
 
 
 def _infos(members: Sequence[Member]) -> tuple[ClientInfo, ...]:
-    """What the server knows of each client."""
-    names = [one.name or f"client-{index}" for index, one in enumerate(members)]
+    """Return what the server knows of each client."""
+    names = [member.name or f"client-{index}" for index, member in enumerate(members)]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise PotluckError(f"Two clients are called {twice!r}; give every client a name of its own.")
     return tuple(
-        ClientInfo(index, name, len(one.train), one.architecture, one.device, len(one.validation))
-        for index, (name, one) in enumerate(zip(names, members, strict=True))
+        ClientInfo(index, name, len(member.train), member.architecture, member.device, len(member.validation))
+        for index, (name, member) in enumerate(zip(names, members, strict=True))
     )
 
 
@@ -277,10 +277,10 @@ def _build_seeded(build: Builder, seed: int, name: str, rule: TrainRule, trainin
 
 
 def _example(members: Sequence[Member], dtype: torch.dtype, device: torch.device) -> Tensor:
-    one = next((one for one in members if len(one.train)), None)
-    if one is None:
+    member = next((member for member in members if len(member.train)), None)
+    if member is None:
         raise PotluckError("No client has any training sample; give at least one client some data.")
-    x, _ = one.train.take(slice(0, 1))
+    x, _ = member.train.take(slice(0, 1))
     return x.to(device=device, dtype=dtype if x.is_floating_point() else x.dtype)
 
 
@@ -292,7 +292,7 @@ def describe_architecture(
     dtype: torch.dtype = torch.float32,
     device: torch.device = CPU,
 ) -> Architecture:
-    """What all parties may know of an architecture, read off one model of it, if it fits the data."""
+    """Return what all parties may know of an architecture, read off one model of it, if it fits the data."""
     model = build().to(device=device, dtype=dtype).eval()
     shapes: list[tuple[int, ...]] = []
     try:

@@ -34,7 +34,7 @@ class JobFlops:
     per_sample_epoch: float
 
     def total(self, samples: int, epochs: int) -> float:
-        """The operations of a job on so many training samples."""
+        """Return the operations of a job on so many training samples."""
         return self.per_job + samples * (self.per_sample + epochs * self.per_sample_epoch)
 
 
@@ -58,14 +58,14 @@ class MethodFlops:
         """What the same job does besides: training the standalone model of a safeguard."""
 
     def of(self, client: ClientInfo) -> float:
-        """The operations of one job of this client."""
+        """Return the operations of one job of this client."""
         extra = 0.0 if self.beside is None else self.beside.of(client)
         return extra + self.by_architecture[client.architecture].total(
             client.samples, self.federation.training.epochs
         )
 
     def facts(self, absent: Collection[int] = ()) -> dict[str, float]:
-        """The mean over clients but absent ones, for a run's summary.
+        """Return the mean over clients but absent ones, for a run's summary.
 
         Empty where models stay on machines of their own, or where jobs cannot be counted.
         """
@@ -93,7 +93,7 @@ class MethodFlops:
             ) from error
 
     def _probes(self) -> dict[str, _Probe]:
-        """A client of each architecture that did its first job, with the message for its next one."""
+        """Return a client of each architecture that did its first job, with the message for its next one."""
         task, method = self.federation.task, self.method
         largest: dict[str, ClientInfo] = {}
         for info in task.clients:
@@ -129,7 +129,7 @@ class _Probe:
         self.jobs = 0
 
     def first_job(self) -> Payload:
-        """What the client answers to the first message."""
+        """Return what the client answers to the first message."""
         return self._do(self.batch, epochs=1)
 
     def measure(self) -> JobFlops:
@@ -147,7 +147,7 @@ class _Probe:
         return counter.total
 
     def _do(self, samples: int, epochs: int) -> Payload:
-        """One job on the client's first samples, which come again where it has fewer."""
+        """Return one job on the client's first samples, which come again where it has fewer."""
         me = self.me
         me.train = self.train.select(torch.arange(samples) % len(self.train))
         me.training = replace(self.training, epochs=epochs)

@@ -29,7 +29,7 @@ def federate(
     devices: str | Sequence[Device] = (),
     seed: int = 0,
 ) -> Federation:
-    """A federation from your own list of clients. Weights start exactly as given; your modules stay as they are.
+    """Return a federation from your own list of clients. Weights start exactly as given; your modules stay as they are.
 
     A model that is no `ClientModel` must be split first: `potluck.split(model, head="fc")`. Clients whose models
     have the same class and the same tensor shapes count as one architecture. The precision is that of the models.
@@ -54,7 +54,7 @@ def federate(
         input_shape=tuple(members[0].train.take(slice(0, 1))[0].shape[1:]),
         training=training or Training(),
         seed=seed,
-        builders={one.architecture: one.build for one in reversed(clients)},
+        builders={client.architecture: client.build for client in reversed(clients)},
         shared_builder=None if small is None else small.build,
         shared_test=None if shared_test is None else as_samples(shared_test),
         public=None if public is None else as_samples(public),
@@ -64,7 +64,7 @@ def federate(
 
 
 def _described(members: Sequence[Member]) -> tuple[list[Member], torch.dtype]:
-    """The clients with names and kinds of models, and the first one's precision; what was given stays as it is."""
+    """Return copies of the clients with names and architectures, and the first one's precision."""
     clients = [
         Member(
             member.model,
@@ -108,11 +108,11 @@ class _ModelFacts:
 def _model_facts(model: ClientModel) -> _ModelFacts:
     shapes = tuple((key, tuple(tensor.shape)) for key, tensor in model.state_dict().items())
     name = str(getattr(model, "name", None) or type(model).__name__)
-    return _ModelFacts(name, shapes, next((one.dtype for one in model.parameters()), None))
+    return _ModelFacts(name, shapes, next((parameter.dtype for parameter in model.parameters()), None))
 
 
 def _architecture_name(base: str, look: _ModelFacts, seen: dict[str, list[object]]) -> str:
-    """The class's name; a number is added where one class comes in several shapes."""
+    """Return the class's name; a number is added where one class comes in several shapes."""
     variants = seen.setdefault(base, [])
     if look.shapes not in variants:
         variants.append(look.shapes)

@@ -40,7 +40,7 @@ def build_federation(
     models: Sequence[ModelSource] | None = None,
     partition: Partition | None = None,
 ) -> Federation:
-    """The federation that an experiment describes; data, models and partition may be the user's own objects."""
+    """Return the federation that an experiment describes; data, models and partition may be the user's own objects."""
     data = data or experiment_data(experiment)
     if experiment.data.class_names:
         data = with_class_names(data, experiment.data.class_names, f"Data {data.name!r}")
@@ -90,7 +90,7 @@ def _member(
     infos: Sequence[ClientInfo],
     index: int,
 ) -> Member:
-    """A client, made when it is asked for."""
+    """Return a client, made when it is asked for."""
     info, (train, validation, test) = infos[index], dealt.shares[index]
     return Member(
         initial_model_builder(builders[info.architecture], experiment, info.architecture, info.name),
@@ -104,7 +104,7 @@ def _member(
 
 
 def experiment_data(experiment: Experiment) -> Data:
-    """The data set that an experiment names."""
+    """Return the data set that an experiment names."""
     settings = experiment.data
     data = load_data(
         settings.name,
@@ -120,7 +120,7 @@ def experiment_data(experiment: Experiment) -> Data:
 
 
 def default_models(method: Method[Any, Any, Any], data: Data) -> str:
-    """The group that `auto` stands for: nested where the method needs it, else by the kind of data."""
+    """Return the group that `auto` stands for: nested where the method needs it, else by the kind of data."""
     needs = method.requires()
     if Need.NESTED_WIDTH in needs:
         return "width5"
@@ -132,12 +132,12 @@ def default_models(method: Method[Any, Any, Any], data: Data) -> str:
 
 
 def device_names(text: str) -> list[str]:
-    """The devices that a setting lists: `cuda:0,cuda:1`."""
+    """Return the devices that a setting lists: `cuda:0,cuda:1`."""
     return [name.strip() for name in text.split(",")]
 
 
 def resolve_devices(text: str) -> list[torch.device]:
-    """The torch devices that a setting lists, all of one kind; the first is the server's too."""
+    """Return the torch devices that a setting lists, all of one kind; the first is the server's too."""
     devices = [resolve_device(name) for name in device_names(text)]
     if len(set(devices)) < len(devices) or len({device.type for device in devices}) > 1:
         raise PotluckError(
@@ -149,7 +149,7 @@ def resolve_devices(text: str) -> list[torch.device]:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The torch device of this name, or a sentence that it is not there."""
+    """Return the torch device of this name, or a sentence that it is not there."""
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -168,7 +168,7 @@ def _architectures(
     clients: int,
     devices: Sequence[Device],
 ) -> tuple[dict[str, Builder], dict[str, TrainRule], list[str]]:
-    """A builder and a rule per architecture; each client's architecture, in turn or by its device's memory."""
+    """Return a builder and a rule per architecture; each client's architecture, in turn or by its device's memory."""
     sources: Sequence[ModelSource] = models if models is not None else resolve_models(experiment.models.names)
     labels = [
         source
@@ -200,7 +200,7 @@ def _training_size(model: ClientModel, rule: TrainRule, experiment: Experiment) 
 
 
 def model_builder(source: ModelSource, name: str, experiment: Experiment, data: Data) -> Builder:
-    """What makes a model for these data: from a zoo name, copies of a module, or a factory of the user's own."""
+    """Return what makes a model for these data: from a zoo name, copies of a module, or a factory of the user's own."""
     if isinstance(source, str):
         return lambda: build_model(
             source,
@@ -216,11 +216,11 @@ def model_builder(source: ModelSource, name: str, experiment: Experiment, data: 
 
 
 def initial_model_builder(build: Builder, experiment: Experiment, architecture: str, client: str) -> Builder:
-    """A client's model at its start: weights of its own, or its architecture's with `same_init`."""
-    who = "common" if experiment.models.same_init else client
+    """Return a client's model at its start: weights of its own, or its architecture's with `same_init`."""
+    stream = "common" if experiment.models.same_init else client
 
     def start() -> ClientModel:
-        with seeded(experiment.seed, "initial weights", model_name(architecture), who):
+        with seeded(experiment.seed, "initial weights", model_name(architecture), stream):
             return build()
 
     return start
@@ -229,13 +229,13 @@ def initial_model_builder(build: Builder, experiment: Experiment, architecture: 
 def _shared_builder(
     experiment: Experiment, method: Method[Any, Any, Any], data: Data, builders: dict[str, Builder]
 ) -> Builder | None:
-    """What makes the shared small model, where there is one."""
-    wanted = shared_model_choice(
+    """Return what makes the shared small model, where there is one."""
+    choice = shared_model_choice(
         experiment, method, list(builders), data.input_shape, data.num_classes, data.vocabulary
     )
-    if wanted is None:
+    if choice is None:
         return None
-    name, feature_dim = wanted
+    name, feature_dim = choice
     return model_builder(name, name, experiment.with_settings({"models.feature_dim": feature_dim}), data)
 
 
@@ -247,7 +247,7 @@ def shared_model_choice(
     num_classes: int,
     vocabulary: int | None,
 ) -> tuple[str, int | None] | None:
-    """The shared small model and the size its features are brought to: the one named, or the smallest of the clients'.
+    """Return the shared small model (named, or the smallest of the clients') and the size of its features.
 
     A method whose small model lies inside of the large ones gets it with half of the features.
     """

@@ -94,7 +94,7 @@ class FlowerEngine:
         self._waiting.append(job)
 
     def results(self) -> Iterator[Answer | Failure]:
-        """Answers as they arrive, and a failure for every job that will have none."""
+        """Yield answers as they arrive, and a failure for every job that will have none."""
         while self._arrived or self._waiting or self._sent or self._lost_jobs:
             while self._arrived:
                 yield self._arrived.popleft()
@@ -133,7 +133,7 @@ class FlowerEngine:
         self._fail_lost_jobs()
 
     def _fail_lost_jobs(self) -> None:
-        """The round goes on without them; a node whose answers repeatedly did not come is left out for a while."""
+        """Fail jobs without an answer; a node whose answers repeatedly did not come is left out for a while."""
         for job, failure in self._lost_jobs.values():
             self._note_stall(job.client)
             self._arrived.append(failure)
@@ -182,8 +182,10 @@ class FlowerEngine:
     def _push(self, jobs: Sequence[Job]) -> list[str]:
         """Send jobs; gives the numbers of the messages, empty for a client whose node is not there."""
         nodes = [self.registry.node(job.client) for job in jobs]
-        there = [self._message(job, node) for job, node in zip(jobs, nodes, strict=True) if node is not None]
-        numbers = iter(self._grid.push_messages(there) if there else ())
+        messages = [
+            self._message(job, node) for job, node in zip(jobs, nodes, strict=True) if node is not None
+        ]
+        numbers = iter(self._grid.push_messages(messages) if messages else ())
         return ["" if node is None else next(numbers) or "" for node in nodes]
 
     def _message(self, job: Job, node: int) -> Message:
@@ -207,7 +209,7 @@ class FlowerEngine:
         return [*results, *self._ask_again()]
 
     def _expected(self) -> list[str]:
-        """The messages to ask answers for.
+        """Return the messages to ask answers for.
 
         In whole rounds all answers are needed, so that the first one that was not announced is asked for until it is
         there, and the others now and then.
@@ -298,5 +300,5 @@ def _named(job: Job) -> str:
 
 
 def _kept(job: Job) -> Failure:
-    """A private state never travels, whoever asks for it."""
+    """Raise: a private state never leaves its node."""
     return Failure(job.id, job.client, "a node keeps its state to itself", "dropped")

@@ -46,7 +46,7 @@ class RetryingGrid:
         self._sleep, self._now = sleep, now
 
     def get_nodes(self) -> Iterable[Any]:
-        """The nodes that are connected."""
+        """Return the nodes that are connected."""
         return self.retry(lambda: self.inner.get_nodes())
 
     def push_messages(self, messages: Iterable[Any]) -> Iterable[str]:
@@ -55,7 +55,7 @@ class RetryingGrid:
         return self.retry(lambda: self.inner.push_messages(listed))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Any]:
-        """The answers that are there."""
+        """Return the answers that are there."""
         listed = list(message_ids)
         return self.retry(lambda: self.inner.pull_messages(listed))
 

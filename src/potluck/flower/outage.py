@@ -35,7 +35,7 @@ class OutageWait:
         return self._since is not None
 
     def expired(self, now: float) -> bool:
-        """Whether the outage has lasted longer than it is waited for."""
+        """Return whether the outage has lasted longer than it is waited for."""
         return self._since is not None and now - self._since >= self.patience
 
     def goes_on(self, reachable: int, now: float, missing: Collection[str], round_number: int) -> bool:
@@ -57,7 +57,7 @@ class OutageWait:
         return on
 
     def end(self) -> None:
-        """The outage is over, or nothing is left to wait for."""
+        """End the outage, or the wait for it."""
         self._since = self._back = None
         if self.path is not None:
             self.path.unlink(missing_ok=True)
@@ -103,6 +103,6 @@ class Exclusions:
         )
 
     def clear(self, client: int) -> None:
-        """An answer came."""
+        """Note that an answer came."""
         self._stalls.pop(client, None)
         self._ends.pop(client, None)

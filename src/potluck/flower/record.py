@@ -25,7 +25,7 @@ def from_record(content: RecordDict, limit: int) -> WireMessage:
 
 
 def read(reply: Message, limit: int) -> WireMessage:
-    """The letter in a reply; whatever a record of another form raises where it is taken apart is a refusal."""
+    """Return the message in a reply; any error of a record of another form is raised as a refusal."""
     try:
         return from_record(reply.content, limit)
     except PARSE_ERRORS as error:

@@ -81,7 +81,7 @@ class NodeRegistry:
         self.rejected: dict[int, Rejection] = {}
         self.asked: dict[int, list[str]] = {}
         """The messages under way to nodes that have not said yet who they are."""
-        self.check: Check = lambda one: None
+        self.check: Check = lambda registration: None
         self._polling = Polling(poll_interval, max(LONGEST_POLL, poll_interval), sleep=sleep)
         self._ids: dict[str, int] = {}
         self._connected: dict[int, str] = {}
@@ -101,14 +101,14 @@ class NodeRegistry:
 
     # -- who takes part -------------------------------------------------------------------------------
 
-    def admit(self, found: dict[str, Registration]) -> None:
+    def admit(self, admitted: dict[str, Registration]) -> None:
         """Add the nodes that have introduced themselves since; of two with one name, the first that is still there."""
-        for node, one in self._introduced():
-            if one.name in found and self._ids[one.name] in self._connected:
-                why = f"Two nodes are called {one.name!r}; give each its own name."
+        for node, registration in self._introduced():
+            if registration.name in admitted and self._ids[registration.name] in self._connected:
+                why = f"Two nodes are called {registration.name!r}; give each its own name."
                 self.reject(node, Rejection(why, "name"))
             else:
-                found[one.name], self._ids[one.name] = one, node
+                admitted[registration.name], self._ids[registration.name] = registration, node
                 self.rejected.pop(node, None)
 
     def exclude(self, name: str, why: str) -> None:
@@ -118,7 +118,7 @@ class NodeRegistry:
     def begin(self, people: Sequence[Any], *, missing: bool = False) -> None:
         """These are the clients, in this order; `missing` are those whose nodes have to be found yet."""
         self.registrations = list(people)
-        self._missing = {one.name for one in people} if missing else set()
+        self._missing = {registration.name for registration in people} if missing else set()
 
     def reachable(self) -> set[int]:
         """Return the clients whose nodes are connected now, after looking for missing ones among new nodes."""
@@ -131,34 +131,34 @@ class NodeRegistry:
         }
 
     def missing(self) -> list[str]:
-        """The clients whose nodes are not there."""
+        """Return the clients whose nodes are not there."""
         return sorted(self._missing, key=natural_key)
 
     def node(self, client: int) -> int | None:
-        """The present node id of a client, if it was ever seen."""
+        """Return the present node id of a client, if it was ever seen."""
         return self._ids.get(self.registrations[client].name)
 
     def mark_missing(self, client: int) -> None:
-        """A client's node did not answer: look out for one that comes back under its name."""
+        """Note that a client's node did not answer: look out for one that comes back under its name."""
         self._missing.add(self.registrations[client].name)
 
     def poll(self) -> None:
         """Find missing clients among nodes that are new; does not wait for anybody."""
         if not self._missing:
             return
-        before = {one.name: one for one in self.registrations}
-        for node, one in self._introduced():
-            if one.name not in self._missing:
+        before = {registration.name: registration for registration in self.registrations}
+        for node, registration in self._introduced():
+            if registration.name not in self._missing:
                 continue
-            if why := _changed(before[one.name], one):
+            if why := _changed(before[registration.name], registration):
                 self.reject(node, Rejection(why, "misfit"))
                 continue
-            self._ids[one.name] = node
-            self._missing.discard(one.name)
+            self._ids[registration.name] = node
+            self._missing.discard(registration.name)
             self.rejected.pop(node, None)
 
     def initial_weights(self, client: int, wait: float) -> Tensors:
-        """The weights that this client's kind of model starts from, drawn from the run's seed."""
+        """Return the weights that this client's kind of model starts from, drawn from the run's seed."""
         name, ends = self.registrations[client].name, time.monotonic() + wait
         numbers: list[str] = []
         while time.monotonic() < ends:
@@ -180,10 +180,8 @@ class NodeRegistry:
     def _introduced(self) -> Iterable[tuple[int, Any]]:
         """Ask nodes that were not asked yet, and give those that have answered since and may take part."""
         self._connected = {info.node_id: info.name for info in self.grid.get_nodes()}
-        known, now = set(self._ids.values()), time.monotonic()
-        self._ask(
-            [node for node in self._connected if node not in known and now >= self._again.get(node, now)]
-        )
+        ids, now = set(self._ids.values()), time.monotonic()
+        self._ask([node for node in self._connected if node not in ids and now >= self._again.get(node, now)])
         nodes = {number: node for node, numbers in self.asked.items() for number in numbers}
         for number, reply in self.transfers.poll(list(nodes), MAX_REGISTRATION):
             node = nodes[number]
@@ -218,15 +216,15 @@ class NodeRegistry:
                 self._again[node] = time.monotonic() + REASK_SECONDS * 2 ** self._asks[node]
                 self._asks[node] += 1
 
-    def reject(self, node: int, told: Rejection) -> None:
-        """A node's trouble is not the run's, but whoever looks after either may want to know."""
-        told = replace(told, why=plain(told.why))
-        before, self.rejected[node] = self.rejected.get(node), told
-        if before == told:
+    def reject(self, node: int, rejection: Rejection) -> None:
+        """Leave a node out, and tell it and the run's log why."""
+        rejection = replace(rejection, why=plain(rejection.why))
+        before, self.rejected[node] = self.rejected.get(node), rejection
+        if before == rejection:
             return
-        log.warning("Node %s is excluded: %s", node, told.why)
-        if told.kind != "unwilling":
-            self.grid.push_messages([self._query(WireMessage({"ask": "leave", "why": told.why}), node)])
+        log.warning("Node %s is excluded: %s", node, rejection.why)
+        if rejection.kind != "unwilling":
+            self.grid.push_messages([self._query(WireMessage({"ask": "leave", "why": rejection.why}), node)])
 
     def _read(self, reply: Message | NoReply, limit: int) -> WireMessage:
         if isinstance(reply, NoReply):
@@ -235,22 +233,22 @@ class NodeRegistry:
             raise NodeGone(record.error_reason(reply.error))
         if reply.has_error():
             raise NodeRefused(f"A node could not take part: {record.error_reason(reply.error)}")
-        letter = record.read(reply, limit)
-        if "refusal" in letter.facts:
-            raise NodeRefused(string(letter.facts["refusal"], "a refusal"))
-        return letter
+        message = record.read(reply, limit)
+        if "refusal" in message.facts:
+            raise NodeRefused(string(message.facts["refusal"], "a refusal"))
+        return message
 
-    def _check_name(self, node: int, said: str) -> None:
-        """A key that was registered under a name takes part under no other."""
+    def _check_name(self, node: int, name: str) -> None:
+        """Check that a key takes part under the name it was registered with, and no other."""
         bound = self._connected.get(node, "")
-        if bound and bound != said:
+        if bound and bound != name:
             raise NameMismatch(
-                f"The node whose key is registered as {bound!r} calls itself {said!r}; put its registered name into "
+                f"The node whose key is registered as {bound!r} calls itself {name!r}; put its registered name into "
                 "its node.toml."
             )
 
-    def _query(self, letter: WireMessage, node: int) -> Message:
-        return Message(record.to_record(self.assignment.attach_to(letter)), node, "query")
+    def _query(self, message: WireMessage, node: int) -> Message:
+        return Message(record.to_record(self.assignment.attach_to(message)), node, "query")
 
 
 class ClassNameRegistry(NodeRegistry):
@@ -269,22 +267,22 @@ class ClassNameRegistry(NodeRegistry):
 
 
 def _changed(before: Registration, now: Registration) -> str | None:
-    """The sentence for a node that is not what it was when the run began."""
+    """Return the sentence for a node that is not what it was when the run began."""
     for field in fields(Registration):
         was, is_now = getattr(before, field.name), getattr(now, field.name)
         if was != is_now:
-            told = f" ({is_now}, not {was})" if isinstance(was, int | str) else ""
+            values = f" ({is_now}, not {was})" if isinstance(was, int | str) else ""
             return (
-                f"Node {now.name!r} has another {field.name} than when this run began{told}; a run goes on with "
+                f"Node {now.name!r} has another {field.name} than when this run began{values}; a run goes on with "
                 "the same data and models."
             )
     return None
 
 
-def _held(letter: WireMessage) -> Flat:
-    if letter.state is None:
+def _held(message: WireMessage) -> Flat:
+    if message.state is None:
         raise PayloadError("A node's answer holds no weights.")
-    return letter.state
+    return message.state
 
 
 def natural_key(name: str) -> tuple[str, int]:
@@ -296,7 +294,7 @@ def natural_key(name: str) -> tuple[str, int]:
 NODES = "nodes.json"
 WEIGHTS = "first-weights"
 MAX_SENTENCES = 100
-"""Sentences about nodes that were left out; nobody reads more of them."""
+"""The most sentences about nodes that were left out."""
 
 
 @dataclass(frozen=True)
@@ -309,26 +307,26 @@ class NodeList:
     def write(self, run: Path) -> None:
         """Into the run's folder."""
         facts = {
-            "clients": [asdict(one) for one in self.clients],
+            "clients": [asdict(entry) for entry in self.clients],
             "left_out": [*dict.fromkeys(self.rejected)][:MAX_SENTENCES],
         }
         write_atomic(run / NODES, json.dumps(facts, indent=1) + "\n")
 
     @staticmethod
     def read(run: Path, limit: int) -> NodeList | None:
-        """What the folder of a run says of its clients; None for one that has none yet."""
+        """Return what the folder of a run says of its clients; None for one that has none yet."""
         path = run / NODES
         if not path.exists():
             return None
         try:
             facts = parse_json(read_text(path, max(limit, 1 << 30)))
             people = [
-                Registration.read(WireMessage({"registration": one}), limit) for one in facts["clients"]
+                Registration.read(WireMessage({"registration": entry}), limit) for entry in facts["clients"]
             ]
-            return NodeList(people, [str(one) for one in facts["left_out"]])
+            return NodeList(people, [str(entry) for entry in facts["left_out"]])
         except (PayloadError, ValueError, LookupError, TypeError):
             raise PotluckError(
-                f"{str(path)!r} was changed and cannot be read; restore it, or begin anew in another folder."
+                f"{str(path)!r} was changed and cannot be read; restore it, or start again in another folder."
             ) from None
 
 
@@ -340,7 +338,7 @@ class InitialWeights:
         self._found: dict[int, Tensors] = {}
 
     def __call__(self, client: int) -> Tensors:
-        """The weights that this client's kind of model starts from."""
+        """Return the weights that this client's kind of model starts from."""
         path = self._path(client)
         if not path.exists():
             self._found[client] = self._ask(client)

@@ -45,8 +45,8 @@ def main(grid: Grid, context: Context) -> None:
         raise ConnectionLost(f"{CONNECTION_LOST}: {type(error).__name__}.") from error
     except Exception as error:
         if error_file:
-            told = str(error) if isinstance(error, PotluckError) else f"{type(error).__name__}: {error}"
-            write_atomic(Path(error_file), told)
+            message = str(error) if isinstance(error, PotluckError) else f"{type(error).__name__}: {error}"
+            write_atomic(Path(error_file), message)
         raise
 
 
@@ -55,10 +55,10 @@ def serve(grid: Grid | RetryingGrid, config: Mapping[str, Any], **timing: Any) -
     experiment = parse_configuration(str(config["experiment"]))
     out = Path(str(config.get("out") or folder.new_folder(Path("runs"), f"{experiment.method.name}-flower")))
     method, resume = experiment.build_method(), bool(config.get("resume", False))
-    found = start(grid, experiment, method, out, resume=resume, **timing)
-    schedule = found.plan.experiment.schedule
+    started = start(grid, experiment, method, out, resume=resume, **timing)
+    schedule = started.plan.experiment.schedule
     engine = FlowerEngine(
-        found.registry,
+        started.registry,
         method,
         realtime=schedule.mode == "async" or schedule.over_select > 1,
         outage=OutageWait(schedule.patience, max(1, schedule.min_clients), out / WAITING),
@@ -68,17 +68,17 @@ def serve(grid: Grid | RetryingGrid, config: Mapping[str, Any], **timing: Any) -
         **timing,
     )
     return run_plan(
-        found.plan,
+        started.plan,
         engine=engine,
         out=out,
         resume=resume,
         command=str(config.get("command", "")),
-        callbacks=[found, RunIdFile(out / "run-id", found.registry)],
+        callbacks=[started, RunIdFile(out / "run-id", started.registry)],
     )
 
 
 def parse_configuration(text: str) -> Experiment:
-    """The experiment of a run configuration: JSON, an experiment file on the server, or a method's name."""
+    """Return the experiment of a run configuration: JSON, an experiment file on the server, or a method's name."""
     if text.startswith("{"):
         values = json.loads(text)
     else:

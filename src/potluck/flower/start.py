@@ -61,37 +61,37 @@ def wait_for_nodes(
     without it, if `least` nodes are there; without `all_must_come` also if others never came. Where all are needed,
     one with a wrong name ends the start, and, there or with `stop`, one that does not want to take part.
     """
-    found: dict[str, Registration] = {}
+    ready: dict[str, Registration] = {}
     ends, least = time.monotonic() + wait, least or count
     while True:
-        registry.admit(found)
+        registry.admit(ready)
         over = time.monotonic() > ends
-        if len(found) >= count or over:
-            for name, why in find_incompatible(list(found.values())).items():
+        if len(ready) >= count or over:
+            for name, why in find_incompatible(list(ready.values())).items():
                 registry.exclude(name, why)
-                del found[name]
-        if len(found) >= count:
+                del ready[name]
+        if len(ready) >= count:
             break
-        _give_up(registry, len(found), count, all_needed=least >= count, stop=stop)
+        _give_up(registry, len(ready), count, all_needed=least >= count, stop=stop)
         if over:
-            came = len(found) + len(registry.rejected) + len(registry.asked)
-            if len(found) >= least and (came >= count or not all_must_come):
+            came = len(ready) + len(registry.rejected) + len(registry.asked)
+            if len(ready) >= least and (came >= count or not all_must_come):
                 break
-            raise PotluckError(_too_few(registry, len(found), count, wait))
+            raise PotluckError(_too_few(registry, len(ready), count, wait))
         registry.pause()
-    registry.begin([found[name] for name in sorted(found, key=natural_key)][:count])
+    registry.begin([ready[name] for name in sorted(ready, key=natural_key)][:count])
 
 
 def _give_up(registry: NodeRegistry, found: int, count: int, *, all_needed: bool, stop: bool) -> None:
     """End the start where just those have spoken that it waits for, and one of them will not do."""
     ending = {"name", "unwilling"} if all_needed else {"unwilling"} if stop else set()
-    spoiled = [one.why for one in registry.rejected.values() if one.kind in ending]
+    spoiled = [rejection.why for rejection in registry.rejected.values() if rejection.kind in ending]
     if spoiled and found + len(spoiled) >= count and not registry.asked:
         raise PotluckError(spoiled[0])
 
 
 def _too_few(registry: NodeRegistry, found: int, count: int, wait: float) -> str:
-    first = next((one.why for one in registry.rejected.values()), "")
+    first = next((rejection.why for rejection in registry.rejected.values()), "")
     return (
         f"{found} of {count} nodes answered within engine.wait = {wait:g} seconds; start the "
         f"others (potluck node start) or raise engine.wait.{' One was left out: ' if first else ''}{first}"
@@ -116,7 +116,7 @@ def wait_for_returning_nodes(
             break
         registry.pause()
     if len(registrations) - len(missing) < max(1, least):
-        first = next((f" {one.why}" for one in registry.rejected.values()), "")
+        first = next((f" {rejection.why}" for rejection in registry.rejected.values()), "")
         back = len(registrations) - len(missing)
         raise PotluckError(
             f"{back} of this run's {len(registrations)} nodes were back within engine.wait = {wait:g} seconds; start "
@@ -133,18 +133,18 @@ class PartitionNodes:
             Registration.of(info, task.architectures[info.architecture], task.input_shape)
             for info in task.clients
         ]
-        self._by_name = {one.name: one for one in self.registrations}
+        self._by_name = {registration.name: registration for registration in self.registrations}
 
-    def check(self, one: Registration) -> None:
+    def check(self, registration: Registration) -> None:
         """Refuse who is none of the experiment's clients, or is not what that client is."""
-        expected = self._by_name.get(one.name)
+        expected = self._by_name.get(registration.name)
         if expected is None:
-            raise PotluckError(f"Node {one.name!r} is none of the experiment's clients.")
+            raise PotluckError(f"Node {registration.name!r} is none of the experiment's clients.")
         for field in fields(Registration):
-            if getattr(one, field.name) != getattr(expected, field.name):
+            if getattr(registration, field.name) != getattr(expected, field.name):
                 raise PotluckError(
-                    f"Node {one.name!r} has another {field.name} than the experiment gives it; install the same "
-                    "Potluck and the same data everywhere."
+                    f"Node {registration.name!r} has another {field.name} than the experiment gives it; install the "
+                    "same Potluck and the same data everywhere."
                 )
 
 
@@ -155,69 +155,79 @@ class OwnDataNodes:
     experiment: Experiment
     method: Method[Any, Any, Any]
 
-    def check(self, one: Registration) -> None:
+    def check(self, registration: Registration) -> None:
         """Refuse what contradicts the experiment, or itself."""
-        for problem in self._problems(one):
-            raise PotluckError(f"Node {one.name!r} {problem}.")
+        for problem in self._problems(registration):
+            raise PotluckError(f"Node {registration.name!r} {problem}.")
 
-    def _problems(self, one: Registration) -> Sequence[str]:
+    def _problems(self, registration: Registration) -> Sequence[str]:
         classes, precision = agreed_classes(self.experiment), self.experiment.models.precision
-        kinds = {one.tensors[name][0] for name in one.parameters} - {precision}
-        found = []
+        kinds = {registration.tensors[name][0] for name in registration.parameters} - {precision}
+        problems = []
         if kinds:
-            found.append(f"has parameters of type {min(kinds)}, and models.precision = {precision!r}")
-        if set(one.head) <= {"weight", "bias"}:  # of several layers nobody can say which gives the scores
-            scores = {shape[0] for shape in one.head.values() if shape}
+            problems.append(f"has parameters of type {min(kinds)}, and models.precision = {precision!r}")
+        if set(registration.head) <= {
+            "weight",
+            "bias",
+        }:  # with several last layers it is unknown which gives the scores
+            scores = {shape[0] for shape in registration.head.values() if shape}
             if scores - {classes}:
-                found.append(
+                problems.append(
                     f"has a model for {min(scores - {classes})} classes, and engine.classes = {classes}"
                 )
-            weight = one.head.get("weight", [])
-            if len(weight) == 2 and weight[1] != one.feature_dim:
-                found.append(f"has a head for {weight[1]} features, and says that it has {one.feature_dim}")
-        return found
+            weight = registration.head.get("weight", [])
+            if len(weight) == 2 and weight[1] != registration.feature_dim:
+                problems.append(
+                    f"has a head for {weight[1]} features, and says that it has {registration.feature_dim}"
+                )
+        return problems
 
     def find_incompatible(self, registrations: Sequence[Registration]) -> Mapping[str, str]:
-        """Who keeps the others from starting: more than half of the nodes agree, and this one does not.
+        """Return who keeps the others from starting: more than half of the nodes agree, and this one does not.
 
         Where no such half is, the sentence of what they disagree about is raised.
         """
-        shapes = Counter(tuple(one.input_shape) for one in registrations)
-        ((usual, count),) = shapes.most_common(1) or [((), 0)]
+        shapes = Counter(tuple(registration.input_shape) for registration in registrations)
+        ((most_common, count),) = shapes.most_common(1) or [((), 0)]
         if 2 * count <= len(registrations):
-            return {}  # nobody can say who is right: the sentence comes with the federation
+            return {}  # no majority: the sentence comes with the federation
         odd = {
-            one.name: f"Node {one.name!r} has rows of shape {tuple(one.input_shape)}, the others {usual}."
-            for one in registrations
-            if tuple(one.input_shape) != usual
+            registration.name: f"Node {registration.name!r} has rows of shape {tuple(registration.input_shape)}, "
+            f"the others {most_common}."
+            for registration in registrations
+            if tuple(registration.input_shape) != most_common
         }
         public = public_data(self.experiment, self.method)
-        return odd | self._of_other_kind([one for one in registrations if one.name not in odd], public)
+        return odd | self._of_other_kind(
+            [registration for registration in registrations if registration.name not in odd], public
+        )
 
     def _of_other_kind(self, registrations: Sequence[Registration], public: Samples | None) -> dict[str, str]:
-        """Those whose models the method cannot bring together with most others'."""
+        """Return those whose models the method cannot bring together with most others'."""
         if self._problem(registrations, public) is None:
             return {}
         kinds: list[Registration] = []
-        for one in registrations:
-            if not any(one.model() == other.model() for other in kinds):
-                kinds.append(one)
+        for registration in registrations:
+            if not any(registration.model() == other.model() for other in kinds):
+                kinds.append(registration)
         best: list[Registration] = []
         for kind in kinds:
             fit = [other for other in kinds if self._problem([kind, other], public) is None]
-            group = [one for one in registrations if any(one.model() == other.model() for other in fit)]
+            group = [
+                registration
+                for registration in registrations
+                if any(registration.model() == other.model() for other in fit)
+            ]
             if len(group) > len(best) and self._problem(group, public) is None:
                 best = group
         if 2 * len(best) <= len(registrations):
             return {}
-        left = [one for one in registrations if one not in best]
-        return {one.name: self._sentence(best[0], one, public) for one in left}
+        left = [registration for registration in registrations if registration not in best]
+        return {registration.name: self._sentence(best[0], registration, public) for registration in left}
 
-    def _sentence(self, other: Registration, one: Registration, public: Samples | None) -> str:
-        problem = self._problem([other, one], public) or "its model does not fit"
-        return (
-            f"Node {one.name!r} does not fit the others: {re.sub(r'client [0-9]+ ', 'its model ', problem)}"
-        )
+    def _sentence(self, other: Registration, registration: Registration, public: Samples | None) -> str:
+        problem = self._problem([other, registration], public) or "its model does not fit"
+        return f"Node {registration.name!r} does not fit the others: {re.sub(r'client [0-9]+ ', 'its model ', problem)}"
 
     def _problem(self, registrations: Sequence[Registration], public: Samples | None) -> str | None:
         """Why the method cannot begin with these nodes; whatever shapes somebody claims, that is a sentence."""
@@ -266,9 +276,9 @@ class StartedRun(Callback):
     def on_start(self, loop: Loop) -> None:
         """Nodes with data of their own are known from here on; those of a dealt data set the experiment knows."""
         if self.weights is not None:
-            NodeList(self.registry.registrations, [one.why for one in self.registry.rejected.values()]).write(
-                self.out
-            )
+            NodeList(
+                self.registry.registrations, [rejection.why for rejection in self.registry.rejected.values()]
+            ).write(self.out)
             self.weights.write()
 
 
@@ -312,8 +322,8 @@ def _recorded_class_names(out: Path) -> tuple[str, ...]:
 def unite_class_names(registry: ClassNameRegistry, experiment: Experiment) -> tuple[str, ...]:
     """Ask all nodes for the names of their classes, and return all names in one order."""
     _wait_for_own_nodes(registry, experiment)
-    named = [one for one in registry.told if one.classes]
-    unnamed = [one.name for one in registry.told if one.classes == []]
+    named = [names for names in registry.told if names.classes]
+    unnamed = [names.name for names in registry.told if names.classes == []]
     if named and unnamed:
         raise PotluckError(
             f"The labels of node {unnamed[0]!r} have no names, those of node {named[0].name!r} have "
@@ -326,13 +336,13 @@ def unite_class_names(registry: ClassNameRegistry, experiment: Experiment) -> tu
             f"engine.classes is not set, and {why}; say how many classes the nodes' labels have together, or list "
             "their names in data.class_names."
         )
-    return sort_names(name for one in named for name in one.classes or ())
+    return sort_names(name for names in named for name in names.classes or ())
 
 
 def _with_dealt_data(
     registry: NodeRegistry, experiment: Experiment, method: Method[Any, Any, Any], out: Path, resume: bool
 ) -> StartedRun:
-    """All clients have to come once; after that the run goes on without those that are gone."""
+    """Start a run on partitions: all clients must register once; after that it goes on without those that are gone."""
     plan = resolve(experiment, recorded=recorded_engine(out))
     terms, wait = PartitionNodes(plan.federation.task), experiment.engine.wait
     registry.check = terms.check
@@ -350,9 +360,9 @@ def _with_own_data(
     settings, schedule, terms = experiment.engine, experiment.schedule, OwnDataNodes(experiment, method)
     agreed_classes(experiment)
     registry.check = terms.check
-    known = NodeList.read(out, registry.limit) if resume else None
-    if known is not None:
-        wait_for_returning_nodes(registry, known.clients, settings.wait, schedule.min_clients)
+    stored = NodeList.read(out, registry.limit) if resume else None
+    if stored is not None:
+        wait_for_returning_nodes(registry, stored.clients, settings.wait, schedule.min_clients)
     else:
         _wait_for_own_nodes(registry, experiment, terms.find_incompatible)
     weights = InitialWeights(out, lambda client: registry.initial_weights(client, settings.wait))

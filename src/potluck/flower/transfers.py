@@ -1,4 +1,4 @@
-"""Fetch replies piece by piece, so that one node's unfinished upload delays nobody else's answer.
+"""Fetch replies piece by piece, so that one node's unfinished upload delays no other answer.
 
 A node first announces a reply, then uploads its pieces. Flower's own grid waits inside one call until all pieces of a
 reply are there. Here every call takes what the server has and returns, and each reply has its own clock.
@@ -225,7 +225,7 @@ class Transfers:
         self._open: dict[str, Transfer] = {}
 
     def uploading(self, number: str) -> bool:
-        """Whether the reply to this message was announced and is not complete."""
+        """Return whether the reply to this message was announced and is not complete."""
         return number in self._open
 
     def forget(self, numbers: Iterable[str]) -> None:

@@ -101,18 +101,18 @@ def scatter_by_class(rows: Tensor, labels: Tensor, num_classes: int) -> Rows:
 # -- on the client ------------------------------------------------------------------------------------------
 
 
-def class_mse(vectors: Tensor, y: Tensor, rows: Tensor, known: Tensor) -> Tensor:
+def class_mse(vectors: Tensor, y: Tensor, rows: Tensor, has_vector: Tensor) -> Tensor:
     """Return the squared distance to the class's row, mean over entries and batch; unknown classes contribute zero."""
     squared = (vectors - rows[y]).square().mean(dim=1)
-    return (squared * known[y]).mean()
+    return (squared * has_vector[y]).mean()
 
 
 def prototype_loss(
-    model: ClientModel, x: Tensor, y: Tensor, rows: Tensor, known: Tensor, weight: float
+    model: ClientModel, x: Tensor, y: Tensor, rows: Tensor, has_vector: Tensor, weight: float
 ) -> Tensor:
     """Return CE + λ·MSE(z, p_y), over the classes that have a prototype."""
     features = model.features(x)
-    return cross_entropy(model.head(features), y) + weight * class_mse(features, y, rows, known)
+    return cross_entropy(model.head(features), y) + weight * class_mse(features, y, rows, has_vector)
 
 
 def prototype_scores(vectors: Tensor, table: ClassTable) -> Tensor:

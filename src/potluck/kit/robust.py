@@ -15,54 +15,56 @@ ROUNDS = 100
 
 
 def expected(how: Averaging, sent: Tensor) -> Tensor:
-    """How many of so many answers may come from attackers: rounded up, but fewer than half."""
+    """Return how many of so many answers may come from attackers: rounded up, but fewer than half."""
     return torch.minimum((how.attackers * sent.double() - 1e-9).ceil().long(), (sent - 1).clamp(min=0) // 2)
 
 
-def robust_weights(how: Averaging, squares: Tensor, here: Tensor) -> Tensor:
-    """How much each answer counts; the weights of a group sum to one."""
+def robust_weights(how: Averaging, squares: Tensor, present: Tensor) -> Tensor:
+    """Return how much each answer counts; the weights of a group sum to one."""
     if how.rule == "krum":
-        counts = krum(how, squares, here).double()
+        counts = krum(how, squares, present).double()
     else:
-        counts = geometric_median(squares, here)
+        counts = geometric_median(squares, present)
     return counts / counts.sum(dim=1, keepdim=True).clamp(min=1e-300)
 
 
-def krum(how: Averaging, squares: Tensor, here: Tensor) -> Tensor:
-    """Which answers are nearest to their neighbours: all but as many as may come from attackers (multi-krum)."""
-    sent = here.sum(dim=1)
+def krum(how: Averaging, squares: Tensor, present: Tensor) -> Tensor:
+    """Return which answers are nearest to their neighbours: all but as many as may come from attackers (multi-krum)."""
+    sent = present.sum(dim=1)
     liars = expected(how, sent)
     others = (
-        here[:, None] & here[:, :, None] & ~torch.eye(here.shape[1], dtype=torch.bool, device=here.device)
+        present[:, None]
+        & present[:, :, None]
+        & ~torch.eye(present.shape[1], dtype=torch.bool, device=present.device)
     )
     nearest = squares.masked_fill(~others, float("inf")).sort(dim=2).values
     neighbours = (sent - liars - 2).clamp(min=1)
-    rank = torch.arange(here.shape[1], device=here.device)
+    rank = torch.arange(present.shape[1], device=present.device)
     counted = nearest.masked_fill((rank >= neighbours[:, None, None]) | nearest.isinf(), 0.0)
-    scores = counted.sum(dim=2).masked_fill(~here, float("inf"))
+    scores = counted.sum(dim=2).masked_fill(~present, float("inf"))
     place = scores.argsort(dim=1, stable=True).argsort(dim=1)
-    return here & (place < (sent - liars)[:, None])
+    return present & (place < (sent - liars)[:, None])
 
 
-def geometric_median(squares: Tensor, here: Tensor) -> Tensor:
-    """Weights whose mean is the point with the smallest sum of distances to all answers.
+def geometric_median(squares: Tensor, present: Tensor) -> Tensor:
+    """Return weights whose mean is the point with the smallest sum of distances to all answers.
 
     With weights w that sum to one, |x_i − Σ w_j x_j|² = Σ_j w_j d²_ij − ½ Σ_jk w_j w_k d²_jk.
     """
-    there = here.double()
-    weights = there / there.sum(dim=1, keepdim=True).clamp(min=1)
+    present_weights = present.double()
+    weights = present_weights / present_weights.sum(dim=1, keepdim=True).clamp(min=1)
     # A point that lies on an answer would be at distance 0 from it; so near it does not matter any more.
     least = 1e-9 * squares.amax(dim=(1, 2)).sqrt()[:, None] + 1e-150
     for _ in range(ROUNDS):
         mixed = (squares @ weights[:, :, None])[:, :, 0]
         apart = (mixed - 0.5 * (weights * mixed).sum(dim=1, keepdim=True)).clamp(min=0).sqrt()
-        closeness = there / torch.maximum(apart, least)
+        closeness = present_weights / torch.maximum(apart, least)
         weights = closeness / closeness.sum(dim=1, keepdim=True).clamp(min=1e-300)
     return weights
 
 
 def update_weights(how: Averaging, parts: Sequence[Tensors]) -> list[float]:
-    """How much each whole answer counts. Answers are compared by the mean square over the names that both have."""
+    """Return each answer's weight. Answers are compared by the mean square over the names that both have."""
     count = len(parts)
     squares, sizes = (torch.zeros(count, count, dtype=torch.float64) for _ in range(2))
     for name in sorted({name for part in parts for name in part}):
@@ -85,7 +87,7 @@ def update_weights(how: Averaging, parts: Sequence[Tensors]) -> list[float]:
 
 
 def coordinatewise_average(how: Averaging, stack: Tensor) -> Tensor:
-    """The middle over the first dimension, where not-a-number means that nothing was sent; 0 if by nobody."""
+    """Return the middle over the first dimension; not-a-number means not sent, and 0 is for no client at all."""
     ordered = stack.sort(dim=0).values  # not-a-number comes last
     sent = (~torch.isnan(stack)).sum(dim=0)
     if how.rule == "median":
@@ -99,7 +101,7 @@ def coordinatewise_average(how: Averaging, stack: Tensor) -> Tensor:
 
 
 def clip_changes(parts: Sequence[Tensors], old: Mapping[str, Tensor]) -> list[Tensors]:
-    """Every part at most as far from `old` as the median part is, in the same direction."""
+    """Return every part at most as far from `old` as the median part is, in the same direction."""
     changes = [{name: part[name] - old[name] for name in part if name in old} for part in parts]
     norms = [_norm(change) for change in changes]
     limit = _median(torch.stack(norms)) if norms else torch.zeros(())
@@ -123,7 +125,7 @@ def _shortened(step: Tensor, norm: Tensor, limit: Tensor) -> Tensor:
 
 
 def places(labels: Tensor, classes: int) -> Tensor:
-    """The number of each row among those of its class."""
+    """Return the number of each row among those of its class."""
     order = torch.argsort(labels, stable=True)
     counts = torch.bincount(labels, minlength=classes)
     first = torch.cumsum(counts, dim=0) - counts
@@ -133,7 +135,7 @@ def places(labels: Tensor, classes: int) -> Tensor:
 
 
 def group_by_class(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Rows laid out `[most per class, classes, width]`, with not-a-number where a class has fewer."""
+    """Return rows laid out `[most per class, classes, width]`, with not-a-number where a class has fewer."""
     place = places(labels, classes)
     most = int(place.max()) + 1 if len(place) else 1
     table = rows.new_full((most, classes, rows.shape[1]), float("nan"))
@@ -157,12 +159,12 @@ def robust_class_means(how: Averaging, rows: Tensor, labels: Tensor, classes: in
 
 
 def class_row_weights(how: Averaging, rows: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """How much each row counts among those of its class, by krum or the geometric median."""
+    """Return how much each row counts among those of its class, by krum or the geometric median."""
     table = group_by_class(rows.double(), labels, classes).transpose(0, 1)  # [classes, most per class, width]
-    here = ~torch.isnan(table).any(dim=2) if rows.shape[1] else table.new_ones(table.shape[:2]).bool()
+    present = ~torch.isnan(table).any(dim=2) if rows.shape[1] else table.new_ones(table.shape[:2]).bool()
     table = torch.nan_to_num(table)
     squares = torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist").square()
-    return robust_weights(how, squares, here)[labels, places(labels, classes)]
+    return robust_weights(how, squares, present)[labels, places(labels, classes)]
 
 
 FAR = 3.0
@@ -171,7 +173,7 @@ Sent = Sequence[tuple[Tensor, Tensor]]
 
 
 def screen_rows(how: Averaging, sent: Sent, classes: int) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
-    """What can be believed of rows and labels, and a mask for each answer of the rows that are left.
+    """Return what can be believed of rows and labels, and a mask for each answer of the rows that are left.
 
     Under `mean` that is everything, as it is; `norm-clip` leaves nothing out and shortens rows to the class's median.
     """
@@ -200,7 +202,7 @@ def _shorten_rows(rows: Tensor, limit: Tensor) -> Tensor:
 
 
 def _median_length(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """The median length of each class's rows; of all rows where a class has fewer than three."""
+    """Return the median length of each class's rows; of all rows where a class has fewer than three."""
     lengths = group_by_class(rows.norm(dim=1, keepdim=True), labels, classes)
     medians = coordinatewise_average(Averaging("median"), lengths)[:, 0]
     enough = torch.bincount(labels, minlength=classes) >= 3
@@ -208,7 +210,7 @@ def _median_length(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def _believed(how: Averaging, rows: Tensor, labels: Tensor, classes: int, sizes: Sequence[int]) -> Tensor:
-    """A mask of the rows that are neither far from their class nor from a client that mostly is."""
+    """Return a mask of the rows that are neither far from their class nor from a client that mostly is."""
     judged = (torch.bincount(labels, minlength=classes) >= 3)[labels]
     apart = (rows - robust_class_means(how, rows, labels, classes)[labels]).norm(dim=1)
     typical = coordinatewise_average(Averaging("median"), group_by_class(apart[:, None], labels, classes))[

@@ -64,16 +64,16 @@ class Callback:
         """Before the first step (or, resumed, before the next one)."""
 
     def on_send(self, client: ClientInfo, message: Payload, round_number: int) -> None:
-        """A message goes to a client."""
+        """Handle a message that goes to a client."""
 
     def on_arrival(self, arrival: Arrival) -> None:
-        """A job came to an end, while others of its round may still be under way."""
+        """Handle the end of a job, while others of its round may still be under way."""
 
     def on_update(self, update: Update[Any], round_number: int) -> None:
-        """A client's answer was accepted."""
+        """Handle a client's accepted answer."""
 
     def on_step(self, step: Step) -> None:
-        """A server step is done and recorded."""
+        """Handle a server step that is done and recorded."""
 
     def on_end(self, end: End) -> None:
-        """All rounds are done and every client was evaluated once more."""
+        """Handle the end: all rounds are done and every client was evaluated once more."""

@@ -125,16 +125,16 @@ class Dispatcher:
         now.job_counts[client] = job.number + 1
         now.pending.append(PendingJob(job, now.step, now.clock + seconds))
 
-    def collect(self, wanted: int) -> list[PendingJob]:
+    def collect(self, count: int) -> list[PendingJob]:
         """Collect the next jobs that end, until `wanted` of them have an answer or no job is pending."""
         now, synchronous, usable = self.progress, self.schedule.synchronous, 0
         began = now.clock
         closes = began + self.schedule.round_timeout
         arrived: list[PendingJob] = []
-        while now.pending and (usable < wanted or synchronous):
+        while now.pending and (usable < count or synchronous):
             pending = self._next_ended()
             # A synchronous round ends at its deadline or with enough answers; the rest come too late for it.
-            if synchronous and (usable >= wanted or pending.finish > closes):
+            if synchronous and (usable >= count or pending.finish > closes):
                 if isinstance(pending.result, Answer):  # a failure stays a failure
                     late = f"answered after {pending.finish - began:.1f} virtual seconds of waiting"
                     pending.result = Failure(pending.job.id, pending.job.client, late, "late")
@@ -142,7 +142,7 @@ class Dispatcher:
                 now.clock = max(now.clock, pending.finish)
             usable += isinstance(pending.result, Answer)
             arrived.append(pending)
-        if usable < wanted and synchronous and math.isfinite(closes):
+        if usable < count and synchronous and math.isfinite(closes):
             now.clock = closes
         return arrived
 
@@ -150,7 +150,7 @@ class Dispatcher:
         """Return the job that ends next: on the virtual clock, or by arrival on a real-time engine."""
         queue = self.progress.pending
         if self.engine.realtime:
-            self._wait_for({pending.job.id for pending in queue}, wanted=1)
+            self._wait_for({pending.job.id for pending in queue}, count=1)
             first = next(pending for pending in queue if pending.job.id in self._inbox)
         else:
             first = self._first_to_end()
@@ -245,7 +245,7 @@ class Dispatcher:
         waiting, under_way = in_flight.waiting, in_flight.values
         while waiting:
             # Half of them: waiting for all would leave workers idle, waiting for each would check too often.
-            self._wait_for(set(under_way), wanted=len(under_way) // 2 or 1)
+            self._wait_for(set(under_way), count=len(under_way) // 2 or 1)
             in_flight.end(under_way.keys() & self._inbox.keys())
             in_flight.fill()
             while waiting and waiting[0].id not in under_way:
@@ -282,10 +282,10 @@ class Dispatcher:
                 failed.add_note(failure.trace)
             raise failed
 
-    def _wait_for(self, ids: set[int], *, wanted: int | None = None) -> None:
+    def _wait_for(self, ids: set[int], *, count: int | None = None) -> None:
         """Receive results until those of all these jobs have arrived, or `wanted` of them."""
         missing = ids - self._inbox.keys()
-        enough = 0 if wanted is None else len(ids) - wanted
+        enough = 0 if count is None else len(ids) - count
         if len(missing) <= enough:
             return
         for result in self.engine.results():

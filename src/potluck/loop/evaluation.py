@@ -26,14 +26,14 @@ def attack_metrics(attackers: Attackers, scores: Scores, protocol: Protocol) -> 
     Success is the share of test samples that are taken for the class that the attacker wants: with the trigger, or with
     flipped labels. An attack without such an aim succeeds wherever an honest client is wrong.
     """
-    honest = summarise(one.score for one in _of(attackers, scores.test, protocol))
+    honest = summarise(entry.score for entry in _of(attackers, scores.test, protocol))
     if not attackers or honest.accuracy is None:
         return {}
-    found = {"honest_accuracy": honest.accuracy}
+    metrics = {"honest_accuracy": honest.accuracy}
     if not attackers.attack.is_targeted:
-        return {**found, "attack_success": 1 - honest.accuracy}
-    success = summarise(one.score for one in _of(attackers, scores.attacked, protocol)).accuracy
-    return found if success is None else {**found, "attack_success": success}
+        return {**metrics, "attack_success": 1 - honest.accuracy}
+    success = summarise(entry.score for entry in _of(attackers, scores.attacked, protocol)).accuracy
+    return metrics if success is None else {**metrics, "attack_success": success}
 
 
 def safeguard_metrics(scores: Scores, protocol: Protocol) -> dict[str, float]:
@@ -57,9 +57,9 @@ def safeguard_metrics(scores: Scores, protocol: Protocol) -> dict[str, float]:
 
 def _of(attackers: Attackers, scores: Sequence[ClientScore], protocol: Protocol) -> list[ClientScore]:
     return [
-        one
-        for one in scores
-        if one.protocol == protocol and (one.client is None or one.client.index not in attackers)
+        entry
+        for entry in scores
+        if entry.protocol == protocol and (entry.client is None or entry.client.index not in attackers)
     ]
 
 
@@ -116,12 +116,12 @@ class Evaluator:
             None if self.attackers is None else self.attackers.targeted_samples(self.shared_test, task)
         )
         sets = {"test": self.shared_test, "attacked": targeted_samples}
-        found = {
+        metrics = {
             name: [ClientScore(context.round, None, "global", self._score(predictor, samples))]
             for name, samples in sets.items()
             if samples is not None and len(samples)
         }
-        return Scores(**found)
+        return Scores(**metrics)
 
     def _score(self, predictor: Predictor, samples: Samples) -> Score:
         """Test the server's model; between batches idle workers get their next jobs."""

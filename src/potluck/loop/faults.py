@@ -45,7 +45,7 @@ class Faults(Settings):
         return None
 
     def delay(self, seed: int, client: ClientInfo, number: int) -> float:
-        """The factor on the job's duration."""
+        """Return the factor on the job's duration."""
         chance = float(torch.rand(1, generator=generator(seed, "slow", client.index, number)))
         return self.slow_factor if chance < self.slow else 1.0
 
@@ -94,7 +94,7 @@ class FaultyEngine:
 
 
 def with_nan(payload: Payload) -> Payload:
-    """The payload with every real number replaced by not-a-number."""
+    """Return the payload with every real number replaced by not-a-number."""
 
     def spoil(tensor: torch.Tensor) -> torch.Tensor:
         return torch.full_like(tensor, float("nan")) if tensor.is_floating_point() else tensor

@@ -55,19 +55,19 @@ def evaluate_newcomers(
     newcomers: dict[int, ClientInfo], server: Server, dispatcher: Dispatcher, evaluation: Evaluation
 ) -> list[Newcomer]:
     """Send each newcomer the message of the last state, and evaluate it after one training with it and one alone."""
-    context, epochs, found = server.context(), evaluation.newcomer_epochs or 0, list[Newcomer]()
+    context, epochs, evaluated = server.context(), evaluation.newcomer_epochs or 0, list[Newcomer]()
     jobs = (
         dispatcher.submit("join", info.index, context, server.message(info, context), epochs=epochs)
         for info in newcomers.values()
     )
     for job, answer in dispatcher.exchange(jobs):
         if answer is not None and {"own", "alone"} <= answer.scores.keys():
-            found.append(Newcomer(newcomers[job.client], answer.scores["own"], answer.scores["alone"]))
-    return found
+            evaluated.append(Newcomer(newcomers[job.client], answer.scores["own"], answer.scores["alone"]))
+    return evaluated
 
 
 def means(newcomers: Sequence[Newcomer]) -> dict[str, float]:
     """Mean accuracy with the federation and alone, and what the difference is."""
-    together = sum(one.score.accuracy for one in newcomers) / len(newcomers)
-    alone = sum(one.alone.accuracy for one in newcomers) / len(newcomers)
+    together = sum(newcomer.score.accuracy for newcomer in newcomers) / len(newcomers)
+    alone = sum(newcomer.alone.accuracy for newcomer in newcomers) / len(newcomers)
     return {"accuracy": together, "alone": alone, "gain": together - alone}

@@ -159,24 +159,27 @@ def record_step(
 
 
 def _mean_notes(answers: Sequence[Answer]) -> dict[str, float]:
-    """What methods recorded of their jobs, each as the mean over those that did; not-a-number is left out."""
-    found: dict[str, list[float]] = {}
+    """Return what methods recorded of their jobs, each as the mean over those that did; not-a-number is left out."""
+    notes: dict[str, list[float]] = {}
     for answer in answers:
         for name, value in answer.notes.items():
             if math.isfinite(value):
-                found.setdefault(name, []).append(value)
-    means = {name: sum(values) / len(values) for name, values in found.items()}
+                notes.setdefault(name, []).append(value)
+    means = {name: sum(values) / len(values) for name, values in notes.items()}
     return {
         name: mean for name, mean in means.items() if math.isfinite(mean)
     }  # huge numbers add up to infinity
 
 
 def _client_notes(answers: Sequence[Answer], updates: Sequence[Update[Any]]) -> dict[str, list[float | None]]:
-    """The same, client by client in the order of the updates."""
+    """Return the same, client by client in the order of the updates."""
     made = {answer.client: answer.notes for answer in answers}
     names = sorted({name for notes in made.values() for name in notes})
     values = {name: [made[update.client.index].get(name, math.nan) for update in updates] for name in names}
-    return {name: [one if math.isfinite(one) else None for one in mine] for name, mine in values.items()}
+    return {
+        name: [value if math.isfinite(value) else None for value in client_values]
+        for name, client_values in values.items()
+    }
 
 
 _PROTOCOLS: tuple[Protocol, ...] = ("local", "received", "shared", "global")
@@ -185,7 +188,7 @@ _PROTOCOLS: tuple[Protocol, ...] = ("local", "received", "shared", "global")
 def count_exchanges(
     method: Method[Any, Any, Any], arrived: Sequence[PendingJob], updates: Sequence[Update[Any]]
 ) -> list[PaperAccounting]:
-    """The accepted exchanges of a step as the method's paper counts them; nothing where it counts as we do."""
+    """Return the accepted exchanges of a step as the method's paper counts them; nothing where it counts as we do."""
     sent = {pending.job.client: pending.job.message for pending in arrived}
-    found = [method.paper_accounting(sent[update.client.index], update.payload) for update in updates]
-    return [one for one in found if one is not None]
+    counts = [method.paper_accounting(sent[update.client.index], update.payload) for update in updates]
+    return [count for count in counts if count is not None]

@@ -95,16 +95,16 @@ class Schedule(Settings):
         return max(1, int(self.participation * clients + 1e-9))
 
     def jobs_per_round(self, clients: int) -> int:
-        """How many jobs a round has: the cohort, and the spare ones of over-selection."""
+        """Return how many jobs a round has: the cohort, and the spare ones of over-selection."""
         return min(clients, math.ceil(self.cohort(clients) * self.over_select - 1e-9))
 
     def answers_per_step(self, clients: int) -> int:
-        """How many answers the server waits for."""
+        """Return how many answers the server waits for."""
         default = 1 if self.mode == "async" else self.cohort(clients)
         return min(self.buffer or default, self.max_concurrent(clients))
 
     def max_concurrent(self, clients: int) -> int:
-        """How many clients are busy at once."""
+        """Return how many clients are busy at once."""
         default = 1 if self.mode == "async" else self.jobs_per_round(clients)
         return min(self.concurrency or default, clients)
 
@@ -118,7 +118,7 @@ class Schedule(Settings):
         return default if self.lead is None else self.lead
 
     def staleness_weight(self, staleness: int, clients: int) -> float:
-        """How much an update counts that is so many server steps old, each of which is a part of a round."""
+        """Return how much an update counts that is so many server steps old, each of which is a part of a round."""
         rounds = staleness * self.answers_per_step(clients) / self.jobs_per_round(clients)
         return float((1 + rounds) ** -self.staleness_power)
 
@@ -199,22 +199,22 @@ class Evaluation(Settings):
         return (self.protocol, *(name for name in self.also if name != self.protocol))
 
     def due(self, round_number: int, rounds: int) -> bool:
-        """Whether a round is evaluated; the last one always is."""
+        """Return whether a round is evaluated; the last one always is."""
         return round_number % self.every == 0 or round_number == rounds
 
     def tests_in_training(self, task: Task) -> tuple[Test, ...]:
-        """What training jobs end with: the local scores, which need no job of their own."""
+        """Return what training jobs end with: the local scores, which need no job of their own."""
         own: tuple[Test, ...] = ("own",) if "local" in self.protocols else ()
         return (*own, *self._validation(task)) if self.protocol == "local" else own
 
     def tests(self, task: Task) -> tuple[Test, ...]:
-        """The test sets that need jobs of their own after a round."""
+        """Return the test sets that need jobs of their own after a round."""
         names: dict[Protocol, Test] = {"received": "own", "shared": "shared"}
         tests = tuple(names[name] for name in self.protocols if name in names)
         return tests if self.protocol == "local" else (*tests, *self._validation(task))
 
     def last_tests(self, task: Task) -> tuple[Test, ...]:
-        """What every client is tested on at the end."""
+        """Return what every client is tested on at the end."""
         test: Test = "shared" if self.protocol in ("shared", "global") else "own"
         return (test, *self._validation(task))
 
@@ -222,7 +222,7 @@ class Evaluation(Settings):
         return ("validation",) if task.has_validation else ()
 
     def population(self, task: Task, absent: Collection[int] = ()) -> list[int]:
-        """Which clients the `received` and `shared` protocols ask; never absent ones."""
+        """Return which clients the `received` and `shared` protocols ask; never absent ones."""
         present = [info for info in task.clients if info.index not in absent]
         if self.clients == "all":
             return [info.index for info in present]

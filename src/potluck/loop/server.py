@@ -110,9 +110,9 @@ class Server:
 
     def _with_latest(self, updates: list[Update[Any]]) -> list[Update[Any]]:
         """Add the latest updates of other clients, up to a cohort; ordered by client id."""
-        here, others = {update.client.index for update in updates}, list[Update[Any]]()
+        answered, others = {update.client.index for update in updates}, list[Update[Any]]()
         for pending in reversed(self.progress.recent.values()):
-            if pending.job.client not in here and len(here) + len(others) < self.cohort:
+            if pending.job.client not in answered and len(answered) + len(others) < self.cohort:
                 assert isinstance(pending.result, Answer)
                 assert pending.result.payload is not None
                 payload = pending.result.payload.to(self.task.device)

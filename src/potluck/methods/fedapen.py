@@ -64,7 +64,7 @@ class FedAPEN(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
         return kit.tensors_of(ctx.task.shared_model(), buffers=self.buffers)
 
     def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> kit.SharedWeights:
-        """The shared model."""
+        """Return the shared model."""
         return kit.SharedWeights(state)
 
     def client(self, me: Client, message: kit.SharedWeights) -> kit.SharedWeights:

@@ -34,7 +34,7 @@ class FedAvg(Method[kit.Groups, kit.Weights, kit.Weights]):
     aggregate: kit.Sharing = setting(
         "same_arch",
         "whose weights are averaged: all (full, one architecture), each architecture's own (same_arch), or tensor by "
-        "tensor over whoever has one of that name (layerwise)",
+        "tensor over the models that have one of that name (layerwise)",
     )
     weight: kit.Weighting = setting(
         "samples", "how clients count in the mean: by training samples, or all alike"

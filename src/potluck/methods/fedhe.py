@@ -80,8 +80,8 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
 
     def broadcast(self, state: Store, client: ClientInfo, ctx: Context) -> kit.ClassVectors:
         """(p_{s,c}, c) of every class in the store (eq. 10)."""
-        known = (state.count > 0) & (state.events >= self.cold_start_events)
-        return kit.ClassTable(_mean(state.total, state.count), known).message(ids=True)
+        has_logits = (state.count > 0) & (state.events >= self.cold_start_events)
+        return kit.ClassTable(_mean(state.total, state.count), has_logits).message(ids=True)
 
     def client(self, me: Client, message: kit.ClassVectors) -> kit.ClassLogits:
         """Train on eq. 13 and share the mean logits of the same passes per class (eq. 8)."""

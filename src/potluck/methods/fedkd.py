@@ -101,7 +101,7 @@ class FedKD(Method[Server, Compressed, Compressed]):
         return Server(student, self._pack(student, done=0.0))
 
     def broadcast(self, state: Server, client: ClientInfo, ctx: Context) -> Compressed:
-        """The student's parameters: a client that was away could not apply a change."""
+        """Return the student's parameters: a client that was away could not apply a change."""
         return state.sent
 
     def client(self, me: Client, message: Compressed) -> Compressed:

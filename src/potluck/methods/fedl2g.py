@@ -151,7 +151,7 @@ class FedL2GLogits(Guiding, Method[Tensor, Guides, LogitGradients]):
         return self.first_guides(ctx, ctx.task.num_classes)
 
     def broadcast(self, state: Tensor, client: ClientInfo, ctx: Context) -> Guides:
-        """All guiding vectors."""
+        """Return all guiding vectors."""
         return Guides(state)
 
     def client(self, me: Client, message: Guides) -> LogitGradients:
@@ -159,7 +159,7 @@ class FedL2GLogits(Guiding, Method[Tensor, Guides, LogitGradients]):
         return LogitGradients(*self.learn(me, message.vectors, guide_logits))
 
     def server(self, state: Tensor, updates: Sequence[Update[LogitGradients]], ctx: Context) -> Tensor:
-        """One gradient step on the vectors."""
+        """Return one gradient step on the vectors."""
         return self.move(state, updates, ctx)
 
 
@@ -181,7 +181,7 @@ class FedL2GFeatures(Guiding, Method[Tensor, Guides, FeatureGradients]):
         return self.first_guides(ctx, ctx.task.feature_dim or 0)
 
     def broadcast(self, state: Tensor, client: ClientInfo, ctx: Context) -> Guides:
-        """All guiding vectors."""
+        """Return all guiding vectors."""
         return Guides(state)
 
     def client(self, me: Client, message: Guides) -> FeatureGradients:
@@ -189,7 +189,7 @@ class FedL2GFeatures(Guiding, Method[Tensor, Guides, FeatureGradients]):
         return FeatureGradients(*self.learn(me, message.vectors, guide_features))
 
     def server(self, state: Tensor, updates: Sequence[Update[FeatureGradients]], ctx: Context) -> Tensor:
-        """One gradient step on the vectors."""
+        """Return one gradient step on the vectors."""
         return self.move(state, updates, ctx)
 
 

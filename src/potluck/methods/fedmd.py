@@ -77,7 +77,7 @@ class FedMD(Method[Tensors, Consensus, Logits]):
         return {}
 
     def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> Consensus:
-        """The next public samples, and the last consensus with its samples."""
+        """Return the next public samples, and the last consensus with its samples."""
         asked = self._draw(ctx)
         images = _public(ctx.task).take(asked)[0] if self.send_images else None
         return Consensus(asked, state.get("rows"), state.get("logits"), images)

@@ -51,7 +51,7 @@ class FedMRL(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
         return kit.tensors_of(ctx.task.shared_model(), buffers=self.buffers)
 
     def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> kit.SharedWeights:
-        """The small model, features and head."""
+        """Return the small model, features and head."""
         return kit.SharedWeights(state)
 
     def client(self, me: Client, message: kit.SharedWeights) -> kit.SharedWeights:

@@ -53,7 +53,7 @@ class FML(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
         return kit.tensors_of(ctx.task.shared_model(), buffers=self.buffers)
 
     def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> kit.SharedWeights:
-        """The meme model."""
+        """Return the meme model."""
         return kit.SharedWeights(state)
 
     def client(self, me: Client, message: kit.SharedWeights) -> kit.SharedWeights:

@@ -77,7 +77,7 @@ class HeteroFL(Method[Widest, Slice, Slice]):
     supports: ClassVar[Supports] = Supports(robust="every scalar of the wide model", comparable=False)
 
     rates: Literal["fix", "dynamic"] = setting(
-        "fix", "how wide a client's slice is: as its own model, or drawn anew each round among all widths"
+        "fix", "how wide a client's slice is: as its own model, or drawn each round among all widths"
     )
     mask: bool = setting(
         True, "leave classes that a client lacks out of its loss and of the mean of output rows"
@@ -101,7 +101,7 @@ class HeteroFL(Method[Widest, Slice, Slice]):
         return Widest({name: wide.initial[name].clone() for name in wide.shapes}, {})
 
     def broadcast(self, state: Widest, client: ClientInfo, ctx: Context) -> Slice:
-        """The slice of the client's width, or to train on one drawn for it; to a test go statistics as well."""
+        """Return the slice of the client's width, or to train on one drawn for it; to a test go statistics as well."""
         architecture = ctx.task.architectures[client.architecture]
         if self.rates == "dynamic" and not ctx.testing:
             widths = [ctx.task.architectures[name] for name in sorted(ctx.task.architectures)]

@@ -65,7 +65,7 @@ class InclusiveFL(Method[kit.Groups, kit.Weights, kit.Weights]):
         }
 
     def broadcast(self, state: kit.Groups, client: ClientInfo, ctx: Context) -> kit.Weights:
-        """The model of the client's depth."""
+        """Return the model of the client's depth."""
         return kit.Weights(kit.tensors_for_client(state, client, ctx.task))
 
     def client(self, me: Client, message: kit.Weights) -> kit.Weights:

@@ -45,7 +45,7 @@ class ModelCard:
     flops: int
 
     def __str__(self) -> str:
-        """The card as a table of layers and a line of totals."""
+        """Return the card as a table of layers and a line of totals."""
         rows = [("layer", "type", "output", "parameters")]
         for layer in self.layers:
             shape = "×".join(map(str, layer.output_shape))
@@ -64,7 +64,7 @@ class ModelCard:
 def describe(
     name: str, input_shape: tuple[int, ...], num_classes: int, *, vocabulary: int | None = None
 ) -> ModelCard:
-    """The card of an architecture. Only shapes are computed, so even the largest take no memory."""
+    """Return the card of an architecture. Only shapes are computed, so even the largest take no memory."""
     with torch.device("meta"):
         model = build_model(name, input_shape, num_classes, vocabulary=vocabulary)
         x = torch.zeros(1, *input_shape, dtype=torch.int64 if _reads_words(name) else torch.float32)
@@ -134,7 +134,7 @@ def _flops(model: ClientModel, x: Tensor) -> int:
 
 
 def _layers(model: ClientModel, x: Tensor) -> tuple[Layer, ...]:
-    """The layers that hold parameters of their own or nothing inside, with the shapes they give."""
+    """Return the layers that hold parameters of their own or nothing inside, with the shapes they give."""
     shapes: dict[nn.Module, tuple[int, ...]] = {}
 
     def note(module: nn.Module, _inputs: object, output: object) -> None:

@@ -33,7 +33,7 @@ class CNN(ClientModel):
         self.feature_dim = feature_dim
 
     def features(self, x: Tensor) -> Tensor:
-        """The output of the second hidden layer."""
+        """Return the output of the second hidden layer."""
         x = F.relu(F.max_pool2d(self.conv1(x), 2))
         x = F.relu(F.max_pool2d(self.conv2(x), 2))
         x = F.relu(self.fc1(torch.flatten(x, 1)))
@@ -41,7 +41,7 @@ class CNN(ClientModel):
 
 
 def _after(side: int) -> int:
-    """The side of the map that is left after both convolutions and poolings."""
+    """Return the side of the map that is left after both convolutions and poolings."""
     return ((side - 4) // 2 - 4) // 2
 
 

@@ -27,7 +27,7 @@ class Dense(nn.Linear):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's output."""
+        """Return the layer's output."""
         if x.numel() * self.out_features < MIN_MULTIPLICATIONS or not _is_plain(x):
             return F.linear(x, self.weight, self.bias)
         if (
@@ -39,7 +39,7 @@ class Dense(nn.Linear):
 
 
 def with_dense(layer: nn.TransformerEncoderLayer) -> nn.TransformerEncoderLayer:
-    """A transformer's layer whose two linear layers are dense ones, with the weights that they had."""
+    """Return a transformer's layer whose two linear layers are dense ones, with the weights that they had."""
     layer.linear1, layer.linear2 = _dense(layer.linear1), _dense(layer.linear2)
     return layer
 
@@ -75,11 +75,11 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (out,), (x, weight) = gradients, ctx.saved_tensors
         multiply = _differentiable if torch.is_grad_enabled() else _multiply
-        wanted = ctx.needs_input_grad
+        needed = ctx.needs_input_grad
         return (
-            multiply(out, weight.t()) if wanted[0] else None,
-            multiply(out.t(), x.t()) if wanted[1] else None,
-            out.sum(0) if wanted[2] else None,
+            multiply(out, weight.t()) if needed[0] else None,
+            multiply(out.t(), x.t()) if needed[1] else None,
+            out.sum(0) if needed[2] else None,
         )
 
     @staticmethod
@@ -95,7 +95,7 @@ class _Product(torch.autograd.Function):
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """What `_Product.apply` gives, which once more would look for transforms: there are none (`_is_plain`)."""
+    """Return what `_Product.apply` gives, which once more would look for transforms: there are none (`_is_plain`)."""
     product: Tensor = super(torch.autograd.Function, _Product).apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return product
 

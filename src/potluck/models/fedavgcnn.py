@@ -24,7 +24,7 @@ class FedAvgCNN(ClientModel):
         self.feature_dim = 512
 
     def features(self, x: Tensor) -> Tensor:
-        """The output of the hidden layer."""
+        """Return the output of the hidden layer."""
         x = F.relu(F.max_pool2d(self.conv1(x), 2))
         x = F.relu(F.max_pool2d(self.conv2(x), 2))
         return F.relu(self.fc1(torch.flatten(x, 1)))

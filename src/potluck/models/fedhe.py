@@ -53,12 +53,12 @@ class FedHeCNN(ClientModel):
         self.apply(_lecun_normal)
 
     def features(self, x: Tensor) -> Tensor:
-        """The last block's output, flat."""
+        """Return the last block's output, flat."""
         return torch.flatten(self.blocks(x), 1)
 
 
 def _side(side: int, blocks: int) -> int:
-    """The side of the last block's output."""
+    """Return the side of the last block's output."""
     return ((side if blocks == 2 else side // 4) - 3) // 2 + 1
 
 

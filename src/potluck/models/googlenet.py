@@ -40,7 +40,7 @@ class Inception(nn.Module):
         self.branch4 = nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), _conv(inputs, pooled, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The four branches, concatenated over channels."""
+        """Return the four branches, concatenated over channels."""
         return torch.cat([self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)], 1)
 
 
@@ -69,7 +69,7 @@ class GoogLeNet(ClientModel):
         self.apply(_initialise)
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean over positions of the last block's output."""
+        """Return the mean over positions of the last block's output."""
         x = F.adaptive_avg_pool2d(self.inception(self.stem(x)), 1)
         dropped: Tensor = self.dropout(torch.flatten(x, 1))
         return dropped

@@ -25,7 +25,7 @@ class HarCNN(ClientModel):
         self.feature_dim = FEATURES
 
     def features(self, x: Tensor) -> Tensor:
-        """The output of the dense layer."""
+        """Return the output of the dense layer."""
         x = F.max_pool1d(F.relu(self.conv1(x)), 2)
         x = F.max_pool1d(F.relu(self.conv2(x)), 2)
         return F.relu(self.fc(torch.flatten(F.adaptive_avg_pool1d(x, 8), 1)))
@@ -43,7 +43,7 @@ class HarWide(ClientModel):
         self.feature_dim = FEATURES
 
     def features(self, x: Tensor) -> Tensor:
-        """The output of the dense layer."""
+        """Return the output of the dense layer."""
         x = F.adaptive_avg_pool1d(F.relu(self.conv(x)), 8)
         return F.relu(self.fc(torch.flatten(x, 1)))
 
@@ -60,7 +60,7 @@ class HarLSTM(ClientModel):
         self.feature_dim = FEATURES
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean of the recurrent layer's outputs."""
+        """Return the mean of the recurrent layer's outputs."""
         steps = F.relu(self.conv(x)).transpose(1, 2)
         outputs: Tensor = self.lstm(steps)[0]
         return outputs.mean(1)

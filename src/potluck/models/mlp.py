@@ -28,7 +28,7 @@ class MLP(ClientModel):
         self.feature_dim = inputs
 
     def features(self, x: Tensor) -> Tensor:
-        """The output of the last hidden layer."""
+        """Return the output of the last hidden layer."""
         last: Tensor = self.layers(torch.flatten(x, 1))
         return last
 

@@ -34,7 +34,7 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output."""
+        """Return the block's output."""
         y: Tensor = self.conv(x)
         return x + y if self.residual else y
 
@@ -58,7 +58,7 @@ class MobileNetV2(ClientModel):
         self.apply(_initialise)
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean over positions of the last layer's output."""
+        """Return the mean over positions of the last layer's output."""
         x = F.adaptive_avg_pool2d(self.layers(x), 1)
         dropped: Tensor = self.dropout(torch.flatten(x, 1))
         return dropped

@@ -32,7 +32,7 @@ class Scaler(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """The input, divided in training mode."""
+        """Return the input, divided in training mode."""
         return x / self.rate if self.training else x
 
 
@@ -49,11 +49,11 @@ class Width:
     track: bool = False
 
     def of(self, width: int) -> int:
-        """The number of channels that stand for `width` at this rate."""
+        """Return the number of channels that stand for `width` at this rate."""
         return math.ceil(round(self.rate * width, 9))
 
     def norm(self, channels: int) -> nn.Module:
-        """A scaler followed by batch norm."""
+        """Return a scaler followed by batch norm."""
         norm = nn.Sequential()
         norm.add_module("scaler", Scaler(self.rate) if self.scaler else nn.Identity())
         norm.add_module("bn", nn.BatchNorm2d(channels, track_running_stats=self.track))
@@ -79,7 +79,7 @@ class SlimCNN(ClientModel):
         self.feature_dim = channels
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean over positions of the last layer's output."""
+        """Return the mean over positions of the last layer's output."""
         for place in (1, 2, 3):
             conv, norm = self.get_submodule(f"conv{place}"), self.get_submodule(f"norm{place}")
             x = norm(conv(x))
@@ -171,7 +171,7 @@ class PreResNet(ClientModel):
         return self.stem, *(self.get_submodule(f"layer{place}") for place in (1, 2, 3, 4))
 
     def pool(self, x: Tensor) -> Tensor:
-        """The last activation, averaged over positions."""
+        """Return the last activation, averaged over positions."""
         return torch.flatten(F.adaptive_avg_pool2d(F.relu(self.norm(x)), 1), 1)
 
 

@@ -54,7 +54,7 @@ class Projected(ClientModel):
         self.feature_dim = feature_dim
 
     def features(self, x: Tensor) -> Tensor:
-        """The base's features, projected."""
+        """Return the base's features, projected."""
         projected: Tensor = self.projection(self.base.features(x))
         return projected
 
@@ -69,6 +69,6 @@ class Projected(ClientModel):
         return self.base.stages
 
     def pool(self, x: Tensor) -> Tensor:
-        """The base's pooling, projected."""
+        """Return the base's pooling, projected."""
         projected: Tensor = self.projection(self.base.pool(x))
         return projected

@@ -52,7 +52,7 @@ class ModelName:
 
 
 def model_names() -> list[str]:
-    """Every architecture, nested families at their usual widths."""
+    """Return every architecture, nested families at their usual widths."""
     names: list[str] = []
     for name, entry in ENTRIES.items():
         names += [f"{name}@{rate}" for rate in RATES] if entry.rated else [name]
@@ -60,7 +60,7 @@ def model_names() -> list[str]:
 
 
 def parse_name(name: str) -> ModelName | None:
-    """The parts of a name, or nothing when no such architecture exists."""
+    """Return the parts of a name, or nothing when no such architecture exists."""
     rest, plus, size = name.partition("+")
     base, at, rate = rest.partition("@")
     if base not in ENTRIES or (plus and not (size.isdecimal() and int(size) > 0)):
@@ -71,7 +71,7 @@ def parse_name(name: str) -> ModelName | None:
 
 
 def _is_rate(text: str) -> bool:
-    """Whether a text is a width rate, a number above 0 and at most 1."""
+    """Return whether a text is a width rate, a number above 0 and at most 1."""
     try:
         return 0 < float(text) <= 1
     except ValueError:
@@ -79,7 +79,7 @@ def _is_rate(text: str) -> bool:
 
 
 def require_name(name: str) -> ModelName:
-    """The parts of a name; the error for an unknown one offers the nearest that exists."""
+    """Return the parts of a name; the error for an unknown one offers the nearest that exists."""
     parsed = parse_name(name)
     if parsed is None:
         raise unknown("model", name, model_names())
@@ -87,7 +87,7 @@ def require_name(name: str) -> ModelName:
 
 
 def model_summary(name: str) -> str:
-    """The architecture in one line."""
+    """Return the architecture in one line."""
     parsed = require_name(name)
     text = parsed.entry.summary
     if parsed.rate is not None:
@@ -98,7 +98,7 @@ def model_summary(name: str) -> str:
 
 
 def example_shape(name: str) -> tuple[int, ...]:
-    """An input shape that suits an architecture: a CIFAR image, a sensor window, a short text, a table row."""
+    """Return an input shape that suits an architecture: a CIFAR image, a sensor window, a short text, a table row."""
     return EXAMPLE_SHAPES[require_name(name).entry.kind]
 
 
@@ -111,7 +111,7 @@ def build_model(
     projection: str = "linear",
     vocabulary: int | None = None,
 ) -> ClientModel:
-    """A freshly initialised network for inputs of one shape.
+    """Return a freshly initialised network for inputs of one shape.
 
     The weights come from torch's default generator, so wrap the call in `potluck.core.random.seeded` to
     fix them. `feature_dim` adds a projection where the architecture's own feature size differs. Text models
@@ -219,7 +219,7 @@ groups: dict[str, tuple[str, ...]] = {
 
 
 def resolve_models(models: str | Sequence[str]) -> list[str]:
-    """The architecture names meant by a group, a comma list, or a list of either."""
+    """Return the architecture names meant by a group, a comma list, or a list of either."""
     parts = models.split(",") if isinstance(models, str) else models
     names: list[str] = []
     for part in (part.strip() for part in parts):
@@ -235,19 +235,19 @@ def resolve_models(models: str | Sequence[str]) -> list[str]:
 
 
 def assign(models: Sequence[str], clients: int) -> list[str]:
-    """The papers' rule: client i of `clients` gets model i mod X of the X given."""
+    """Return the papers' rule: client i of `clients` gets model i mod X of the X given."""
     return [models[client % len(models)] for client in range(clients)]
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers a network learns."""
+    """Return how many numbers a network learns."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def smallest(
     names: Sequence[str], input_shape: tuple[int, ...], num_classes: int, *, vocabulary: int | None = None
 ) -> str:
-    """The architecture with the fewest parameters; of equals, the first named. Nothing is drawn at random."""
+    """Return the architecture with the fewest parameters; of equals, the first named. Nothing is drawn at random."""
 
     def size(name: str) -> int:
         with without_initialization():

@@ -91,7 +91,7 @@ class ResNet(ClientModel):
         return self.stem, *(self.get_submodule(f"layer{place + 1}") for place in range(self.depth))
 
     def pool(self, x: Tensor) -> Tensor:
-        """The mean over all positions."""
+        """Return the mean over all positions."""
         return torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)
 
 
@@ -102,7 +102,7 @@ def _downsample(inputs: int, outputs: int, stride: int) -> nn.Module:
 
 
 def _stem(inputs: int, outputs: int, small: bool) -> nn.Sequential:
-    """The papers' 7×7 stem, which divides the side by four, or a 3×3 one that keeps it."""
+    """Return the papers' 7×7 stem, which divides the side by four, or a 3×3 one that keeps it."""
     stem = nn.Sequential()
     if small:
         stem.add_module("conv", nn.Conv2d(inputs, outputs, 3, padding=1, bias=False))

@@ -30,7 +30,7 @@ class SmallMLP(ClientModel):
         self.feature_dim = FEATURES
 
     def features(self, x: Tensor) -> Tensor:
-        """The output of the second dense layer."""
+        """Return the output of the second dense layer."""
         return F.relu(self.fc2(F.relu(self.fc1(torch.flatten(x, 1)))))
 
 
@@ -47,7 +47,7 @@ class SmallCNN(ClientModel):
         self.feature_dim = FEATURES
 
     def features(self, x: Tensor) -> Tensor:
-        """The output of the dense layer."""
+        """Return the output of the dense layer."""
         x = F.relu(F.max_pool2d(self.conv1(x), 2))
         x = F.relu(F.max_pool2d(self.conv2(x), 2))
         return F.relu(self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 2), 1)))
@@ -65,7 +65,7 @@ class SmallWide(ClientModel):
         self.feature_dim = FEATURES
 
     def features(self, x: Tensor) -> Tensor:
-        """The output of the dense layer."""
+        """Return the output of the dense layer."""
         x = F.adaptive_avg_pool2d(F.relu(F.max_pool2d(self.conv(x), 2)), 4)
         return F.relu(self.fc(torch.flatten(x, 1)))
 
@@ -99,14 +99,14 @@ class SmallRes(ClientModel):
         self.feature_dim = FEATURES
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean over positions of the block's output."""
+        """Return the mean over positions of the block's output."""
         x = F.relu(self.bn(self.conv(x)))
         maps: Tensor = self.block(x)
         return maps.mean((2, 3))
 
 
 def _separable(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    """A depthwise 3×3 filter per channel, then a 1×1 mixture of channels."""
+    """Return a depthwise 3×3 filter per channel, then a 1×1 mixture of channels."""
     return nn.Sequential(
         nn.Conv2d(inputs, inputs, 3, stride=stride, padding=1, groups=inputs, bias=False),
         nn.Conv2d(inputs, outputs, 1, bias=False),
@@ -129,7 +129,7 @@ class SmallSep(ClientModel):
         self.feature_dim = FEATURES
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean over positions of the last layer's output."""
+        """Return the mean over positions of the last layer's output."""
         maps: Tensor = self.sep2(self.sep1(self.stem(x)))
         return maps.mean((2, 3))
 

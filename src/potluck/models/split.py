@@ -25,12 +25,12 @@ class _Tracer(fx.Tracer):
         self.cuts = cuts
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether a module is kept whole."""
+        """Return whether a module is kept whole."""
         return not any(cut.startswith(module_qualified_name + ".") for cut in self.cuts)
 
 
 def cut_module(module: nn.Module, cuts: Sequence[str]) -> tuple[list[nn.Module], nn.Module]:
-    """The stages that end at the outputs of the named layers, and what follows the last of them."""
+    """Return the stages that end at the outputs of the named layers, and what follows the last of them."""
     names = [name for name, _ in module.named_modules() if name]
     for cut in cuts:
         if cut not in names:
@@ -54,7 +54,7 @@ def cut_module(module: nn.Module, cuts: Sequence[str]) -> tuple[list[nn.Module],
 
 
 def _trace(module: nn.Module, cuts: Sequence[str]) -> fx.Graph:
-    """The graph of calls between the modules of interest, the same in training and in testing."""
+    """Return the graph of calls between the modules of interest, the same in training and in testing."""
     was_training = module.training
     signature = inspect.signature(module.forward).parameters.values()
     defaults = {p.name: p.default for p in signature if p.default is not p.empty}
@@ -76,16 +76,16 @@ def _trace(module: nn.Module, cuts: Sequence[str]) -> fx.Graph:
 
 
 def _node_of(graph: fx.Graph, cut: str) -> fx.Node:
-    found: list[fx.Node] = [node for node in graph.nodes if node.op == "call_module" and node.target == cut]
-    if len(found) != 1:
+    nodes: list[fx.Node] = [node for node in graph.nodes if node.op == "call_module" and node.target == cut]
+    if len(nodes) != 1:
         raise PotluckError(
-            f"stages names {cut!r}, which runs {len(found)} times in a pass; cut at a layer that runs once."
+            f"stages names {cut!r}, which runs {len(nodes)} times in a pass; cut at a layer that runs once."
         )
-    return found[0]
+    return nodes[0]
 
 
 def _assign_parts(graph: fx.Graph, ends: Sequence[fx.Node]) -> dict[fx.Node, int]:
-    """Which stage each operation belongs to: the first whose end needs it."""
+    """Return which stage each operation belongs to: the first whose end needs it."""
     parts: dict[fx.Node, int] = {}
     output = next(node for node in graph.nodes if node.op == "output")
     for number, end in enumerate([*ends, output]):
@@ -99,7 +99,7 @@ def _assign_parts(graph: fx.Graph, ends: Sequence[fx.Node]) -> dict[fx.Node, int
 
 
 def _piece(module: nn.Module, nodes: Sequence[fx.Node], entry: fx.Node, cut: str) -> nn.Module:
-    """A module that runs `nodes` on the value of `entry`."""
+    """Return a module that runs `nodes` on the value of `entry`."""
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     if entry.op != "placeholder":
@@ -153,7 +153,7 @@ class SplitModel(ClientModel):
         return tuple(self.body)
 
     def pool(self, x: Tensor) -> Tensor:
-        """What follows the last cut, flattened and projected."""
+        """Return what follows the last cut, flattened and projected."""
         projected: Tensor = self.projection(torch.flatten(_scores(self.rest(x)), 1))
         return projected
 
@@ -167,7 +167,7 @@ def split(
     projection: str = "linear",
     example: Tensor | None = None,
 ) -> ClientModel:
-    """A copy of `model` cut into features and head.
+    """Return a copy of `model` cut into features and head.
 
     `head` is the dotted name of the layer that turns features into class scores (default: the last linear
     layer). `feature_dim` projects the features to a common size, by a learned layer or by averaging
@@ -205,8 +205,8 @@ def _compare(model: nn.Module, parts: ClientModel, head: str, x: Tensor) -> None
     name = type(model).__name__
     expected = _scores(_run(whole, x, f"{name} cannot run on the example; pass a batch of its inputs"))
     remedy = f"{name} cannot run with its head {head!r} taken out; name the layer that gives the class scores"
-    found = _scores(_run(parts, x, remedy))
-    if expected.shape != found.shape or not torch.allclose(expected, found, rtol=1e-4, atol=1e-5):
+    scores = _scores(_run(parts, x, remedy))
+    if expected.shape != scores.shape or not torch.allclose(expected, scores, rtol=1e-4, atol=1e-5):
         raise PotluckError(
             f"head {head!r} is not the last operation of {name}: applying it to the features "
             f"does not give the model's output; move what follows it (such as softmax) out of the model."
@@ -214,7 +214,7 @@ def _compare(model: nn.Module, parts: ClientModel, head: str, x: Tensor) -> None
 
 
 def _run(module: nn.Module, x: Tensor, complaint: str) -> object:
-    """What a module gives without gradients; when it fails, the complaint with torch's own reason."""
+    """Return what a module gives without gradients; when it fails, the complaint with torch's own reason."""
     try:
         with torch.no_grad():
             return module(x)
@@ -224,14 +224,14 @@ def _run(module: nn.Module, x: Tensor, complaint: str) -> object:
 
 
 def _scores(output: object) -> Tensor:
-    """The tensor in what a model returns; libraries wrap it in an object or a dict with `logits`."""
+    """Return the tensor in what a model returns; libraries wrap it in an object or a dict with `logits`."""
     if isinstance(output, Tensor):
         return output
-    found = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
-    if found is None and isinstance(output, tuple | list) and output:
-        found = output[0]
-    if isinstance(found, Tensor):
-        return found
+    scores = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if scores is None and isinstance(output, tuple | list) and output:
+        scores = output[0]
+    if isinstance(scores, Tensor):
+        return scores
     raise PotluckError(
         f"The model returns {type(output).__name__}, in which no tensor of class scores was found; "
         f"wrap it in a module that returns one tensor."
@@ -252,18 +252,18 @@ def _linears(head: nn.Module) -> list[tuple[str, nn.Linear]]:
 
 
 def _first_linear(layer: nn.Module, head: str) -> nn.Linear:
-    found = _linears(layer)
-    if not found:
+    layers = _linears(layer)
+    if not layers:
         raise PotluckError(
             f"head {head!r} is a {type(layer).__name__} without a linear layer, so its input size is "
             f"unknown; "
             f"name a head that is or holds nn.Linear."
         )
-    return found[0][1]
+    return layers[0][1]
 
 
 def _new_input(layer: nn.Module, head: str, size: int) -> nn.Module:
-    """The head with its first linear layer rebuilt for another input size."""
+    """Return the head with its first linear layer rebuilt for another input size."""
     path, old = _linears(layer)[0]
     new = nn.Linear(
         size, old.out_features, bias=old.bias is not None, device=old.weight.device, dtype=old.weight.dtype

@@ -27,7 +27,7 @@ class TextBag(ClientModel):
         self.feature_dim = WIDTH
 
     def features(self, x: Tensor) -> Tensor:
-        """The output of the dense layer."""
+        """Return the output of the dense layer."""
         return F.relu(self.fc(_mean(self.embedding(x), x != 0)))
 
 
@@ -69,7 +69,7 @@ class TextTransformer(ClientModel):
         nn.init.normal_(self.positions, std=0.02)
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean over words of the last layer's output."""
+        """Return the mean over words of the last layer's output."""
         words = x != 0
         hidden = torch.cat(
             [torch.zeros_like(words[:, :1]), ~words[:, 1:]], 1
@@ -89,7 +89,7 @@ def _layer() -> nn.TransformerEncoderLayer:
 
 
 def _mean(x: Tensor, words: Tensor) -> Tensor:
-    """The mean over the words of `[batch, length, width]`; zeros for a row without words."""
+    """Return the mean over the words of `[batch, length, width]`; zeros for a row without words."""
     weights = words.unsqueeze(2).to(x.dtype)
     return (x * weights).sum(1) / weights.sum(1).clamp(min=1)
 

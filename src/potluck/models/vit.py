@@ -32,7 +32,7 @@ class ViT(ClientModel):
             nn.init.zeros_(self.patches.bias)
 
     def features(self, x: Tensor) -> Tensor:
-        """The normalised class token after the last layer."""
+        """Return the normalised class token after the last layer."""
         patches = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.token.expand(len(x), -1, -1), patches], 1) + self.positions
         normed: Tensor = self.norm(self.layers(x)[:, 0])
@@ -57,7 +57,7 @@ def _layer(width: int, heads: int) -> nn.TransformerEncoderLayer:
 
 
 def _pooled_head(features: int, classes: int) -> nn.Module:
-    """The head that FedL2G gives to transformers: a hidden layer of the transformer's width."""
+    """Return the head that FedL2G gives to transformers: a hidden layer of the transformer's width."""
     return nn.Sequential(nn.Linear(features, 768), nn.Tanh(), nn.Linear(768, classes))
 
 

@@ -15,7 +15,7 @@ from potluck.core.schema import Counts, Labels, Shape
 
 
 def fill_all_classes(me: Client, answer: Payload) -> Payload:
-    """The answer with a row for every class, zeros where the client has none, and equal counts for all.
+    """Return the answer with a row for every class, zeros where the client has none, and equal counts for all.
 
     Rows go by the fields that their payload declares as `Labels`, counts by those it declares as `Counts`.
     """
@@ -36,7 +36,7 @@ def fill_all_classes(me: Client, answer: Payload) -> Payload:
 
 
 def reveals_classes(kind: type[Payload]) -> bool:
-    """Whether payloads of this type say which classes a client has, or how many samples of them."""
+    """Return whether payloads of this type say which classes a client has, or how many samples of them."""
     rules = (rule for field in field_kinds(kind).values() for rule in field.rules)
     return any(isinstance(rule, Labels | Counts) for rule in rules)
 
@@ -44,17 +44,17 @@ def reveals_classes(kind: type[Payload]) -> bool:
 def _spread(
     answer: Payload, kinds: dict[str, FieldKind], rows: str, labels: Tensor, classes: int
 ) -> dict[str, Tensor]:
-    """Every tensor that has a row per label, laid out by class."""
-    found: dict[str, Tensor] = {}
+    """Return every tensor that has a row per label, laid out by class."""
+    tensors: dict[str, Tensor] = {}
     for field, kind in kinds.items():
         value = getattr(answer, field)
         if isinstance(value, Tensor) and any(isinstance(r, Shape) and r.sizes[0] == rows for r in kind.rules):
-            found[field] = value.new_zeros(classes, *value.shape[1:]).index_copy(0, labels, value)
-    return found
+            tensors[field] = value.new_zeros(classes, *value.shape[1:]).index_copy(0, labels, value)
+    return tensors
 
 
 def _alike(me: Client, least: int) -> int:
-    """The count that every class gets: the server knows the client's samples anyway, and no more than their sum."""
+    """Return the count that every class gets: the server knows no more than the client's number of samples."""
     samples, classes = me.info.samples, me.task.num_classes
     if least * classes > samples:
         raise PotluckError(

@@ -73,7 +73,7 @@ class RecordPrivacy:
                 x, y = me.prepare(*me.train.take(rows))
                 if me.augment is not None and augment is not None and len(y):
                     x = me.augment(x, augment)
-                total = {name: torch.zeros_like(one) for name, one in learned.items()}
+                total = {name: torch.zeros_like(value) for name, value in learned.items()}
                 for start in range(0, len(y), ROWS_PER_CHUNK):
                     self._add(
                         total,
@@ -81,8 +81,8 @@ class RecordPrivacy:
                             learned, x[start : start + ROWS_PER_CHUNK], y[start : start + ROWS_PER_CHUNK]
                         ),
                     )
-                for name, one in learned.items():
-                    one.grad = (total[name] + self._noise(one, self.settings.clip)) / expected
+                for name, value in learned.items():
+                    value.grad = (total[name] + self._noise(value, self.settings.clip)) / expected
                 if request.adjust is not None:
                     request.adjust()  # what is done to gradients that have noise needs none of its own
                 me.apply(optimizer)
@@ -100,16 +100,16 @@ class RecordPrivacy:
                 "method declares how many (supports.fits), and class means go once with their labels."
             )
 
-    def _add(self, total: dict[str, Tensor], found: dict[str, Tensor]) -> None:
-        """The sum of rows' gradients, each as one vector no longer than `clip`; one that is not finite is none."""
-        squares = [one.double().flatten(1).square().sum(dim=1) for one in found.values()]
+    def _add(self, total: dict[str, Tensor], gradients: dict[str, Tensor]) -> None:
+        """Add the rows' gradients, each as one vector no longer than `clip`; one that is not finite is left out."""
+        squares = [gradient.double().flatten(1).square().sum(dim=1) for gradient in gradients.values()]
         length = torch.stack(squares).sum(dim=0).sqrt()
         scale = torch.where(
             length.isfinite(), (self.settings.clip / length.clamp(min=1e-12)).clamp(max=1), 0.0
         )
-        for name, one in found.items():
-            shape = (-1, *[1] * (one.dim() - 1))
-            total[name] += (scale.to(one.dtype).view(shape) * torch.nan_to_num(one)).sum(dim=0)
+        for name, gradient in gradients.items():
+            shape = (-1, *[1] * (gradient.dim() - 1))
+            total[name] += (scale.to(gradient.dtype).view(shape) * torch.nan_to_num(gradient)).sum(dim=0)
 
     def _noise(self, like: Tensor, clip: float) -> Tensor:
         noise = self._normal(like.shape).to(device=like.device, dtype=like.dtype)
@@ -118,7 +118,7 @@ class RecordPrivacy:
     def class_means(
         self, function: Callable[[Tensor], Tensor], samples: Samples | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What `Client.class_means` gives, as noisy sums over noisy counts of the classes that are surely there."""
+        """Return class means as noisy sums over noisy counts, of the classes that are surely present."""
         me, settings = self.me, self.settings
         self._spend("class means")
         me.model.eval()
@@ -158,7 +158,7 @@ def _row_gradients(loss: _RowLoss) -> Callable[..., dict[str, Tensor]]:
         return row_loss
 
     rows: Callable[..., dict[str, Tensor]] = vmap(grad(value), in_dims=(None, 0, 0), randomness="different")
-    return lambda parameters, x, y: rows({name: one.detach() for name, one in parameters.items()}, x, y)
+    return lambda parameters, x, y: rows({name: tensor.detach() for name, tensor in parameters.items()}, x, y)
 
 
 def _seeded_uniform(rng: torch.Generator, count: int) -> Tensor:

@@ -49,7 +49,7 @@ class Budget(Callback):
         return monotonic() >= self._ends
 
     def on_start(self, loop: Loop) -> None:
-        """A run begins or continues: at the end of a round."""
+        """Note that a run begins or continues: at the end of a round."""
         self._loop, self._between_rounds = loop, False  # it may always do one round
 
     def on_step(self, step: Step) -> None:

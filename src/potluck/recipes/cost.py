@@ -115,7 +115,7 @@ def trial_experiment(resolved: RunPlan) -> Experiment:
 
 
 def _rows(experiment: Experiment, federation: Federation, samples: int) -> int:
-    """So many rows of the data that clients have that many training samples together."""
+    """Return so many rows of the data that clients have that many training samples together."""
     parts = parse_split(experiment.data.split)
     share = parts[0] / sum(parts) if experiment.evaluate.protocol in ("local", "received") else 5 / 6
     public = experiment.data.public if isinstance(experiment.data.public, float) else 0.1
@@ -243,8 +243,8 @@ def _tests(resolved: RunPlan, costs: TrialCosts, *, final: bool = False) -> floa
     dearest = max(costs.tested.values(), default=0.0)
     if evaluation.protocol in ("shared", "global"):
         size = len(federation.shared_test or ())
-        who = range(len(task.clients)) if final else evaluation.population(task)
-        return sum(size * costs.tested.get(task.clients[index].architecture, dearest) for index in who)
+        tested = range(len(task.clients)) if final else evaluation.population(task)
+        return sum(size * costs.tested.get(task.clients[index].architecture, dearest) for index in tested)
     seconds = sum(
         (len(member.test) + info.validation) * costs.tested.get(info.architecture, dearest)
         for member, info in zip(federation.members, task.clients, strict=True)

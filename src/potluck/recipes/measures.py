@@ -64,7 +64,7 @@ ABOUT: dict[MeasureName, str] = {
 def measure(
     run: Run, name: MeasureName, target: float | None = None, field: str = "accuracy", copies: int = 1
 ) -> float:
-    """One run's value; nan where it was not measured or the target never reached. Accuracies are in %.
+    """Return one run's value; nan where it was not measured or the target never reached. Accuracies are in %.
 
     A speed-up is made of the rounds of two runs, so here it is the rounds of this one; likewise what is saved.
     """
@@ -97,14 +97,14 @@ def flops_per_sample(run: Run) -> float:
 
 
 def relative(name: MeasureName, first: float, own: float) -> float:
-    """A value that compares a row with the first one, from what was measured of both."""
+    """Return a value that compares a row with the first one, from what was measured of both."""
     if name == "saved":
         return 100 * (1 - own / first)
     return first / own
 
 
 def _best(run: Run, field: str) -> float:
-    """The best round's value of a field: the field's own best where rounds are picked on test samples."""
+    """Return the best round's value of a field: the field's own best where rounds are picked on test samples."""
     curve = run.curve(field)
     if run.selected_by == "test":
         return float(curve.y.max())
@@ -112,7 +112,7 @@ def _best(run: Run, field: str) -> float:
 
 
 def _paper_up(run: Run) -> float:
-    """Numbers that a client sends in a round: the paper's own count, or ours where it has none."""
+    """Return numbers that a client sends in a round: the paper's own count, or ours where it has none."""
     counted = run.summary.get("paper_accounting")
     return float(counted["up"]) if counted else run.per_client_round("floats_up")
 
@@ -130,7 +130,7 @@ def _jobs_per_round(run: Run) -> float:
 
 
 def _usual(run: Run, key: str) -> float:
-    """The median over rounds: in the first one many methods have nothing to send down yet."""
+    """Return the median over rounds: in the first one many methods have nothing to send down yet."""
     return float(np.median([float(record[key]) for record in run.rounds]))
 
 

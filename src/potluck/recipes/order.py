@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from potluck.recipes.recipe import Recipe
 from potluck.recipes.reproduce import Key, Reproduction
@@ -33,7 +34,7 @@ def informative_order(table: Reproduction) -> list[Key]:
 def ranked_rows(recipe: Recipe, setting: str) -> list[str]:
     """Return the rows of a setting: own method, strongest rivals, reference row, then the others as printed."""
     rows = [row for row in recipe.rows if recipe.runs(row, setting, recipe.columns)]
-    own = [row for row in recipe.own_rows if row in rows]
+    own = _own_rows(recipe, setting, rows)
     reference = [row for row in reference_rows(recipe) if row in rows and row not in own]
     others = [row for row in rows if row not in own and row not in reference]
     others.sort(key=lambda row: -_or_least(printed_accuracy(recipe, row, setting)))
@@ -43,8 +44,14 @@ def ranked_rows(recipe: Recipe, setting: str) -> list[str]:
 def core_size(recipe: Recipe, setting: str) -> int:
     """Return how many of a setting's ranked rows are its core."""
     rows = ranked_rows(recipe, setting)
-    special = {*recipe.own_rows, *reference_rows(recipe)} & {*rows}
+    special = {*_own_rows(recipe, setting, rows), *reference_rows(recipe)} & {*rows}
     return min(len(rows), len(special) + RIVALS)
+
+
+def _own_rows(recipe: Recipe, setting: str, rows: Sequence[str]) -> list[str]:
+    """Return the rows of the paper's own method; of its variants those that the paper prints, where it prints any."""
+    own = [row for row in recipe.own_rows if row in rows]
+    return [row for row in own if math.isfinite(printed_accuracy(recipe, row, setting))] or own
 
 
 def reference_rows(recipe: Recipe) -> list[str]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
+from tomllib import TOMLDecodeError
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.files import parse_toml, read_text
+from potluck.recipes.content import Values, inherit, merged, with_defaults
+from potluck.recipes.figure import Figure, Panel
 from potluck.recipes.measures import COUNTED, TO_TARGET, MeasureName
-
-Values = dict[str, Any]
 
 NO_CELL = "n/a"
 """What stands in a recipe where the paper's table has no such cell: nothing is run for it."""
@@ -28,13 +29,7 @@ SCALE_TABLES = ("small", "full")
 _PRINTED = re.compile(r"-|n/a|\?|\d+(\.\d+)?(±\d*\.?\d+)?")
 
 
-class RecipeSection(BaseModel):
-    """A table of a recipe file; unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Column(RecipeSection):
+class Column(BaseModel, extra="forbid", frozen=True):
     """What one column of the table measures, and on which setting."""
 
     setting: str
@@ -50,7 +45,7 @@ class Column(RecipeSection):
         return self
 
 
-class Row(RecipeSection):
+class Row(BaseModel, extra="forbid", frozen=True):
     """One method of the table, its options, and its printed numbers in the order of the columns."""
 
     method: str
@@ -78,8 +73,8 @@ class Row(RecipeSection):
         return value
 
 
-class Recipe(RecipeSection):
-    """A table: settings that all cells share, groups of settings, columns and rows."""
+class Recipe(BaseModel, extra="forbid", frozen=True):
+    """A table: settings that all cells share, groups of settings, columns and rows; and the figure made of its runs."""
 
     name: str
     title: str
@@ -93,6 +88,12 @@ class Recipe(RecipeSection):
     settings: dict[str, Values] = Field(min_length=1)
     columns: dict[str, Column] = Field(min_length=1)
     rows: dict[str, Row] = Field(min_length=1)
+    figure: Figure | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, content: Any) -> Any:
+        return with_defaults(content) if isinstance(content, dict) else content
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
@@ -111,24 +112,27 @@ class Recipe(RecipeSection):
         for kind, names in (("rows", self.rows), ("settings", self.settings)):
             if len({slug(name) for name in names}) < len(names):
                 raise ValueError(f"two {kind} have names that give the same folder")
+        mistake = self.figure and self.figure.mistake(self.settings, self.columns, self.rows)
+        if mistake:
+            raise ValueError(mistake)
         return self
 
     def printed(self, row: str, column: str) -> str:
-        """What the paper prints in a cell."""
+        """Return what the paper prints in a cell."""
         return self.rows[row].paper[list(self.columns).index(column)]
 
     def heading(self, column: str) -> str:
-        """The column as a reader knows it."""
+        """Return the column as a reader knows it."""
         return self.columns[column].title or column
 
     def runs(self, row: str, setting: str, columns: Iterable[str]) -> bool:
-        """Whether some of these columns measures this row on this setting."""
+        """Return whether some of these columns measures this row on this setting."""
         return any(
             self.columns[name].setting == setting and self.printed(row, name) != NO_CELL for name in columns
         )
 
     def values(self, row: str, setting: str) -> Values:
-        """The experiment behind a row's cells on a setting, as the paper has it."""
+        """Return the experiment behind a row's cells on a setting, as the paper has it."""
         entry = self.rows[row]
         group = {
             section: values
@@ -151,33 +155,19 @@ class Recipe(RecipeSection):
         return own or (list(self.rows)[-1],)
 
 
-def merged(*layers: Mapping[str, Any]) -> Values:
-    """Nested values, later layers on top of earlier ones."""
-    result: Values = {}
-    for layer in layers:
-        for key, value in layer.items():
-            below = result.get(key)
-            if isinstance(
-                value, Mapping
-            ):  # always a new table, so that a change never reaches the recipe itself
-                value = merged(below if isinstance(below, Mapping) else {}, value)
-            result[key] = value
-    return result
-
-
 def slug(text: str) -> str:
-    """A name as a folder can have it."""
+    """Return a name as a folder can have it."""
     return re.sub(r"[^a-z0-9.+]+", "-", text.lower()).strip("-")
 
 
 def recipe_names() -> list[str]:
-    """The recipes that come with Potluck."""
+    """Return the recipes that come with Potluck."""
     files = [file.name for file in resources.files("potluck.recipes").iterdir()]
     return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe of this name, or of the file with this path."""
+    """Return the recipe of this name, or of the file with this path."""
     if name.endswith(".toml"):
         return _read(Path(name), Path(name).stem)
     if name not in recipe_names():
@@ -186,25 +176,34 @@ def find_recipe(name: str) -> Recipe:
         return _read(file, name)
 
 
+def _content(name: str) -> Values:
+    """The content of a recipe that comes with Potluck."""
+    if name not in recipe_names():
+        raise unknown("recipe in like", name, recipe_names())
+    return parse_toml((resources.files("potluck.recipes") / f"{name}.toml").read_text("utf-8"))
+
+
 def _read(file: Path, name: str) -> Recipe:
     try:
-        return Recipe.model_validate({"name": name, **parse_toml(read_text(file))})
+        return Recipe.model_validate({"name": name, **inherit(parse_toml(read_text(file)), _content)})
     except OSError as error:
         raise PotluckError(
             f"Recipe file {str(file)!r} cannot be read ({error.strerror}); check the path."
         ) from None
     except ValidationError as error:
         raise _one_sentence(str(file), error) from None
-    except ValueError as error:
+    except TOMLDecodeError as error:
         raise PotluckError(f"Recipe file {str(file)!r} is not valid TOML: {error}.") from None
+    except ValueError as error:
+        raise PotluckError(f"Recipe file {str(file)!r}: {error}.") from None
 
 
 def _one_sentence(file: str, error: ValidationError) -> PotluckError:
-    """The first thing wrong; a misspelt key before the one that is missing for it."""
+    """Return the first thing wrong; a misspelt key before the one that is missing for it."""
     first = min(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
-        parts: dict[str, type[BaseModel]] = {"columns": Column, "rows": Row}
+        parts: dict[str, type[BaseModel]] = {"columns": Column, "rows": Row, "figure": Panel}
         keys = parts.get(path[0], Recipe).model_fields
         return unknown(f"key of recipe file {file!r}", path[-1], keys)
     where = ".".join(path) + ": " if path else ""

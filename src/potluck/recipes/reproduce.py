@@ -20,9 +20,10 @@ from potluck.experiment.sections import DataSettings
 from potluck.federation.population import experiment_data
 from potluck.loop.callbacks import Callback
 from potluck.recipes.budget import Budget, BudgetSpentError, ProcessorMeter, read_processor_time
+from potluck.recipes.content import Values
 from potluck.recipes.counting import count_run
 from potluck.recipes.measures import RELATIVE, Activity, activity, measure, relative
-from potluck.recipes.recipe import Recipe, Values, slug
+from potluck.recipes.recipe import Recipe, slug
 from potluck.recipes.scale import Scale, at_scale, differences
 from potluck.runs.folder import SUMMARY
 from potluck.runs.read import read_run
@@ -82,7 +83,7 @@ class Reproduction:
     activity: dict[Key, Activity] = field(default_factory=dict)
 
     def cell(self, row: str, column: str) -> Cell:
-        """A cell as far as it is known."""
+        """Return a cell as far as it is known."""
         own = self._plain_cell(row, column)
         name = self.recipe.columns[column].measure
         if name not in RELATIVE:
@@ -107,7 +108,7 @@ def plan(
     change: Callable[[Values], Values] = lambda values: values,
     rounds_share: float | None = None,
 ) -> Reproduction:
-    """The work behind the rows and columns asked for (else all); `change` puts a user's settings on top.
+    """Return the work behind the rows and columns asked for (else all); `change` puts a user's settings on top.
 
     `rounds_share` is the share of the paper's rounds at the full scale.
     """
@@ -132,7 +133,7 @@ def plan(
 
 
 def _values_at(recipe: Recipe, row: str, setting: str, *, scale: Scale, rounds_share: float | None) -> Values:
-    """The experiment behind a row's cells on a setting, at a scale."""
+    """Return the experiment behind a row's cells on a setting, at a scale."""
     if recipe.counted:
         return recipe.values(row, setting)
     own = recipe.scale_values(scale, row, setting) if scale in ("small", "full") else {}
@@ -147,7 +148,7 @@ def _experiments(
     chosen: Sequence[str],
     change: Callable[[Values], Values],
 ) -> dict[tuple[str, int], Experiment]:
-    """All rows on one setting, also those not asked for: what one method needs held out is held out for all."""
+    """Return all rows on one setting, also those not asked for: what one method needs held out is held out for all."""
     keys = [(row, seed) for seed in seeds for row in recipe.rows if recipe.runs(row, setting, recipe.columns)]
     values = []
     for row, seed in keys:
@@ -160,14 +161,14 @@ def _experiments(
     return dict(zip(keys, comparable_experiments(values), strict=True))
 
 
-def _chosen(kind: str, wanted: Sequence[str], there: Iterable[str]) -> tuple[str, ...]:
-    """Names as the recipe writes them, in its order, from names in any case."""
-    by_name = {name.casefold(): name for name in there}
-    for name in wanted:
+def _chosen(kind: str, chosen: Sequence[str], available: Iterable[str]) -> tuple[str, ...]:
+    """Return names as the recipe writes them, in its order, from names in any case."""
+    by_name = {name.casefold(): name for name in available}
+    for name in chosen:
         if name.casefold() not in by_name:
             raise unknown(f"{kind} of this recipe", name, by_name.values())
     return tuple(
-        name for low, name in by_name.items() if not wanted or low in {item.casefold() for item in wanted}
+        name for low, name in by_name.items() if not chosen or low in {item.casefold() for item in chosen}
     )
 
 
@@ -199,13 +200,13 @@ def _missing(experiment: Experiment) -> PotluckError | None:
 
 
 def run_path(out: Path, key: Key) -> Path:
-    """The folder of one run."""
+    """Return the folder of one run."""
     row, setting, seed = key
     return out / slug(setting) / f"{slug(row)}-seed{seed}"
 
 
 def run_labels(table: Reproduction) -> list[str]:
-    """What each run is called while it goes on, in their order."""
+    """Return what each run is called while it goes on, in their order."""
     return [
         f"[{number}/{len(table.work)}] {row}, {setting}, seed {seed}"
         for number, (row, setting, seed) in enumerate(table.work, 1)

@@ -9,7 +9,7 @@ from potluck.core.mixed_precision import is_bf16_slow
 from potluck.experiment import Experiment, flat_settings, parse_experiment
 from potluck.experiment.differences import changes_results
 from potluck.models import resolve_models
-from potluck.recipes.recipe import Values, merged
+from potluck.recipes.content import Values, merged
 
 Scale = Literal["smoke", "small", "full", "paper"]
 
@@ -27,7 +27,7 @@ SMOKE = {"rounds": 2, "rows": 300, "clients": 4, "batch_size": 16}
 
 
 def check_scale(text: str) -> Scale:
-    """The scale of this name."""
+    """Return the scale of this name."""
     names: tuple[Scale, ...] = get_args(Scale)
     for name in names:
         if text == name:
@@ -49,7 +49,7 @@ def at_scale(values: Values, scale: Scale, own: Values, rounds_share: float | No
 
 
 def _full(values: Values, paper: Experiment, own: Values, rounds_share: float | None) -> Values:
-    """The first rounds of the paper's run; a share that the user states goes before what the recipe says.
+    """Return the first rounds of the paper's run; a share that the user states goes before what the recipe says.
 
     Losses are computed in float32 where the processor only emulates bf16; stored cells say which it was.
     """
@@ -76,7 +76,7 @@ def check_rounds_share(share: float | None, scale: Scale) -> float | None:
 
 
 def _small(paper: Experiment) -> Values:
-    """A few rows, a quarter to test on; each client takes part about ten times, for an epoch of small batches."""
+    """Return few rows, a quarter to test on; each client takes part about ten times, for an epoch each."""
     clients = _fewer(paper.partition.clients)
     participation = max(paper.schedule.participation, min(SMALL["cohort"] / clients, 1.0))
     rounds = min(paper.schedule.rounds, round(SMALL["turns"] / participation))
@@ -125,19 +125,19 @@ def _smoke(paper: Experiment) -> Values:
 
 
 def _warm_up(paper: Experiment, rounds: int) -> Values:
-    """An option that counts rounds shrinks as they do, or a short run would be nothing but warm-up."""
+    """Return an option that counts rounds shrinks as they do, or a short run would be nothing but warm-up."""
     stated = (paper.method.model_extra or {}).get("warm_up")
     return {} if stated is None else {"method": {"warm_up": max(1, stated * rounds // paper.schedule.rounds)}}
 
 
 def _without_floor(rule: str) -> str:
-    """A partition without its least number of rows per client, which is for the whole data set."""
+    """Return a partition without its least number of rows per client, which is for the whole data set."""
     return ",".join(part for part in rule.split(",") if not part.startswith("min_size="))
 
 
-def differences(paper: Experiment, here: Experiment) -> dict[str, tuple[str, str]]:
-    """Every setting in which an experiment is not the paper's; where it runs does not count."""
-    left, right = flat_text(paper.model_dump()), flat_text(here.model_dump())
+def differences(paper: Experiment, actual: Experiment) -> dict[str, tuple[str, str]]:
+    """Return every setting in which an experiment is not the paper's; where it runs does not count."""
+    left, right = flat_text(paper.model_dump()), flat_text(actual.model_dump())
     return {
         key: (left.get(key, "unset"), right.get(key, "unset"))
         for key in left | right

@@ -73,14 +73,14 @@ POINTS = 25
 
 
 def read_cells(file: Path) -> list[StoredCell]:
-    """What lies in a file; nothing where there is none. Columns that came later may be missing."""
+    """Return what lies in a file; nothing where there is none. Columns that came later may be missing."""
     if not file.exists():
         return []
     lines = csv.DictReader(io.StringIO(read_text(file)))
     names = [column.name for column in fields(StoredCell)]
     first = [column.name for column in fields(StoredCell) if column.default is MISSING]
-    there = list(lines.fieldnames or ())
-    if there[: len(first)] != first or not {*there} <= {*names}:
+    columns = list(lines.fieldnames or ())
+    if columns[: len(first)] != first or not {*columns} <= {*names}:
         raise PotluckError(
             f"{str(file)!r} does not hold measured cells: its columns are not {', '.join(names)}; choose another file."
         )
@@ -88,12 +88,12 @@ def read_cells(file: Path) -> list[StoredCell]:
 
 
 def curves_file(file: Path) -> Path:
-    """The file of the curves that belong to a file of cells."""
+    """Return the file of the curves that belong to a file of cells."""
     return file.with_suffix(".json")
 
 
 def read_curves(file: Path) -> dict[str, Any]:
-    """The curves beside a file of cells, by the digest of the experiment; nothing where there are none."""
+    """Return the curves beside a file of cells, by the digest of the experiment; nothing where there are none."""
     curves = curves_file(file)
     return dict(parse_json(read_text(curves, LIMIT))) if curves.exists() else {}
 
@@ -191,7 +191,7 @@ def stored_table(
 
 
 def _digest(experiment: Experiment, cell: StoredCell) -> str:
-    """The digest of the recipe's experiment now; at the full scale with the stored run's rounds and precision."""
+    """Return the digest of the recipe's experiment; at full scale with the stored run's rounds and precision."""
     if cell.scale == "full" and cell.rounds:
         amp = cell.precision if cell.precision in ("bf16", "fp16") else "off"
         experiment = experiment.with_settings({"schedule.rounds": cell.rounds, "training.amp": amp})
@@ -199,7 +199,7 @@ def _digest(experiment: Experiment, cell: StoredCell) -> str:
 
 
 def cells_from_run(table: Reproduction, key: Key, run: Run, core_seconds: float | None) -> list[StoredCell]:
-    """The cells that one finished run fills; what made it is what its folder says."""
+    """Return the cells that one finished run fills; what made it is what its folder says."""
     row, setting, seed = key
     experiment, made = table.work[key], run.summary.get("made", {})
     commit = ", ".join(read_processor_time(run.path)[1]) or str(made.get("commit") or "")
@@ -236,7 +236,7 @@ def cells_from_run(table: Reproduction, key: Key, run: Run, core_seconds: float 
 
 
 def precision(experiment: Experiment) -> str:
-    """The numbers that losses are computed in."""
+    """Return the numbers that losses are computed in."""
     amp = experiment.training.amp
     return experiment.models.precision if amp == "off" else amp
 
@@ -246,7 +246,7 @@ def _paper_rounds(recipe: Recipe, row: str, setting: str) -> int:
 
 
 def curves_from_run(table: Reproduction, key: Key, run: Run) -> dict[str, Any]:
-    """A run's whole accuracy curve and a thinned one of each note of its method, by the experiment's digest."""
+    """Return a run's whole accuracy curve and a thinned one of each note of its method, by the experiment's digest."""
     if table.recipe.counted:
         return {}
     curve = run.curve("accuracy")

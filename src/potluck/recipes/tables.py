@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from potluck.analysis.formatting import MISSING
 from potluck.core.files import csv_cell
+from potluck.recipes.content import Values, merged
+from potluck.recipes.figure import ABOUT as PANELS
 from potluck.recipes.measures import ABOUT as MEASURES
-from potluck.recipes.recipe import NO_CELL, UNPRINTED, Recipe, Values, merged
+from potluck.recipes.recipe import NO_CELL, UNPRINTED, Recipe
 from potluck.recipes.reproduce import Cell, Reproduction
 from potluck.recipes.scale import ABOUT as SCALES
 from potluck.recipes.scale import flat_text
@@ -35,7 +37,7 @@ LEGEND = (
 
 
 def measured(cell: Cell, digits: int) -> str:
-    """A measured cell, with as many decimals as the paper prints in its column."""
+    """Return a measured cell, with as many decimals as the paper prints in its column."""
     if cell.printed == NO_CELL:
         return ""
     if not cell.values:
@@ -51,7 +53,7 @@ def measured(cell: Cell, digits: int) -> str:
 
 
 def decimals(recipe: Recipe, column: str) -> int:
-    """The most decimals that the paper prints in a column; two where it prints none, one more for a share saved."""
+    """Return the most decimals printed in a paper's column; two where it prints none, one more for a share saved."""
     cells = [recipe.printed(row, column).partition("±")[0] for row in recipe.rows]
     means = [cell for cell in cells if cell[:1].isdigit()]
     if not means:
@@ -71,7 +73,7 @@ def blocks(table: Reproduction) -> list[Block]:
 
 
 def printed_blocks(recipe: Recipe) -> list[Block]:
-    """The paper's table alone."""
+    """Return the paper's table alone."""
     return [
         (recipe.heading(name), [(name, _printed([Cell(recipe.printed(row, name)) for row in recipe.rows]))])
         for name in recipe.columns
@@ -122,7 +124,7 @@ def _rich(labels: Sequence[str], parts: Sequence[Block]) -> Table:
 
 
 def setting_lines(recipe: Recipe) -> list[str]:
-    """Settings of all cells, then what each setting and each row adds."""
+    """Return settings of all cells, then what each setting and each row adds."""
     lines = [
         "All cells:",
         *(f"  {key} = {value}" for key, value in flat_text(recipe.base).items()),
@@ -135,6 +137,19 @@ def setting_lines(recipe: Recipe) -> list[str]:
         lines.append(f"  {label}: {row.method}{', ' if flat_text(more) else ''}{_listed(more)}")
     for scale, values in (("small", recipe.small), ("full", recipe.full)):
         lines += [f"At the {scale} scale: {_listed(values)}"] if values else []
+    return lines
+
+
+def panel_lines(recipe: Recipe) -> list[str]:
+    """What each panel of the figure shows."""
+    if recipe.figure is None:
+        return []
+    lines = ["Figure:"]
+    for title, panel in recipe.figure.panels.items():
+        shown = {"setting": panel.setting, "value": "" if panel.kind != "curves" else panel.value}
+        rest = "".join(f", {name} {value}" for name, value in shown.items() if value)
+        rows = f", rows {', '.join(panel.rows)}" if panel.rows else ""
+        lines.append(f"  {title}: {panel.y} against {panel.x}; {PANELS[panel.kind]}{rest}{rows}")
     return lines
 
 
@@ -151,7 +166,7 @@ PICKED = {
 
 
 def scale_lines(table: Reproduction) -> list[str]:
-    """What a reader must know before comparing: the scale, how rounds are picked, settings that are not the paper's."""
+    """Return what to know before comparing: the scale, how rounds are picked, settings unlike the paper's."""
     if table.recipe.counted:
         return [
             "Counted at the paper's size in two rounds on blank samples, at every scale: nothing is learned."
@@ -167,13 +182,13 @@ def scale_lines(table: Reproduction) -> list[str]:
 
 def _difference(table: Reproduction) -> list[str]:
     return [
-        f"{name} " + ", ".join(f"{paper} → {here}" for paper, here in pairs)
+        f"{name} " + ", ".join(f"{paper} → {actual}" for paper, actual in pairs)
         for name, pairs in table.differs.items()
     ]
 
 
 def mechanism_lines(table: Reproduction) -> list[str]:
-    """Whether each row's mechanism acted, for methods that record it: the values of all its runs."""
+    """Return whether each row's mechanism acted, for methods that record it: the values of all its runs."""
     lines = []
     for row in table.rows:
         activities = [
@@ -190,7 +205,7 @@ def mechanism_lines(table: Reproduction) -> list[str]:
 
 
 def failure_lines(table: Reproduction) -> list[str]:
-    """What went wrong, one line per run."""
+    """Return what went wrong, one line per run."""
     return [
         f"Failed: {row}, {setting}, seed {seed}: {why}"
         for (row, setting, seed), why in table.failures.items()
@@ -198,11 +213,13 @@ def failure_lines(table: Reproduction) -> list[str]:
 
 
 def to_markdown(table: Reproduction, command: str = "") -> str:
-    """The whole reproduction as a page."""
+    """Return the whole reproduction as a page."""
     parts = blocks(table)
     heads = [f"{heading}, {name}" for heading, columns in parts for name, _ in columns]
     lines = [f"# {table.recipe.title}", "", table.recipe.paper, ""]
     lines += [f"`{command}`", ""] if command else []
+    if table.recipe.figure is not None:
+        lines += [f"![{table.recipe.title}](figure.png)", "", "The figure's data are in `figure.csv`.", ""]
     lines += [*scale_lines(table), "", _line(["method", *heads]), "|---|" + "---:|" * len(heads)]
     for position, row in enumerate(table.rows):
         cells = [cells[position] for _, columns in parts for _, cells in columns]
@@ -213,7 +230,7 @@ def to_markdown(table: Reproduction, command: str = "") -> str:
 
 
 def column_lines(recipe: Recipe, names: Sequence[str]) -> list[str]:
-    """What each column measures."""
+    """Return what each column measures."""
     return [
         f"{recipe.heading(name)}: {MEASURES[column.measure]}"
         + (f" (target {100 * column.target:g} %)" if column.target else "")
@@ -228,7 +245,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def to_csv(table: Reproduction) -> str:
-    """One line per cell, numbers unrounded; accuracies in % as the papers print them."""
+    """Return one line per cell, numbers unrounded; accuracies in % as the papers print them."""
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=_FIELDS, lineterminator="\n")
     writer.writeheader()
@@ -246,7 +263,7 @@ def to_json(table: Reproduction, settings: Sequence[str] = ()) -> str:
         "set": list(settings),
         "seeds": list(table.seeds),
         "differences": {
-            name: [{"paper": paper, "here": here} for paper, here in pairs]
+            name: [{"paper": paper, "here": actual} for paper, actual in pairs]
             for name, pairs in table.differs.items()
         },
         "cells": [

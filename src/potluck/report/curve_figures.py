@@ -178,6 +178,8 @@ def _unit(places: list[FloatArray], x: str) -> tuple[float, str]:
     greatest = max((float(np.max(each)) for each in places if len(each)), default=0.0)
     if x == "rounds":
         return 1.0, "round"
+    if x == "samples":
+        return 1.0, "samples trained on, all clients"
     if x == "floats":
         return (1e6, "numbers sent (millions)") if greatest >= 1e6 else (1.0, "numbers sent")
     if x == "bytes":

@@ -64,6 +64,7 @@ def _picture(figure: Figure, caption: str) -> str:
 
 _OPTIONAL = (
     "connect",
+    "pictures",
     "jump",
     "networks",
     "networks_link",
@@ -95,16 +96,19 @@ def write_report(
     reference: str | None = None,
     target: float | None = None,
     networks: bool = False,
+    pictures: Mapping[str, Path] | None = None,
 ) -> Path:
     """Write the report of one or several runs to `path` and return it.
 
     `reference` names the method that others are compared with (the first run's, unless given). `target` is
     the accuracy whose cost is shown, by default the highest multiple of 5 % that every method reached. With
-    `networks` the page has CKA and t-SNE of the clients' networks, from the runs' last checkpoints.
+    `networks` the page has CKA and t-SNE of the clients' networks, from the runs' last checkpoints. `pictures` are
+    PNG files that are shown above the comparison, by their captions.
     """
     loaded = [run if isinstance(run, Run) else read_run(run) for run in runs]
     file = Path(path)
-    html = render_report(compare_for_page(loaded, reference, target), networks=networks)
+    comparison = compare_for_page(loaded, reference, target)
+    html = render_report(comparison, networks=networks, pictures=pictures or {})
     if not file.name:
         raise PotluckError(f"--out {str(path)!r} is a folder; name the HTML file to write.")
     unfinished = file.with_name(file.name + ".part")
@@ -132,9 +136,14 @@ def compare_for_page(
     return comparison
 
 
-def render_report(comparison: Comparison, *, networks: bool = False) -> str:
+def render_report(
+    comparison: Comparison, *, networks: bool = False, pictures: Mapping[str, Path] | None = None
+) -> str:
     """Return the whole page as text."""
     extra = {}
+    if pictures:
+        drawn = [sections.embedded_image(file.read_bytes(), "png", text) for text, file in pictures.items()]
+        extra["pictures"] = "\n".join(['<section id="pictures" aria-label="Figures">', *drawn, "</section>"])
     if networks:
         extra = {"networks": networks_section(comparison.groups), "networks_link": _NETWORKS_LINK}
     if leaks := leaks_section(comparison.groups):

@@ -153,7 +153,7 @@ def _accuracies(group: Group, by: str) -> dict[str, float]:
                 by_client.setdefault(client.name, []).append(client.accuracy)
         return {name: float(np.mean(values)) for name, values in by_client.items()}
     shares = np.array([class_accuracy(run) for run in group.counted_runs])
-    known = np.isfinite(shares)
-    means = np.where(known, shares, 0).sum(axis=0) / np.where(known.any(axis=0), known.sum(axis=0), np.nan)
+    finite = np.isfinite(shares)
+    means = np.where(finite, shares, 0).sum(axis=0) / np.where(finite.any(axis=0), finite.sum(axis=0), np.nan)
     names = class_labels(group.counted_runs[0], len(means))
     return {name: float(mean) for name, mean in zip(names, means, strict=True)}

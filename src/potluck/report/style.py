@@ -156,6 +156,17 @@ def new_axes(count: int, width: float = WIDTH, height: float = 2.3) -> tuple[Fig
     return figure, list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
 
 
+def new_grid(count: int, across: int, height: float) -> tuple[Figure, list[Axes]]:
+    """Make a figure of `count` axes in rows of `across`, each row `height` inches high."""
+    rows = -(-count // across)
+    figure, first = new_figure(height=height * rows)
+    first.remove()
+    grid = figure.subplots(rows, across, squeeze=False).flatten().tolist()
+    for axes in grid[count:]:
+        axes.remove()
+    return figure, grid[:count]
+
+
 def legend(axes: Axes) -> None:
     """Put the legend inside the axes, or above them where it would cover the curves."""
     count = len(axes.get_legend_handles_labels()[1])
@@ -167,11 +178,16 @@ def legend(axes: Axes) -> None:
 
 def legend_above(axes: Axes, handles: Sequence[Artist] | None = None) -> None:
     """Put the legend above the axes in as many columns as fit; the figure becomes higher, not wider."""
-    shown = list(axes.get_legend_handles_labels()[0] if handles is None else handles)
+    shown = axes.get_legend_handles_labels()[0] if handles is None else handles
+    figure_legend(_figure_of(axes), shown)
+
+
+def figure_legend(figure: Figure, handles: Sequence[Artist]) -> None:
+    """Put a legend of these lines and bars above all axes; the figure becomes higher, not wider."""
+    shown = list(handles)
     if not shown:
         return
     labels = [textwrap.fill(str(handle.get_label()), _LABEL) for handle in shown]
-    figure = _figure_of(axes)
     width, height = figure.get_size_inches()
     for columns in range(min(len(shown), 5), 0, -1):
         box = figure.legend(

@@ -94,8 +94,8 @@ def _result(flight: PendingJob, upload: type[Payload], task: Task) -> wire.Messa
     return wire.pack_result(replace(result, state=None) if isinstance(result, Answer) else result)
 
 
-def _bytes(one: wire.Message) -> Tensor:
-    return torch.frombuffer(bytearray(wire.to_bytes(one)), dtype=torch.uint8)
+def _bytes(message: wire.Message) -> Tensor:
+    return torch.frombuffer(bytearray(wire.to_bytes(message)), dtype=torch.uint8)
 
 
 def _letter(tensor: Tensor) -> wire.Message:

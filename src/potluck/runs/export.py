@@ -102,16 +102,30 @@ def export_client(
         parts = run.parts or parts
         run = run.path
     run, out = Path(run), Path(out)
-    _check_objects(run, parts)
+    check_objects(run, parts)
     restored = restore_run(run, parts)
     members, experiment = restored.plan.federation, restored.plan.experiment
     if not 0 <= client < len(members.members):
         last = len(members.members) - 1
         raise PotluckError(f"--client {client} is not in {str(run)!r}; it has clients 0 to {last}.")
-    model = without_adapters(as_module(restored.predictor(client), experiment.method.name))
+    weight = restored.federated_weight(client) if experiment.safeguard else None
+    return write_model(restored, client, restored.predictor(client), out, weight=weight, onnx=onnx)
+
+
+def write_model(
+    restored: RestoredRun,
+    client: int,
+    predictor: Predictor,
+    out: Path,
+    *,
+    weight: float | None = None,
+    onnx: bool = False,
+) -> Path:
+    """Write a client's predictor and its description; `weight`: the share of the federated model in it."""
+    model = without_adapters(as_module(predictor, restored.plan.experiment.method.name))
     description = _description(restored, client, model)
-    if experiment.safeguard:
-        description["federated_weight"] = restored.federated_weight(client)
+    if weight is not None:
+        description["federated_weight"] = weight
     state = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -122,7 +136,7 @@ def export_client(
             f"--out {str(out)!r} cannot be written ({error}); choose another folder."
         ) from None
     if onnx:
-        write_onnx(model, members.example(), out / "model.onnx")
+        write_onnx(model, restored.plan.federation.example(), out / "model.onnx")
     return out
 
 
@@ -146,7 +160,7 @@ def _description(restored: RestoredRun, client: int, model: nn.Module) -> dict[s
     }
 
 
-def _check_objects(run: Path, parts: Parts) -> None:
+def check_objects(run: Path, parts: Parts) -> None:
     file = run / EXPERIMENT
     objects = read_experiment(file).get("objects", ()) if file.exists() else ()
     if missing := [name for name in objects if name not in (*parts.given(), "nodes", "state")]:

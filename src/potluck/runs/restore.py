@@ -54,20 +54,9 @@ class RestoredRun:
 
     def predictor(self, index: int) -> Predictor:
         """Build the predictor that the last evaluation tested of a client: with a safeguard, what it chose."""
-        me, federated, weight = (
-            self.client(index),
-            self.federated_predictor(index),
-            self.federated_weight(index),
+        return used_predictor(
+            self.client(index), self.federated_predictor(index), self.federated_weight(index)
         )
-        if weight == 1 or me.standalone is None:
-            return federated
-        alone = me.standalone.model.eval()
-        if weight == 0:
-            return alone
-        if isinstance(federated, nn.Module):
-            share = torch.tensor(weight, dtype=me.task.dtype, device=me.task.device)
-            return Ensemble({"federated": federated, "alone": alone}, {"weight": share})
-        return lambda x: combine(federated(x), alone(x), weight)
 
     def federated_predictor(self, index: int) -> Predictor:
         """Build the predictor of a client's federated model."""
@@ -85,6 +74,19 @@ class RestoredRun:
         """Return the share of a client's federated model in what it uses, from its validation samples."""
         safeguard, me = self.plan.experiment.safeguard, self.client(index)
         return learn_weight(safeguard, me, self.federated_predictor(index)) if safeguard else 1.0
+
+
+def used_predictor(me: Client, federated: Predictor, weight: float) -> Predictor:
+    """Return what a client uses: its federated model, its standalone model, or both mixed."""
+    if weight == 1 or me.standalone is None:
+        return federated
+    alone = me.standalone.model.eval()
+    if weight == 0:
+        return alone
+    if isinstance(federated, nn.Module):
+        share = torch.tensor(weight, dtype=me.task.dtype, device=me.task.device)
+        return Ensemble({"federated": federated, "alone": alone}, {"weight": share})
+    return lambda x: combine(federated(x), alone(x), weight)
 
 
 def restore_run(run: Path, parts: Parts = Parts()) -> RestoredRun:

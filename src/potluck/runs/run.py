@@ -79,7 +79,7 @@ def as_number(value: object) -> float:
 
 __all__ = ["AXES", "ClientResult", "Curve", "FailedJob", "FloatArray", "Record", "Run", "as_number"]
 
-AXES = ("rounds", "bytes", "floats", "seconds", "virtual_seconds")
+AXES = ("rounds", "samples", "bytes", "floats", "seconds", "virtual_seconds")
 """What a curve may be drawn against."""
 
 
@@ -158,7 +158,7 @@ class Run:
         return Curve(number[measured], self.axis(x)[measured], y[measured])
 
     def axis(self, x: str) -> FloatArray:
-        """Return the position of each server step on the axis `x`: its round, or traffic or time up to its end."""
+        """Return the position of each server step on the axis `x`: its round, or samples, traffic or time so far."""
         if x not in AXES:
             raise unknown("axis", x, AXES)
         if x == "rounds":
@@ -166,8 +166,9 @@ class Run:
         if x == "virtual_seconds":  # a time, not a duration; zero without devices
             clock = self._column(x)
             return clock if np.nansum(clock) > 0 else np.full(len(clock), math.nan)
-        if x == "seconds":
-            return np.cumsum(np.nan_to_num(self._column(x)))
+        if x in ("seconds", "samples"):
+            column = self._column("trained_samples" if x == "samples" else x)
+            return np.cumsum(np.nan_to_num(column))
         both = np.nan_to_num(self._column(f"{x}_up")) + np.nan_to_num(self._column(f"{x}_down"))
         return np.cumsum(both)
 

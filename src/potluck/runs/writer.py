@@ -278,7 +278,7 @@ def _version(package: str) -> str:
 
 @cache
 def processor_name() -> str:
-    """The processor's model as the system names it; its architecture where it does not."""
+    """Return the processor's model as the system names it; its architecture where it does not."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -289,7 +289,7 @@ def processor_name() -> str:
 
 @cache
 def _commit() -> str:
-    """The commit that this source is of, with a + where it was changed since; empty for an installed package.
+    """Return the commit that this source is of, with a + where it was changed since; empty for an installed package.
 
     Only files below `src` count: results that are stored in the same repository do not change the code.
     """

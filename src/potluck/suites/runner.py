@@ -62,7 +62,7 @@ class Runner:
                     yield task, method
 
     def missing_runs(self, task: Task, method: str) -> list[PlannedRun]:
-        """What a method lacks on a task: trials, or else runs with its best settings, or nothing."""
+        """Return what a method lacks on a task: trials, or else runs with its best settings, or nothing."""
         tried = {result.experiment for result in self.results.trials}
         missing = [run for run in self.trials(task, method) if run.work.digest not in tried]
         if missing:
@@ -72,18 +72,18 @@ class Runner:
         return [run for run in runs if run.work.digest not in done]
 
     def seeds_of(self, task: Task) -> Sequence[int]:
-        """The seeds of a task's results."""
+        """Return the seeds of a task's results."""
         return task.seeds if self.seeds is None else self.seeds
 
     def trials(self, task: Task, method: str) -> list[PlannedRun]:
-        """All trials of a method on a task: every candidate on every tuning seed."""
+        """Return all trials of a method on a task: every candidate on every tuning seed."""
         if not self.suite.is_tuned(method):
             return []
         candidates = self.suite.candidates(task, method)
         return self._plan(task, method, candidates, self.suite.tuning_seeds, trial=True)
 
     def best(self, task: Task, method: str) -> Values:
-        """The settings with the best mean on validation samples over the tuning seeds; of equals, the first tried."""
+        """Return the settings with the best mean on validation samples over the tuning seeds; of equals, the first."""
         candidates = self.suite.candidates(task, method)
         if not self.suite.is_tuned(method):
             return candidates[0]

@@ -112,7 +112,7 @@ class MethodSummary:
 
 
 def summarise_task(results: Results, task: str) -> list[MethodSummary]:
-    """All methods of a task: baselines first, in their order, then methods by accuracy.
+    """Return all methods of a task: baselines first, in their order, then methods by accuracy.
 
     Corrections by Holm run over the federated methods of the task, for each of the two tests.
     """
@@ -134,7 +134,7 @@ def _by_kind_and_accuracy(line: MethodSummary) -> tuple[int, float, str]:
 
 
 def rows_by_method(results: Results, task: str) -> dict[str, list[Row]]:
-    """The rows of a task by method, each by seed."""
+    """Return the rows of a task by method, each by seed."""
     found: dict[str, list[Row]] = {}
     for row in sorted(results.rows, key=lambda row: row.seed):
         if row.task == task:
@@ -143,7 +143,7 @@ def rows_by_method(results: Results, task: str) -> dict[str, list[Row]]:
 
 
 def by_seed(rows: Iterable[Row], value: Callable[[Row], float | None]) -> dict[int, float]:
-    """A value of each row by its seed, where it is known."""
+    """Return a value of each row by its seed, where it is known."""
     found = ((row.seed, value(row)) for row in rows)
     return {seed: known for seed, known in found if known is not None}
 
@@ -295,7 +295,7 @@ def seeds_needed(std: float, gain: float, most: int = 1000) -> int:
 
 
 def paired_p_value(results: Results, rows: Sequence[Row], reference: Mapping[int, Row]) -> float | None:
-    """Wilcoxon's signed-rank test over all clients of all common seeds, each paired with itself elsewhere."""
+    """Apply Wilcoxon's signed-rank test over all clients of all common seeds, each paired with itself elsewhere."""
     first_values: list[float] = []
     second_values: list[float] = []
     for row in rows:

@@ -17,7 +17,7 @@ from potluck.suites.provenance import Confirmation
 
 
 def format_csv(kind: type[Any], rows: Iterable[Any]) -> str:
-    """A header of the dataclass's fields, then a line each; what is None is left empty."""
+    """Return a header of the dataclass's fields, then a line each; what is None is left empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, [entry.name for entry in fields(kind)], lineterminator="\n")
     writer.writeheader()
@@ -34,7 +34,7 @@ def stored_text(value: Any) -> str:
 
 
 def parse_row(kind: type[Any], entry: dict[str, str]) -> Any:
-    """A row as it was before it became text."""
+    """Return a row as it was before it became text."""
     values: dict[str, Any] = {}
     for column in fields(kind):
         text = entry.get(column.name) or ""
@@ -121,7 +121,7 @@ class Results:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Results:
-        """What lies in the folder; nothing where nothing was measured."""
+        """Return what lies in the folder; nothing where nothing was measured."""
         results = cls(folder, name)
         results.rows = [parse_row(Row, entry) for entry in _table(results.table)]
         results.trials = [parse_row(Trial, entry) for entry in _table(results.trial_table)]

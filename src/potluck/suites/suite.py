@@ -64,18 +64,18 @@ class Suite:
     tuning_share: float
 
     def task(self, name: str) -> Task:
-        """The task of this name."""
+        """Return the task of this name."""
         for task in self.tasks:
             if task.name == name:
                 return task
         raise unknown("task of the suite", name, [task.name for task in self.tasks])
 
     def is_tuned(self, name: str) -> bool:
-        """Whether settings are chosen on validation samples; a baseline without training has none."""
+        """Tell whether settings are chosen on validation samples; a baseline without training has none."""
         return bool(self.tuning_seeds) and name not in LINES
 
     def candidates(self, task: Task, name: str) -> list[Values]:
-        """The settings to try: the same learning rates for all, times values of what a method's paper tunes."""
+        """Return the settings to try: the same learning rates for all, times values of what a method's paper tunes."""
         if name in LINES:
             return [{}]
         if not self.tuning_seeds:
@@ -87,7 +87,7 @@ class Suite:
         return [{**rate, f"method.{option}": value} for rate, value in itertools.product(rates, values)]
 
     def work(self, task: Task, name: str, seed: int, settings: Values, *, tuning: bool = False) -> Work:
-        """One run of a method or baseline, or one trial of its tuning."""
+        """Return one run of a method or baseline, or one trial of its tuning."""
         if name in LINES:
             return Work(self.experiment(task, name, seed, settings), name)
         variant = self.variants.get(name)
@@ -98,7 +98,7 @@ class Suite:
     def experiment(
         self, task: Task, name: str, seed: int, settings: Values, *, tuning: bool = False
     ) -> Experiment:
-        """The experiment of a run, or of a trial; baselines without training are computed on that of standalone."""
+        """Return the experiment of a run or a trial; baselines without training use that of standalone."""
         values: Values = {"seed": seed, "engine": {"name": "serial", "checkpoint_every": 0}}
         variant = self.variants.get(name)
         changes = {
@@ -119,13 +119,13 @@ class Suite:
 
 
 def suite_names() -> list[str]:
-    """The suites that come with Potluck."""
+    """Return the suites that come with Potluck."""
     files = [entry.name for entry in resources.files("potluck.suites").iterdir()]
     return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
 def find_suite(name: str) -> Suite:
-    """A suite by its name, or from a file of your own."""
+    """Return a suite by its name, or from a file of your own."""
     if name.endswith(".toml"):
         path = Path(name)
         try:
@@ -139,7 +139,7 @@ def find_suite(name: str) -> Suite:
 
 
 def parse_suite(name: str, text: str) -> Suite:
-    """A suite from TOML; a mistake is one sentence."""
+    """Return a suite from TOML; a mistake is one sentence."""
     try:
         values = parse_toml(text)
         groups: dict[str, list[str]] = values["methods"]
@@ -182,7 +182,7 @@ def _variant(entry: Values) -> Variant:
 def _tasks(
     entry: Mapping[str, Any], groups: Mapping[str, list[str]], seeds: tuple[int, ...]
 ) -> Iterator[Task]:
-    """A task, or where it has axes (each a table of labels and what they set) one for every combination."""
+    """Return a task, or where it has axes (each a table of labels and what they set) one for every combination."""
     methods = tuple(method for group in entry["methods"] for method in groups.get(group, [group]))
     axes: Mapping[str, Mapping[str, Values]] = entry.get("axes", {})
     for labels in itertools.product(*axes.values()):

@@ -173,7 +173,7 @@ def _details(run: Run, found: Sequence[BestClient]) -> dict[str, Any]:
 
 
 def _leaks(run: Run) -> dict[str, Any]:
-    """What the answers of a run that kept them give away."""
+    """Return what the answers of a run that kept them give away."""
     from potluck.analysis.leak import find_leaks
 
     leaks = find_leaks(run.path).stored()
@@ -185,7 +185,7 @@ def _leaks(run: Run) -> dict[str, Any]:
 
 
 def _last(run: Run) -> dict[str, float]:
-    """The last accuracy under each protocol that was asked for, and on validation samples."""
+    """Return the last accuracy under each protocol that was asked for, and on validation samples."""
     last: dict[str, float] = {}
     for row in run.rounds:
         for name, value in row.items():
@@ -209,7 +209,7 @@ def _notes(run: Run) -> list[str]:
 
 
 def _validation(run: Run) -> float | None:
-    """The highest accuracy on validation samples, which is that of the best round."""
+    """Return the highest accuracy on validation samples, which is that of the best round."""
     values = [row.get("accuracy_validation") for row in run.rounds]
     return max((value for value in values if value is not None), default=None)
 

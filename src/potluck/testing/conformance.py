@@ -92,7 +92,7 @@ def saved_state(method: Method[Any, Any, Any], state: Any) -> tree.Flat:
 
 
 def same_state(a: tree.Flat, b: tree.Flat) -> bool:
-    """Whether two states are equal bit for bit."""
+    """Return whether two states are equal bit for bit."""
     return (
         a.layout == b.layout
         and a.tensors.keys() == b.tensors.keys()
@@ -100,9 +100,9 @@ def same_state(a: tree.Flat, b: tree.Flat) -> bool:
     )
 
 
-def same_payload(one: Payload, other: Payload) -> bool:
+def same_payload(payload: Payload, other: Payload) -> bool:
     """Equal content; the order of a dict's names carries no meaning on a wire."""
-    (tensors, scalars), (others, numbers) = one.flatten(), other.flatten()
+    (tensors, scalars), (others, numbers) = payload.flatten(), other.flatten()
     same_names = tensors.keys() == others.keys() and scalars == numbers
     return same_names and all(torch.equal(tensor, others[name]) for name, tensor in tensors.items())
 
@@ -158,7 +158,7 @@ def small_federation(
     training: Training | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Federation:
-    """A few clients with different networks and classes, fit for the needs that the method declares."""
+    """Return a few clients with different networks and classes, fit for the needs that the method declares."""
     needs = method.requires()
     members = []
     for index in range(clients):
@@ -265,12 +265,12 @@ def check_payloads_are_copies(method: Method[Any, Any, Any], make: Callable[[], 
 
 
 def tree_tensors(me: Client) -> list[Tensor]:
-    """Every live tensor of a client: its model's and its private ones."""
-    found = [*me.model.state_dict(keep_vars=True).values()]
+    """Return every live tensor of a client: its model's and its private ones."""
+    tensors = [*me.model.state_dict(keep_vars=True).values()]
 
     def walk(value: Any) -> None:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, dict):
             for entry in value.values():
                 walk(entry)
@@ -279,7 +279,7 @@ def tree_tensors(me: Client) -> list[Tensor]:
                 walk(entry)
 
     walk(me.private)
-    return found
+    return tensors
 
 
 def _first_job(method: Method[Any, Any, Any], federation: Federation) -> tuple[Client, Loop]:
@@ -326,7 +326,7 @@ def check_state_survives_saving(method: Method[Any, Any, Any], make: Callable[[]
 
 
 def _saved_loop(method: Method[Any, Any, Any], federation: Federation) -> Loop:
-    """One round, then server and clients as fresh objects restored from bytes."""
+    """Return one round, then server and clients as fresh objects restored from bytes."""
     first, method = copy.deepcopy(method), copy.deepcopy(method)
     engine = SerialEngine(Worker(first, federation.client))
     loop = Loop(first, federation.task, engine, Schedule(3), Evaluation())

@@ -91,7 +91,7 @@ class Engine(Protocol):
         """Take a job; returns without waiting for it."""
 
     def results(self) -> Iterator[Answer | Failure]:
-        """Answers as they come, until nothing submitted is outstanding. May be left and entered again."""
+        """Return answers as they come, until nothing submitted is outstanding. May be left and entered again."""
 
     def close(self) -> None:
         """Stop all work and free what the engine holds."""

@@ -74,7 +74,7 @@ class Score:
 
 
 def score_outputs(outputs: Iterable[tuple[Tensor, Tensor]], *, details: bool = False) -> Score:
-    """The score of batches of (class scores, labels), at least one of them; `details` keeps what it is made of."""
+    """Return the score of batches of (class scores, labels), at least one; `details` keeps what it is made of."""
     labels, predicted, confidence = list[Tensor](), list[Tensor](), list[Tensor]()
     loss_sum, classes = 0.0, 0
     for scores, y in outputs:

@@ -12,17 +12,17 @@ CUDA_CONTEXT = 600 << 20
 
 
 def accelerators() -> list[str]:
-    """The accelerators of this machine, by the names that `--device` takes."""
-    found = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    """Return the accelerators of this machine, by the names that `--device` takes."""
+    devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
-        found.append("mps")
+        devices.append("mps")
     if hasattr(torch, "xpu") and torch.xpu.is_available():
-        found += [f"xpu:{number}" for number in range(torch.xpu.device_count())]
-    return found
+        devices += [f"xpu:{number}" for number in range(torch.xpu.device_count())]
+    return devices
 
 
 def describe(device: torch.device) -> str:
-    """What a device calls itself, and its memory."""
+    """Return what a device calls itself, and its memory."""
     if device.type == "cuda":
         facts = torch.cuda.get_device_properties(device)
         return f"{facts.name}, {facts.total_memory / 1e9:.0f} GB"
@@ -30,12 +30,12 @@ def describe(device: torch.device) -> str:
 
 
 def fork_is_unsafe() -> bool:
-    """Whether forked processes may be unable to train: after the first backward pass torch has threads for devices."""
+    """Return whether forked processes may be unable to train: after a backward pass torch has device threads."""
     return bool(torch.accelerator.is_available())
 
 
 def isolate_device(place: str, environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """What a new process that shall see this NVIDIA device and no other calls it, and its environment.
+    """Return what a new process that shall see this NVIDIA device and no other calls it, and its environment.
 
     A process that sees others keeps a share of their memory too; one on the CPU sees none. Devices of other kinds are
     seen as they are.
@@ -59,12 +59,12 @@ def synchronize(device: torch.device) -> None:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that a device could still give; None where its memory is the machine's."""
+    """Return bytes that a device could still give; None where its memory is the machine's."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return None
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes that this process ever took of a device's own memory; 0 where that is the machine's."""
+    """Return the most bytes that this process ever took of a device's own memory; 0 where that is the machine's."""
     return torch.cuda.max_memory_reserved(device) + CUDA_CONTEXT if device.type == "cuda" else 0

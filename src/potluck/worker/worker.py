@@ -17,6 +17,7 @@ from potluck.core.payload import Payload
 from potluck.core.random import seeded, without_denormals
 from potluck.core.samples import Samples
 from potluck.core.task import CPU
+from potluck.core.training import Training
 from potluck.privacy.classes import reveals_classes
 from potluck.privacy.messages import privatize
 from potluck.privacy.rows import RecordPrivacy
@@ -243,17 +244,11 @@ def join(method: Method[Any, Any, Any], me: Client, message: Payload | None, job
     if not len(me.test):
         return {}
     before, training = me.state(), me.training
-    me.training = replace(training, epochs=job.epochs or training.epochs, lr_decay=1.0)
-    wanted = me.training.epochs * len(me.train)
-    turns = max(1, round(wanted / max(1, method.workload(len(me.train), me.training))))
+    me.training = newcomer_training(training, job)
     try:
-        for number in range(turns):
-            _train(me, number, job, lambda: method.client(me, message))
-        me.begin("evaluate", turns, job.round, job.rounds)
-        me.model.eval()
-        together = _own_test(me, method.predict(me, None))
+        together = _own_test(me, train_with_message(method, me, message, job))
         me.restore(before)
-        _train(me, 0, job, me.fit)
+        train_job(me, 0, job, me.fit)
         return {"own": together, "alone": _own_test(me, me.model.eval())}
     finally:
         me.training = training
@@ -261,7 +256,26 @@ def join(method: Method[Any, Any, Any], me: Client, message: Payload | None, job
         me.free_gradients()
 
 
-def _train(me: Client, number: int, job: Job, train: Callable[[], object]) -> None:
+def newcomer_training(training: Training, job: Job) -> Training:
+    """Return how a newcomer trains: the job's epochs at the learning rate of a first round."""
+    return replace(training, epochs=job.epochs or training.epochs, lr_decay=1.0)
+
+
+def train_with_message(
+    method: Method[Any, Any, Any], me: Client, message: Payload | None, job: Job
+) -> Predictor:
+    """Train a newcomer with a message for the epochs of its settings, and return its predictor."""
+    wanted = me.training.epochs * len(me.train)
+    turns = max(1, round(wanted / max(1, method.workload(len(me.train), me.training))))
+    for number in range(turns):
+        train_job(me, number, job, lambda: method.client(me, message))
+    me.begin("evaluate", turns, job.round, job.rounds)
+    me.model.eval()
+    return method.predict(me, None)
+
+
+def train_job(me: Client, number: int, job: Job, train: Callable[[], object]) -> None:
+    """Train a newcomer from the random streams of its job of this number."""
     me.begin("train", number, job.round, job.rounds)
     with seeded(me.task.seed, "torch", me.info.name, "train", number):
         train()

@@ -69,8 +69,8 @@ def _members(ended: RestoredRun, by_client: Mapping[int, Sequence[KeptAnswer]]) 
             chances.append(chance_tpr(len(signals[1])))
             way = signals[2]
         others = [member.train for index, member in enumerate(members) if index != client]
-        for size, found in nearest_is_own(me, last.answer, others).items():
-            hits.setdefault(size, []).extend(found)
+        for size, matches in nearest_is_own(me, last.answer, others).items():
+            hits.setdefault(size, []).extend(matches)
     if aucs:
         yield LeakScore("was a sample trained on? (AUC)", float(np.mean(aucs)), 0.5, way, len(aucs))
         yield LeakScore(
@@ -80,10 +80,10 @@ def _members(ended: RestoredRun, by_client: Mapping[int, Sequence[KeptAnswer]]) 
             way,
             len(rates),
         )
-    for size, found in sorted(hits.items()):
-        score, chance = np.mean(found, axis=0).tolist()
+    for size, matches in sorted(hits.items()):
+        score, chance = np.mean(matches, axis=0).tolist()
         text = f"is the sample nearest to a class vector its own? (classes of {size_text(size)})"
-        yield LeakScore(text, score, chance, "nearest neighbour, with the client's model", len(found))
+        yield LeakScore(text, score, chance, "nearest neighbour, with the client's model", len(matches))
 
 
 def _recognised(by_client: Mapping[int, Sequence[KeptAnswer]]) -> Iterator[LeakScore]:

@@ -79,7 +79,7 @@ def auxiliary_samples(ended: RestoredRun, client: int) -> Samples:
 
 
 def train_surrogate(
-    ended: RestoredRun, me: Client, kept: Sequence[KeptAnswer], known: Samples
+    ended: RestoredRun, me: Client, kept: Sequence[KeptAnswer], known_samples: Samples
 ) -> ClientModel | None:
     """Train a surrogate of a client's model at the server; None where its architecture cannot be built.
 
@@ -96,8 +96,16 @@ def train_surrogate(
     if build is None:
         return None
     model = build().to(device=me.task.device, dtype=me.task.dtype).eval()
-    info = replace(info, name=f"stand-in for {info.name}", samples=len(known))
-    other = Client(info, model, known, known, federation.task, federation.training, validation=known)
+    info = replace(info, name=f"stand-in for {info.name}", samples=len(known_samples))
+    other = Client(
+        info,
+        model,
+        known_samples,
+        known_samples,
+        federation.task,
+        federation.training,
+        validation=known_samples,
+    )
     for exchange in kept:
         job = exchange.job
         with seeded(me.task.seed, "leak", "stand-in", info.index, job):
@@ -269,7 +277,7 @@ def reconstruct_pictures(ended: RestoredRun, by_client: Mapping[int, Sequence[Ke
             extractors[WITHOUT_EXTRACTOR] = target.of(other)
             ways[WITHOUT_EXTRACTOR] = f"{target.what}, through a model of the server's own"
         cases += _cases(ended, me, target, auxiliary, extractors)
-    scores = [leak for who, way in ways.items() for leak in score_pictures(cases, who, way)]
+    scores = [leak for attack_name, way in ways.items() for leak in score_pictures(cases, attack_name, way)]
     return LeakFindings(scores, [_shown(case) for case in _first(cases)])
 
 

@@ -54,7 +54,7 @@ class FromFile(Partition):
         return parts
 
     def read(self) -> list[Rows]:
-        """The row numbers of each client as the file has them."""
+        """Return the row numbers of each client as the file has them."""
         path = Path(self.path).expanduser()
         readers = {".json": _read_json, ".csv": _read_csv, ".npz": _read_npz}
         if path.suffix not in readers:
@@ -85,8 +85,8 @@ def _whole(part: object) -> Rows:
 
 
 def _read_json(path: Path) -> list[object]:
-    found = parse_json(read_text(path, 1 << 30))
-    return list(found.values()) if isinstance(found, dict) else list(found)
+    content = parse_json(read_text(path, 1 << 30))
+    return list(content.values()) if isinstance(content, dict) else list(content)
 
 
 def _read_csv(path: Path) -> list[object]:

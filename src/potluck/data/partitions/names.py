@@ -23,7 +23,7 @@ def contiguous() -> Contiguous:
 
 
 def natural() -> Natural:
-    """One client per person, writer or device in the data."""
+    """Return one client per person, writer or device in the data."""
     return Natural()
 
 
@@ -33,7 +33,7 @@ def dirichlet(alpha: float, min_size: int = 10, capped: bool = True) -> Dirichle
 
 
 def pathological(classes: int, rule: Rule = "yi", min_size: int = 40) -> Pathological:
-    """A few classes per client, by Yi's rule or PFLlib's."""
+    """Return a few classes per client, by Yi's rule or PFLlib's."""
     return Pathological(classes, rule, min_size)
 
 
@@ -53,7 +53,7 @@ NAMED = (Iid, Contiguous, Natural, Dirichlet, Pathological, FromFile, Skew)
 
 
 def has_short_form(rule: Partition) -> bool:
-    """Whether a text says all of a rule; one of the user's own, even a subclass of ours, is more than its text."""
+    """Return whether a text describes a rule fully; a user's own class, even a subclass of ours, is more than it."""
     return type(rule) in NAMED
 
 
@@ -127,13 +127,13 @@ def _skew(text: str, rest: str) -> Partition:
     return Skew(**values, base=parse_partition(base) if base else Iid())
 
 
-def _options(text: str, rest: str, known: set[str], example: str) -> tuple[str, dict[str, str]]:
-    """The value and the `key=value` pairs after the name."""
+def _options(text: str, rest: str, allowed: set[str], example: str) -> tuple[str, dict[str, str]]:
+    """Return the value and the `key=value` pairs after the name."""
     first, *pairs = (part.strip() for part in rest.split(","))
     options = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
     for key in options:
-        if key not in known:
-            raise unknown(f"option of partition {text!r}", key, known)
+        if key not in allowed:
+            raise unknown(f"option of partition {text!r}", key, allowed)
     if not first:
         raise _not_understood(text, example)
     return first, options

@@ -24,11 +24,11 @@ class Partitioning:
     counts: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """The number of clients."""
+        """Return the number of clients."""
         return len(self.parts)
 
     def __getitem__(self, client: int) -> Rows:
-        """The rows of one client."""
+        """Return the rows of one client."""
         return self.parts[client]
 
     @property
@@ -61,8 +61,8 @@ def partition(
         parts = chosen.assign(labels, clients, seed, groups)
     else:
         dealt = np.sort(np.asarray(rows, dtype=np.int64))
-        who = None if groups is None else groups[dealt]
-        parts = [dealt[part] for part in chosen.assign(labels[dealt], clients, seed, who)]
+        row_groups = None if groups is None else groups[dealt]
+        parts = [dealt[part] for part in chosen.assign(labels[dealt], clients, seed, row_groups)]
     return Partitioning(chosen, parts, count(labels, parts, num_classes))
 
 
@@ -74,9 +74,9 @@ def match_shares(
     A client that rounding would leave without a test row takes one, of a class it trains on, from the client
     that has most of them; test rows of classes that no client trains on stay unused.
     """
-    known, tested = np.asarray(labels), np.asarray(test_labels)
-    num_classes = int(max(known.max(), tested.max(initial=0))) + 1
-    trained = count(known, parts, num_classes)
+    train_labels, tested = np.asarray(labels), np.asarray(test_labels)
+    num_classes = int(max(train_labels.max(), tested.max(initial=0))) + 1
+    trained = count(train_labels, parts, num_classes)
     dealt = np.zeros_like(trained)
     for label in np.flatnonzero(trained.any(axis=0)):
         dealt[:, label] = apportion(trained[:, label].astype(np.float64), int((tested == label).sum()))
@@ -86,10 +86,10 @@ def match_shares(
         if not len(givers):
             break
         spare = np.where(trained[needy] > 0, dealt[givers], 0)
-        place, wanted = np.unravel_index(np.argmax(spare), spare.shape)
-        if spare[place, wanted] > 0:
+        place, wanted_label = np.unravel_index(np.argmax(spare), spare.shape)
+        if spare[place, wanted_label] > 0:
             for client, change in ((givers[place], -1), (needy, 1)):
-                dealt[client, wanted] += change
+                dealt[client, wanted_label] += change
                 held[client] += change
     rng = np.random.default_rng(derive_seed("match_shares", seed))
     classes = np.flatnonzero(dealt.any(axis=0))

@@ -27,7 +27,7 @@ class Partition(ABC):
     def assign(
         self, labels: ArrayLike, clients: int, seed: int = 0, groups: ArrayLike | None = None
     ) -> list[Rows]:
-        """The sorted row numbers of each client; no row goes to two clients and no client stays empty."""
+        """Return the sorted row numbers of each client; no row goes to two clients and no client stays empty."""
         values = np.asarray(labels)
         if clients < 1:
             raise PotluckError(f"clients is {clients}; there must be at least 1.")
@@ -36,9 +36,9 @@ class Partition(ABC):
                 f"clients is {clients} but the data have only {len(values)} rows; "
                 f"use {len(values)} clients or fewer."
             )
-        who = None if groups is None else np.asarray(groups)
+        group_ids = None if groups is None else np.asarray(groups)
         rng = np.random.default_rng(derive_seed("partition", seed))
-        parts = [np.array(part, dtype=np.int64) for part in self.deal(values, clients, rng, who)]
+        parts = [np.array(part, dtype=np.int64) for part in self.deal(values, clients, rng, group_ids)]
         for part in parts:
             part.sort()
         for client, part in enumerate(parts):
@@ -54,28 +54,28 @@ class Partition(ABC):
         rng: np.random.Generator,
         groups: NDArray[np.generic] | None,
     ) -> list[Rows]:
-        """The rows of each client, in any order."""
+        """Return the rows of each client, in any order."""
 
     def transform_samples(
         self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]
     ) -> list[Samples]:
-        """Each client's samples in its own way of seeing; as they are unless the rule changes them."""
+        """Return each client's samples in its own way of seeing; as they are unless the rule changes them."""
         return samples
 
     def remedy(self) -> str:
-        """What to do when a client stays empty."""
+        """Return what to do when a client stays empty."""
         return "use fewer clients or more data."
 
 
 def class_rows(labels: NDArray[np.generic], rng: np.random.Generator) -> list[Rows]:
-    """The rows of each class, ascending by class, each in random order."""
+    """Return the rows of each class, ascending by class, each in random order."""
     order = np.argsort(labels, kind="stable")
     _, starts = np.unique(labels[order], return_index=True)
     return [rng.permutation(rows) for rows in np.split(order, starts[1:])]
 
 
 def pieces(rows: Rows, sizes: Iterable[int]) -> list[Rows]:
-    """Rows one after another in pieces of these sizes: what np.split does, many times as fast for many pieces."""
+    """Split rows into consecutive pieces of these sizes, many times as fast as np.split for many pieces."""
     return [rows[begin:end] for begin, end in itertools.pairwise(itertools.accumulate(sizes, initial=0))]
 
 
@@ -171,7 +171,7 @@ class Natural(Partition):
 
 
 def number_of_groups(groups: ArrayLike | None) -> int | None:
-    """How many clients a natural partition can have, or nothing without groups."""
+    """Return how many clients a natural partition can have, or nothing without groups."""
     return None if groups is None else len(np.unique(np.asarray(groups)))
 
 
@@ -219,19 +219,19 @@ class Dirichlet(Partition):
     def draw(
         self, class_sizes: NDArray[np.int64], clients: int, rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """One draw of `[client, class]` counts."""
+        """Return one draw of `[client, class]` counts."""
         shares = rng.dirichlet(np.full(clients, self.alpha), size=len(class_sizes))
         counts = np.zeros((clients, len(class_sizes)), dtype=np.int64)
         held = np.zeros(clients, dtype=np.int64)
         even = class_sizes.sum() / clients
         for column, size in enumerate(class_sizes):
-            wanted = shares[column]
+            target = shares[column]
             if self.capped:
                 open_ = held < even
-                wanted = wanted * open_
-                if wanted.sum() <= 0:  # all the mass fell on full clients: the open ones share evenly
-                    wanted = open_.astype(np.float64)
-            counts[:, column] = apportion(wanted, int(size))
+                target = target * open_
+                if target.sum() <= 0:  # all the mass fell on full clients: the open ones share evenly
+                    target = open_.astype(np.float64)
+            counts[:, column] = apportion(target, int(size))
             held += counts[:, column]
         return counts
 
@@ -269,7 +269,7 @@ def split_client(
 def split_in_three(
     index: Rows, split: str, *, seed: int, client: object, test_apart: bool = False
 ) -> tuple[Rows, Rows, Rows]:
-    """A client's training, validation and test rows by a text such as `"8:1:1"`; a part may be empty.
+    """Return a client's training, validation and test rows by a text such as `"8:1:1"`; a part may be empty.
 
     With `test_apart` the test rows come from elsewhere, and these are cut into training and validation alone.
     """

@@ -28,7 +28,7 @@ class ClientTransform:
     """What makes images of raw rows; the changes come after it."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """A batch of images `[n, channels, height, width]`, changed."""
+        """Return a batch of images `[n, channels, height, width]`, changed."""
         x = x if self.before is None else self.before(x)
         if self.rotate:
             x = rotate_images(x, self.rotate)
@@ -41,7 +41,7 @@ class ClientTransform:
 
 
 def rotate_images(x: Tensor, degrees: float) -> Tensor:
-    """Images turned anticlockwise about their centre; what comes in from outside repeats the border."""
+    """Return images turned anticlockwise about their centre; what comes in from outside repeats the border."""
     turn = math.radians(degrees)
     tall, wide = x.shape[2:]
     # In grid coordinates an image is 2 × 2 whatever its sides, so sides that differ come into the angle.
@@ -56,7 +56,7 @@ def rotate_images(x: Tensor, degrees: float) -> Tensor:
 
 
 def blur_images(x: Tensor, sigma: float) -> Tensor:
-    """A Gaussian of `sigma` pixels, one direction after the other."""
+    """Return a Gaussian of `sigma` pixels, one direction after the other."""
     reach = max(1, math.ceil(2 * sigma))
     places = torch.arange(-reach, reach + 1, dtype=x.dtype, device=x.device)
     weights = torch.exp(-((places / sigma) ** 2) / 2)
@@ -103,14 +103,14 @@ class Skew(Partition):
     ) -> list[Samples]:
         client_transforms = self.client_transforms(len(samples), seed, input_shape)
         return [
-            replace(one, transform=replace(look, before=one.transform))
-            for one, look in zip(samples, client_transforms, strict=True)
+            replace(client_samples, transform=replace(look, before=client_samples.transform))
+            for client_samples, look in zip(samples, client_transforms, strict=True)
         ]
 
     def client_transforms(
         self, clients: int, seed: int, input_shape: tuple[int, ...]
     ) -> list[ClientTransform]:
-        """Every client's own way of seeing."""
+        """Return every client's own way of seeing."""
         if len(input_shape) != 3:
             raise PotluckError(
                 f"partition.rule = '{self}' changes images, and these data have inputs of shape {input_shape}; "

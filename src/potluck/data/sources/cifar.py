@@ -55,7 +55,7 @@ CIFAR100 = Layout(
 
 
 def read_records(path: Path, label_bytes: int, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """The images `[n, 3, 32, 32]` and (fine) labels of one file."""
+    """Return the images `[n, 3, 32, 32]` and (fine) labels of one file."""
     content = np.frombuffer(read_bytes(path), np.uint8)
     record = label_bytes + PIXELS
     if len(content) == 0 or len(content) % record:

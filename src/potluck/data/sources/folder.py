@@ -43,7 +43,7 @@ def load(request: LoadRequest) -> Data:
 
 
 def _parts(path: Path) -> tuple[Path, list[Path], list[Path]]:
-    """The folder that names the classes, further ones with training rows, and those of the test part."""
+    """Return the folder that names the classes, further ones with training rows, and those of the test part."""
     train = path / "train"
     if not train.is_dir():
         return path, [], []
@@ -68,14 +68,14 @@ def _texts(request: LoadRequest, name: str, train: Rows, test: Rows, names: list
     files = [file for file, _ in (*train, *test)]
 
     def read() -> RawArrays:
-        known, held = ([(label, decode(file)) for file, label in rows] for rows in (train, test))
-        return encode_texts(known, held, names, words=WORDS, length=LENGTH)
+        training, held = ([(label, decode(file)) for file, label in rows] for rows in (train, test))
+        return encode_texts(training, held, names, words=WORDS, length=LENGTH)
 
     return read_cached(request.root, f"folder-{name}", files, read).data(f"folder:{name}", None)
 
 
 def list_texts(folder: Path) -> list[Path]:
-    """The text files directly inside a folder, by name."""
+    """Return the text files directly inside a folder, by name."""
     return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".txt")
 
 

@@ -51,9 +51,9 @@ def _read_published(home: Path) -> RawArrays:
     parts = []
     for paths in (files[: len(files) // 2], files[len(files) // 2 :]):
         y, person, *signals = (_table(path) for path in paths)
-        for path, found in zip(paths, (y, person, *signals), strict=True):
-            if len(found) != len(y):
-                raise damaged_file(path, f"{len(found):,} lines where the labels have {len(y):,}")
+        for path, array in zip(paths, (y, person, *signals), strict=True):
+            if len(array) != len(y):
+                raise damaged_file(path, f"{len(array):,} lines where the labels have {len(y):,}")
         parts.append((np.stack(signals, axis=1), y[:, 0].astype(np.int64) - 1, person[:, 0].astype(np.int64)))
     x, y, person = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     order = np.argsort(person, kind="stable")
@@ -69,9 +69,9 @@ def _table(path: Path) -> NDArray[np.float32]:
 
 def _read_compact(path: Path) -> RawArrays:
     try:
-        found = read_arrays(path)
-        x: NDArray[np.float32] = (found["x"].astype(np.float32) / 1000).astype(np.float32, copy=False)
-        y, person = found["y"], found["subject"]
+        arrays = read_arrays(path)
+        x: NDArray[np.float32] = (arrays["x"].astype(np.float32) / 1000).astype(np.float32, copy=False)
+        y, person = arrays["y"], arrays["subject"]
     except (ValueError, KeyError) as problem:
         raise damaged_file(path, str(problem)) from problem
     return _raw(path, x, y, person)

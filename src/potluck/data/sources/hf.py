@@ -23,7 +23,7 @@ LABELS = ("label", "labels", "fine_label", "class", "target")
 
 
 def load(request: LoadRequest) -> Data:
-    """The `train` split (and a labelled `test` or `validation`) of `hf:NAME` or `hf:NAME@CONFIGURATION`."""
+    """Return the `train` split (and a labelled `test` or `validation`) of `hf:NAME` or `hf:NAME@CONFIGURATION`."""
     try:
         import datasets
     except ImportError as problem:
@@ -34,14 +34,16 @@ def load(request: LoadRequest) -> Data:
     if not name:
         raise PotluckError("Data 'hf:' need a name; write hf:NAME, such as hf:ylecun/mnist.")
     try:
-        found = datasets.load_dataset(name, configuration or None)
+        dataset = datasets.load_dataset(name, configuration or None)
     except Exception as problem:  # the hub's library raises a dozen kinds; all mean "not there"
         reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
         raise PotluckError(
             f"Data 'hf:{request.argument}' cannot be loaded ({reason}); check the name."
         ) from problem
-    train = found["train"] if "train" in found else next(iter(found.values()))
-    others = [found[part] for part in ("test", "validation") if part in found and found[part] is not train]
+    train = dataset["train"] if "train" in dataset else next(iter(dataset.values()))
+    others = [
+        dataset[part] for part in ("test", "validation") if part in dataset and dataset[part] is not train
+    ]
     stamps = [getattr(table, "_fingerprint", None) for table in (train, *others)]
     if None in stamps:
         return to_data(convert(request, train, others), f"hf:{request.argument}")
@@ -52,12 +54,12 @@ def load(request: LoadRequest) -> Data:
 
 
 def to_data(raw: RawArrays, name: str) -> Data:
-    """Tensors over the arrays, with the transform that fits their kind."""
+    """Return tensors over the arrays, with the transform that fits their kind."""
     return raw.data(name, default_transform(raw.data(name, None).x, raw.vocabulary))
 
 
 def convert(request: LoadRequest, train: Any, others: Sequence[Any] = ()) -> RawArrays:
-    """One array of rows and one of labels out of the library's tables.
+    """Return one array of rows and one of labels out of the library's tables.
 
     The first of `others` with labels is the test part; many published test parts have -1 for every label.
     """
@@ -86,11 +88,11 @@ def _labelled(values: Any) -> bool:
 
 
 def _pick(
-    named: str | None, columns: list[str], usual: tuple[str, ...], what: str, request: LoadRequest
+    named: str | None, columns: list[str], defaults: tuple[str, ...], what: str, request: LoadRequest
 ) -> str:
     if named is not None and named not in columns:
         raise unknown(f"column of hf:{request.argument}", named, columns)
-    chosen = named or next((name for name in usual if name in columns), None)
+    chosen = named or next((name for name in defaults if name in columns), None)
     if chosen is None:
         raise PotluckError(
             f"Data 'hf:{request.argument}' have no {what} column among {', '.join(columns)}; pass {what}=COLUMN."

@@ -38,7 +38,7 @@ DIGITS = tuple("0123456789")
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """An IDX file of bytes: two zero bytes, the type 8, the number of dimensions, the sizes, the values."""
+    """Return an IDX file of bytes: two zero bytes, the type 8, the number of dimensions, the sizes, the values."""
     content = read_bytes(path)
     start = 4 + 4 * dimensions
     if len(content) < start or content[:4] != bytes([0, 0, 8, dimensions]):

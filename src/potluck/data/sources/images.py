@@ -19,12 +19,12 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".
 
 
 def list_images(folder: Path) -> list[Path]:
-    """The image files directly inside a folder, by name."""
+    """Return the image files directly inside a folder, by name."""
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
 
 
 def read_images(paths: Sequence[Path], size: int | None, grey: bool = False) -> NDArray[np.uint8]:
-    """All images as `[n, channels, height, width]`, resized to `size`×`size` when a size is given."""
+    """Return all images as `[n, channels, height, width]`, resized to `size`×`size` when a size is given."""
     first = read_image(paths[0], size, grey)
     images = np.empty((len(paths), *first.shape), np.uint8)
     for row, path in enumerate(paths):
@@ -39,7 +39,7 @@ def read_images(paths: Sequence[Path], size: int | None, grey: bool = False) -> 
 
 
 def read_image(path: Any, size: int | None, grey: bool = False) -> NDArray[np.uint8]:
-    """One image (a file, a PIL image, or an array of bytes) as `[channels, height, width]`."""
+    """Return one image (a file, a PIL image, or an array of bytes) as `[channels, height, width]`."""
     from PIL import Image
 
     try:
@@ -69,7 +69,7 @@ def _opened(image: Any) -> AbstractContextManager[Any]:
 
 
 def is_grey(path: Path) -> bool:
-    """Whether an image file holds grey levels only by its own declaration."""
+    """Return whether an image file holds grey levels only by its own declaration."""
     from PIL import Image
 
     try:

@@ -14,13 +14,13 @@ from potluck.data.files import damaged_file
 
 
 def read_mat(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """The named arrays of a .mat file; a file without them, or cut short, is named as damaged."""
+    """Return the named arrays of a .mat file; a file without them, or cut short, is named as damaged."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
     try:
-        found = loadmat(path, variable_names=list(names))
-        return {name: np.asarray(found[name]) for name in names}
+        content = loadmat(path, variable_names=list(names))
+        return {name: np.asarray(content[name]) for name in names}
     except (
         OSError,
         ValueError,

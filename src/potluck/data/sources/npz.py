@@ -63,8 +63,10 @@ def _read(path: Path) -> RawArrays:
             f"File {str(path)!r} has {train} rows and {len(groups)} groups; give one group per row."
         )
     class_names = tuple(str(name) for name in arrays.get("class_names", np.array([])))
-    who = None if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return RawArrays(x, y, train, who, class_names)
+    group_ids = (
+        None if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    )
+    return RawArrays(x, y, train, group_ids, class_names)
 
 
 SOURCES = (Source("npz", "npz:PATH — your arrays x and y, saved with numpy", load),)

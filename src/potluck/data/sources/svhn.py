@@ -22,9 +22,9 @@ BASE = "http://ufldl.stanford.edu/housenumbers"
 
 
 def read_part(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images `[n, 3, 32, 32]` and labels; the publisher writes the digit 0 as label 10."""
-    found = read_mat(path, ("X", "y"))
-    images, labels = found["X"], found["y"].reshape(-1).astype(np.int64)
+    """Return images `[n, 3, 32, 32]` and labels; the publisher writes the digit 0 as label 10."""
+    content = read_mat(path, ("X", "y"))
+    images, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
     if images.shape != (32, 32, 3, len(labels)) or images.dtype != np.uint8:
         raise damaged_file(path, f"images of shape {images.shape} for {len(labels)} labels")
     if labels.min(initial=1) < 1 or labels.max(initial=1) > 10:

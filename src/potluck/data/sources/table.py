@@ -26,19 +26,19 @@ MAX_CATEGORIES = 100
 
 
 def load(request: LoadRequest) -> Data:
-    """Numbers are standardised over all rows; words become one column per word; labels may be anything."""
+    """Standardise numbers over all rows; words become one column per word; labels may be anything."""
     path = Path(request.argument).expanduser()
     if not request.argument or not path.is_file():
         raise PotluckError(f"Data 'csv:{request.argument}' need an existing file; check the path.")
     choices: tuple[object, ...] = (request.label, request.groups, request.text)
     # Choices at their defaults are left out, so that a copy stays good when another choice is added.
-    known = choices if request.text else choices[:2]
+    options = choices if request.text else choices[:2]
     if request.class_names:
-        known = (*known, "classes listed")
+        options = (*options, "classes listed")
     if request.impute:
-        known = (*known, "imputed")
+        options = (*options, "imputed")
     raw = read_cached(
-        request.root, f"csv-{path.stem}", [path], lambda: _read(path, request), "columns", *known
+        request.root, f"csv-{path.stem}", [path], lambda: _read(path, request), "columns", *options
     )
     data = raw.data(f"csv:{path.stem}", None)
     if raw.vocabulary is not None:
@@ -62,9 +62,9 @@ def _read(path: Path, request: LoadRequest) -> RawArrays:
     if not request.class_names:
         check_label_words(columns[label], f"Label column {label!r} of {str(path)!r}")
     names, y = encode_labels(columns.pop(label))
-    who = None if groups is None else encode_labels(columns.pop(groups))[1]
+    group_ids = None if groups is None else encode_labels(columns.pop(groups))[1]
     if text is not None:
-        return _texts(text, columns[text], y, who, names)
+        return _texts(text, columns[text], y, group_ids, names)
     if not columns:
         raise PotluckError(
             f"Data 'csv:{path.name}' have no column besides {label!r}; give some to learn from."
@@ -72,11 +72,15 @@ def _read(path: Path, request: LoadRequest) -> RawArrays:
     raw = TableInput(
         tuple(fit_column(path, name, values, impute=request.impute) for name, values in columns.items())
     )
-    return RawArrays(raw.encode_columns(columns), y, len(y), who, names, raw=raw)
+    return RawArrays(raw.encode_columns(columns), y, len(y), group_ids, names, raw=raw)
 
 
 def _texts(
-    column: str, texts: list[str], y: NDArray[np.int64], who: NDArray[np.int64] | None, names: tuple[str, ...]
+    column: str,
+    texts: list[str],
+    y: NDArray[np.int64],
+    group_ids: NDArray[np.int64] | None,
+    names: tuple[str, ...],
 ) -> RawArrays:
     """Word numbers of a column of texts, by a vocabulary of four fifths of the rows; every fifth row is a test row."""
     held = every_fifth_row(len(y))
@@ -85,7 +89,7 @@ def _texts(
     raw = encode_texts(rows[: int((~held).sum())], rows[int((~held).sum()) :], names, WORDS, LENGTH)
     assert isinstance(raw.raw, TextInput)
     raw = replace(raw, raw=replace(raw.raw, column=column))
-    return raw if who is None else replace(raw, groups=who[order])
+    return raw if group_ids is None else replace(raw, groups=group_ids[order])
 
 
 def read_columns(path: Path) -> dict[str, list[str]]:
@@ -158,7 +162,7 @@ def _is_number(value: str) -> bool:
 
 
 def encode_labels(values: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The distinct values in order (by size when all are numbers) and the place of each value among them."""
+    """Return the distinct values in order (by size when all are numbers) and the place of each value among them."""
     names = sort_names(values)
     place = {name: index for index, name in enumerate(names)}
     return names, np.array([place[value] for value in values], dtype=np.int64)

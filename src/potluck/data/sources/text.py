@@ -20,7 +20,7 @@ from potluck.data.sources.base import LoadRequest, Source
 
 
 def every_fifth_row(n: int) -> NDArray[np.bool_]:
-    """Which of `n` rows are held out for testing where the publisher has no test part: 4, 9, 14, …"""
+    """Return which of `n` rows are held out for testing where the publisher has no test part: 4, 9, 14, …"""
     held: NDArray[np.bool_] = np.arange(n) % 5 == 4
     return held
 
@@ -33,7 +33,7 @@ WORDS, LENGTH = 10_000, 64
 
 
 def decode(path: Path) -> str:
-    """A text file's content."""
+    """Return a text file's content."""
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as problem:
@@ -44,7 +44,7 @@ def decode(path: Path) -> str:
 
 
 def read_news(path: Path) -> Rows:
-    """Lines of `"class 1-4","title","text"`."""
+    """Return lines of `"class 1-4","title","text"`."""
     rows = []
     for line, row in enumerate(csv.reader(io.StringIO(decode(path))), start=1):
         if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
@@ -54,7 +54,7 @@ def read_news(path: Path) -> Rows:
 
 
 def read_messages(path: Path) -> Rows:
-    """Lines of `ham` or `spam`, a tab, the message."""
+    """Return lines of `ham` or `spam`, a tab, the message."""
     rows = []
     for line, text in enumerate(decode(path).removesuffix("\n").split("\n"), start=1):
         kind, tab, message = text.partition("\t")
@@ -73,7 +73,7 @@ def encode_texts(train: Rows, test: Rows, names: Sequence[str], words: int, leng
 
 
 def hold_out(rows: Rows) -> tuple[Rows, Rows]:
-    """Every fifth row as a test part, where the publisher has none."""
+    """Return every fifth row as a test part, where the publisher has none."""
     held = every_fifth_row(len(rows))
     return [row for row, out in zip(rows, held, strict=True) if not out], [
         row for row, out in zip(rows, held, strict=True) if out

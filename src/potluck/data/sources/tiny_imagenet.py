@@ -23,11 +23,11 @@ def _read(folder: Path, classes: list[str], size: int | None) -> RawArrays:
     labels: list[int] = []
     for label, wnid in enumerate(classes):
         images = folder / "train" / wnid / "images"
-        found = list_images(images) if images.is_dir() else []
-        if not found:
+        listed = list_images(images) if images.is_dir() else []
+        if not listed:
             raise damaged_file(images, "no training images")
-        files += found
-        labels += [label] * len(found)
+        files += listed
+        labels += [label] * len(listed)
     train = len(files)
     notes = folder / "val" / "val_annotations.txt"
     for line in read_bytes(notes).decode().splitlines():

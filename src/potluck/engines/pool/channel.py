@@ -35,7 +35,7 @@ class JobReport:
 class JobChannel:
     """Orders and reports of one method, whose payload types both sides know.
 
-    A team crosses as one letter per job; each says how many follow (`more`).
+    A batch of clients crosses as one message per job; each says how many follow (`more`).
     """
 
     down: type[Payload]
@@ -53,7 +53,7 @@ class JobChannel:
             _send(to, wire.pack_job(job), facts)
 
     def receive_order(self, source: socket.socket) -> BatchOrder:
-        """The next team's jobs; `ConnectionError` when the other side is gone."""
+        """Return the next team's jobs; `ConnectionError` when the other side is gone."""
         messages = list(_receive(source))
         jobs = [wire.unpack_job(message, self.down) for message in messages]
         return BatchOrder(
@@ -67,7 +67,7 @@ class JobChannel:
             _send(to, wire.pack_result(self._declared(report.result)), facts)
 
     def receive_reports(self, source: socket.socket) -> list[JobReport]:
-        """The next team's results; `ConnectionError` when the worker is gone."""
+        """Return the next team's results; `ConnectionError` when the worker is gone."""
         return [
             JobReport(
                 wire.unpack_result(message, self.up), message.facts["version"], message.facts["loading"]

@@ -27,17 +27,17 @@ from potluck.worker.worker import Worker
 CHECK_INTERVAL = 5.0
 """Seconds without news after which the parent looks at its workers; one found stopped twice is replaced."""
 STALL_TIMEOUT = 60
-"""Seconds in which a worker that reads or writes a letter moves at least one byte of it."""
+"""Seconds in which a worker that reads or writes a message moves at least one byte of it."""
 
 
 def is_stopped(pid: int | None) -> bool:
-    """Whether a process was stopped by a signal (not by a debugger); False where the system does not say."""
+    """Return whether a process was stopped by a signal (not by a debugger); False where the system does not say."""
     status = None if pid is None else process_status(pid)
     return status is not None and status[0] == "T"
 
 
 def set_socket_timeout(end: socket.socket) -> None:
-    """Let our end of a socket give up a letter that stands still, as if the other side were gone."""
+    """Make our end of a socket give up a message that makes no progress, as if the other side were gone."""
     patience = struct.pack("ll", STALL_TIMEOUT, 0)
     for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
         end.setsockopt(socket.SOL_SOCKET, direction, patience)
@@ -127,7 +127,7 @@ class PoolEngine:
         self._give_out()
 
     def results(self) -> Iterator[Answer | Failure]:
-        """Answers as they come; those of different clients in any order."""
+        """Yield answers as they come; those of different clients in any order."""
         self._submit_gathered()
         while self._outstanding:
             self._give_out()
@@ -155,7 +155,7 @@ class PoolEngine:
     # -- giving out ---------------------------------------------------------------------------------------
 
     def _submit_gathered(self) -> None:
-        """A step's jobs are all there once their sender waits for answers, or sends jobs of another kind."""
+        """Submit the gathered jobs: a step's are complete once their sender waits, or sends another kind."""
         if self._batcher is not None:
             for batch in self._batcher.split(self._gathered):
                 self._agenda.add(batch)
@@ -176,7 +176,7 @@ class PoolEngine:
         return [process for process in self._processes if process.batch]
 
     def _give_out(self) -> None:
-        """A job for every idle worker, as far as there are any."""
+        """Give every idle worker a job, as far as there are any."""
         for number, process in enumerate(self._processes):
             while not process.batch and self._agenda:
                 if (taken := self._agenda.take(number, self._busy())) is None:
@@ -268,7 +268,7 @@ class PoolEngine:
         self._renew(number)
 
     def _renew(self, number: int) -> None:
-        """Another process in the place of one, which is ended."""
+        """Replace a worker process, which is ended."""
         self._processes[number].end()
         self._processes[number] = self._start(self._processes[number].device)
         self._settle(self._processes[number])

@@ -26,7 +26,7 @@ class DurationEstimates:
         self._by_device: dict[tuple[Kind, str], tuple[float, float]] = {}
 
     def record(self, job: Job, seconds: float, device: str = "") -> None:
-        """A job took so long on a device; the mean with what was known steadies the figure."""
+        """Record how long a job took on a device, averaged with the previous figure."""
         key, guess = (job.kind, job.client), self._guess(job.client)
         took, guessed = self._totals.get(job.kind, (0.0, 0.0))
         self._totals[job.kind] = took + seconds, guessed + guess
@@ -36,15 +36,15 @@ class DurationEstimates:
         self._seconds[key] = (self._seconds.get(key, seconds) + seconds) / 2
 
     def slowness(self, kind: Kind, device: str) -> float:
-        """How many times as long as on the mean device jobs of a kind take on this one, as far as is known."""
+        """Return how many times as long as on the mean device jobs of a kind take on this one, as far as is known."""
         took, guessed = self._totals.get(kind, (0.0, 0.0))
-        here, guessed_here = self._by_device.get((kind, device), (0.0, 0.0))
-        if not (took and guessed and here and guessed_here):
+        measured, guess = self._by_device.get((kind, device), (0.0, 0.0))
+        if not (took and guessed and measured and guess):
             return 1.0
-        return (here / guessed_here) / (took / guessed)
+        return (measured / guess) / (took / guessed)
 
     def of_batch(self, batch: JobBatch, device: str | None = None) -> float:
-        """The seconds expected for all jobs of a team."""
+        """Return the seconds expected for all jobs of a team."""
         return sum(self.of(job, device) for job in batch)
 
     def of(self, job: Job, device: str | None = None) -> float:
@@ -103,7 +103,7 @@ class JobQueue:
         self._offer(batch)
 
     def done(self, batch: JobBatch) -> None:
-        """A team's jobs ended: the next ones of its clients may start."""
+        """Mark a batch of clients as ended: their next jobs may start."""
         for job in batch:
             self._at_work.discard(job.client)
         following = {id(queue[0]): queue[0] for job in batch if (queue := self._batches.get(job.client))}
@@ -111,7 +111,7 @@ class JobQueue:
             self._offer(waiting)
 
     def take(self, worker: int, busy: Mapping[int, float]) -> tuple[JobBatch, list[tuple[int, int]]] | None:
-        """The team for an idle worker, and the clients that move there for it, each with the worker it leaves.
+        """Return the team for an idle worker, and the clients that move there for it, each with the worker it leaves.
 
         `busy` gives the seconds that each other worker still needs for what it does now.
         """
@@ -147,7 +147,7 @@ class JobQueue:
         return min(homes, key=lambda home: (-homes[home], home), default=NO_WORKER)
 
     def _worth_helping(self, worker: int, busy: Mapping[int, float]) -> int | None:
-        """The worker with most to do before it would come to the team we could take from it now.
+        """Return the worker with most to do before it would come to the team we could take from it now.
 
         Where our device is slower than its, the jobs take longer here: that much more it must have to do.
         """
@@ -160,7 +160,9 @@ class JobQueue:
         return longest if longest is not None and gains[longest] > self.move_cost else None
 
     def _gain(self, worker: int, other: int, entry: Entry, busy: float) -> float:
-        """Seconds by which a team would end sooner with us than with the worker that has it."""
+        """Return seconds by which a team would end sooner with us than with the worker that has it."""
         cost, kind = -entry[0], entry[2][0].kind
-        here, there = (self.costs.slowness(kind, self._device_of(number)) for number in (worker, other))
-        return busy + (self._ahead[other] - cost) * there + cost * (there - here)
+        cost_here, cost_there = (
+            self.costs.slowness(kind, self._device_of(number)) for number in (worker, other)
+        )
+        return busy + (self._ahead[other] - cost) * cost_there + cost * (cost_there - cost_here)

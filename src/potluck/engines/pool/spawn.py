@@ -41,7 +41,7 @@ class Blueprint(Protocol):
     """From what a process that knows nothing yet can make its worker."""
 
     def worker(self, device: str) -> Worker:
-        """A worker whose clients live on this device."""
+        """Return a worker whose clients live on this device."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def pickling_error(blueprint: Blueprint) -> str | None:
 
 
 def prefers_spawn(blueprint: Blueprint | None) -> bool:
-    """Whether workers on the CPU are spawned: where forks are unsafe, if new processes can be sent what to build."""
+    """Return whether to spawn CPU workers: where forks are unsafe and the specification can be pickled."""
     unsafe = fork_is_unsafe() or worker_process.FORKS_ARE_RISKY
     return unsafe and blueprint is not None and pickling_error(blueprint) is None
 
@@ -160,7 +160,7 @@ def _unstarted(process: Process, trouble: str) -> PotluckError:
 
 
 def main(number: int) -> None:
-    """What a new worker process runs; `number` is its end of the socket."""
+    """Run a new worker process; `number` is its end of the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     connection = socket.socket(fileno=number)
     torch.set_num_threads(1)
@@ -196,7 +196,7 @@ def _try(worker: Worker, clients: Sequence[int], connection: socket.socket, devi
 
 
 def _train(worker: Worker, clients: Sequence[int]) -> int:
-    """A few batches of each, as a stack if there are several; how many samples that was."""
+    """Return a few batches of each, as a stack if there are several; how many samples that was."""
     them = [worker.client(client) for client in clients]
     time_training(them, fit_in_stacks if len(them) > 1 else None)
     return sum(len(me.train) for me in them)

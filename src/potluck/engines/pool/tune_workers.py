@@ -36,30 +36,30 @@ def best_worker_count(
         max(1, len(os.sched_getaffinity(0)) // len(devices)),
         -(-teams // len(devices)),
     )
-    crowd: list[Process] = []
+    processes: list[Process] = []
     best, speeds = 0, dict[int, float]()
     try:
         while best < most:
-            wanted = min(most, 2 * best or 1)
-            for _ in range(wanted - len(crowd)):
-                crowd.append(spawn_worker(devices[0], SpawnSpec(blueprint, trial=tuple(clients))))
-            for process in crowd[best:]:
+            next_count = min(most, 2 * best or 1)
+            for _ in range(next_count - len(processes)):
+                processes.append(spawn_worker(devices[0], SpawnSpec(blueprint, trial=tuple(clients))))
+            for process in processes[best:]:
                 wait_until_ready(process)
-            speeds[wanted], memory = _together(crowd)
-            if best and speeds[wanted] < WORKER_GAIN * speeds[best]:
+            speeds[next_count], memory = _together(processes)
+            if best and speeds[next_count] < WORKER_GAIN * speeds[best]:
                 break
-            best = wanted
+            best = next_count
             free = free_memory(torch.device(devices[0]))
-            if free is not None and free < wanted * memory:  # the next doubling would not fit
+            if free is not None and free < next_count * memory:  # the next doubling would not fit
                 break
     finally:
-        for process in crowd:
+        for process in processes:
             process.end()
     return best, speeds
 
 
 def _together(processes: list[Process]) -> tuple[float, int]:
-    """The summed speed of all at once, and the most memory that one of them took."""
+    """Return the summed speed of all at once, and the most memory that one of them took."""
     for process in processes:
         process.socket.sendall(b"!")
     results = [receive(process.socket).facts for process in processes]

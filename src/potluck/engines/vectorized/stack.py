@@ -26,7 +26,7 @@ RECURRENT_ALIASES = frozenset({"_flat_weights", "_flat_weight_refs"})
 
 
 def model_structure(model: nn.Module) -> object:
-    """A value that is equal for networks of the same parts, settings and tensors; its numbers do not enter.
+    """Return a value that is equal for networks of the same parts, settings and tensors; its numbers do not enter.
 
     What cannot be compared by value is compared by identity, so a doubt makes two networks different. Parts of
     it may be impossible to hash, which is a doubt as well. Shapes alone would not do: ReLU and Tanh have none.
@@ -94,7 +94,7 @@ compute, and loses where a stack does not stay in its cache; an accelerator has 
 def split_into_stacks(
     group: Sequence[Item], tensors: Iterable[Tensor], device: torch.device
 ) -> list[Sequence[Item]]:
-    """A group, each with tensors like these, cut into as few about equal parts as make stacks of good size."""
+    """Return a group, each with tensors like these, cut into as few about equal parts as make stacks of good size."""
     largest = MAX_STACK_BYTES if device.type == "cpu" else MAX_STACK_BYTES_ACCELERATOR
     most = max(1, min(MAX_STACK_CLIENTS, largest // max(1, sum(tensor.nbytes for tensor in tensors))))
     count = -(-len(group) // most)
@@ -102,7 +102,7 @@ def split_into_stacks(
 
 
 def stacking_key(me: Client, request: FitRequest) -> object | None:
-    """What two requests must have in common to be stacked; None where a request must be done plainly."""
+    """Return what two requests must have in common to be stacked; None where a request must be done plainly."""
     own_steps = request.adjust is not None or bool(request.also) or request.after is not None
     own_way = own_steps or request.samples is not None or request.batch_size is not None
     if own_way or me.training.keep_optimizer or me.training.amp == "fp16" or me.batch_size() == 1:
@@ -131,7 +131,7 @@ class _Objective(nn.Module):
         self.model, self.loss = model, loss
 
     def forward(self, x: Tensor, y: Tensor, *given: Any) -> Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         value: Tensor = self.loss(self.model, x, y, *given)
         return value
 
@@ -197,13 +197,16 @@ class Stack:
         tensors = list(self.parameters.values())
         gradients = torch.autograd.grad(whole, tensors, allow_unused=True)
         if self.training.clip_norm is not None:
-            _clip_rows([one for one in gradients if one is not None], self.training.clip_norm)
+            _clip_rows(
+                [row_gradients for row_gradients in gradients if row_gradients is not None],
+                self.training.clip_norm,
+            )
         for tensor, gradient in zip(tensors, gradients, strict=True):
             tensor.grad = gradient
         self.optimizer.step()
 
     def _losses(self, members: Sequence[int], batches: Sequence[Batch]) -> Tensor:
-        """The losses of clients whose batches have one size."""
+        """Return the losses of clients whose batches have one size."""
         all_rows = len(members) == len(self.rows)
         rows = torch.tensor(members)
 
@@ -262,7 +265,7 @@ def _has_tensor(value: Any) -> bool:
 
 
 def _clip_rows(gradients: Sequence[Tensor], limit: float) -> None:
-    """Each client's gradient clipped by its own norm, as torch clips a single model's."""
+    """Clip each client's gradient by its own norm, as torch clips a single model's."""
     squares = torch.stack([gradient.flatten(1).pow(2).sum(1) for gradient in gradients]).sum(0)
     factors = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
     for gradient in gradients:

@@ -93,12 +93,12 @@ class Connections:
         return counted
 
     def begin(self, address: Address) -> None:
-        """A request's header is complete."""
+        """Note that a request's header is complete."""
         if connection := self._open.get(address):
             connection.requests, connection.served = connection.requests + 1, True
 
     def end(self, address: Address) -> None:
-        """A request was answered."""
+        """Note that a request was answered."""
         if connection := self._open.get(address):
             connection.requests, connection.since = connection.requests - 1, self._now()
 

@@ -144,7 +144,7 @@ def _declared(scope: Scope) -> int:
 
 
 def allowed(path: str, raw: bytes) -> bool:
-    """Whether a path is of the fleet part, however it is written; what needs decoding or climbs up is not."""
+    """Return whether a path is of the fleet part, however it is written; what needs decoding or climbs up is not."""
     return path.startswith(FLEET) and raw == path.encode() and ".." not in path and "//" not in path
 
 

@@ -17,7 +17,7 @@ YEARS = 3
 
 
 def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
-    """An authority of our own and a certificate for these host names and addresses, signed by it."""
+    """Make an authority and a certificate for these host names and addresses, signed by it."""
     require_flower()
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -34,11 +34,11 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
 
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     issuer = name("Potluck federation")
-    usual = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+    key_usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
     root = (
         _certificate(issuer, issuer, authority.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usual, critical=True)
+        .add_extension(key_usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
     )
     leaf = (
@@ -56,7 +56,7 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
 
 
 def make_node_key(path: Path, name: str) -> Path:
-    """A node's own key pair, as Flower wants it; gives the public half, which tells the server the node's name."""
+    """Make a node's key pair in Flower's form; return the public half, which tells the server the node's name."""
     require_flower()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -75,7 +75,7 @@ def make_node_key(path: Path, name: str) -> Path:
 
 
 def name_in_key(public_key: Path) -> str:
-    """The name that a node gave with its public key: the only one under which this key may take part."""
+    """Return the name that a node gave with its public key: the only one under which this key may take part."""
     try:
         _, _, name = public_key.read_text(encoding="utf-8").strip().split(" ", 2)
     except (OSError, ValueError):

@@ -163,7 +163,7 @@ class Dispatcher:
                 link.drop()
 
     def _lose(self, slot: Slot) -> None:
-        """A process ended with a message."""
+        """Handle a process that ended with a message."""
         assert slot.process is not None
         link = slot.process.busy
         slot.clear()
@@ -172,34 +172,34 @@ class Dispatcher:
 
 
 def fingerprint(config: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells whether a node's file, or code beside it, has changed."""
+    """Return what tells whether a node's file, or code beside it, has changed."""
     path = config.get("node-file")
     if not path:
         return ()
     files = [Path(path), *sorted(Path(path).parent.glob("*.py"))]
-    found = []
+    entries = []
     for file in files:
         with suppress(OSError):
             status = file.stat()
-            found.append((str(file), status.st_mtime_ns, status.st_size))
-    return tuple(found)
+            entries.append((str(file), status.st_mtime_ns, status.st_size))
+    return tuple(entries)
 
 
 def fork(links: list[Link]) -> Process:
     """Start a process that answers messages with what this one has imported."""
-    ours, theirs = Pipe()
+    parent_end, child_end = Pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid:
-        theirs.close()
-        return Process(pid, ours)
+        child_end.close()
+        return Process(pid, parent_end)
     try:
-        ours.close()
+        parent_end.close()
         for link in links:
             link.drop()
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-        answer_messages(theirs)
+        answer_messages(child_end)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -31,14 +31,14 @@ def descendants(roots: Iterable[int]) -> set[ProcessId]:
     """Children, their children and so on, of these processes; none where there is no /proc."""
     children: dict[int, list[ProcessId]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
-        if (found := _read(int(entry.name))) is not None:
-            children.setdefault(found[0], []).append((int(entry.name), found[1]))
+        if (status := _read(int(entry.name))) is not None:
+            children.setdefault(status[0], []).append((int(entry.name), status[1]))
     family: set[ProcessId] = set()
     ahead = list(roots)
     while ahead:
-        for one in children.get(ahead.pop(), ()):
-            family.add(one)
-            ahead.append(one[0])
+        for child in children.get(ahead.pop(), ()):
+            family.add(child)
+            ahead.append(child[0])
     return family
 
 
@@ -53,18 +53,20 @@ def wait_or_kill(family: Iterable[ProcessId], ends: float) -> None:
 
 def send_signal(family: Iterable[ProcessId], number: int) -> None:
     """Send a signal to each."""
-    for one in alive(family):
+    for process in alive(family):
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(one[0], number)
+            os.kill(process[0], number)
 
 
 def alive(family: Iterable[ProcessId]) -> set[ProcessId]:
-    """Those that are still there, and are who they were."""
-    return {one for one in family if (found := _read(one[0])) is not None and found[1] == one[1]}
+    """Return those that are still there, and are who they were."""
+    return {
+        process for process in family if (status := _read(process[0])) is not None and status[1] == process[1]
+    }
 
 
 def _read(process: int) -> ProcessId | None:
-    """The parent of a process and when the process began; None if it is gone, or only its exit code is left."""
+    """Return the parent of a process and when the process began; None if it is gone, or only its exit code is left."""
     fields = process_status(process)
     return None if fields is None or fields[0] in "ZX" else (int(fields[1]), int(fields[19]))
 
@@ -88,21 +90,21 @@ def require_flower() -> None:
 
 
 def program_path(name: str) -> str:
-    """One of Flower's programs, beside this Python."""
+    """Return one of Flower's programs, beside this Python."""
     require_flower()
     return str(Path(sys.executable).parent / name)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on."""
+    """Return unused ports of this machine."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in sockets]
     finally:
-        for one in sockets:
-            one.close()
+        for listener in sockets:
+            listener.close()
 
 
 @dataclass
@@ -142,7 +144,7 @@ class Processes:
         )
 
     def dead(self) -> dict[str, str]:
-        """The programs that have ended by themselves, each with its last words."""
+        """Return the programs that have ended by themselves, each with its last words."""
         return {
             name: f"{name} ended with code {process.returncode}: {self.last_error(name)}"
             for name, process in self.running.items()
@@ -150,28 +152,28 @@ class Processes:
         }
 
     def last_error(self, name: str) -> str:
-        """What a program complained of since it was started, or else the end of its log."""
+        """Return what a program complained of since it was started, or else the end of its log."""
         data = _tail(self.home / f"{name}.log", self._began.get(name, 0))
         text = COLOUR.sub("", data.decode(errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         errors = [index for index, line in enumerate(lines) if line.startswith("ERROR")]
-        said = lines[errors[-1] :][:4] if errors else lines[-3:]
-        return " ".join(said) or "no output"
+        shown = lines[errors[-1] :][:4] if errors else lines[-3:]
+        return " ".join(shown) or "no output"
 
     def stop(self, *names: str, patience: float = 10.0) -> None:
         """Ask programs (all, if none is named) to end, then make them, with everything they started."""
         chosen = [self.running.pop(name) for name in names or tuple(self.running)]
-        theirs = descendants(process.pid for process in chosen)
+        children = descendants(process.pid for process in chosen)
         for process in chosen:
             _signal(process, signal.SIGTERM)
-        send_signal(theirs, signal.SIGTERM)
+        send_signal(children, signal.SIGTERM)
         ends = time.monotonic() + patience
         for process in chosen:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, ends - time.monotonic()))
             _signal(process, signal.SIGKILL)
             process.wait()
-        wait_or_kill(theirs, ends)
+        wait_or_kill(children, ends)
 
     def __enter__(self) -> Self:
         """From here on, a request to end (as systemd sends it) stops everything as Ctrl-C does."""
@@ -190,13 +192,13 @@ class Processes:
 
 
 def _rotate_log(path: Path) -> None:
-    """A log that has become long is put aside, in the place of the one that was put aside before."""
+    """Put a long log aside, in the place of the one that was put aside before."""
     if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
         path.replace(path.with_suffix(".old.log"))
 
 
 def _tail(path: Path, since: int) -> bytes:
-    """The end of what was written to a log since then, as much as anybody looks at."""
+    """Return the end of what was written to a log since then, as much as anybody looks at."""
     if not path.exists():
         return b""
     with path.open("rb") as file:

@@ -48,7 +48,7 @@ def server_commands(
     expose: bool = False,
     limits: ProxyLimits | None = None,
 ) -> ServerPrograms:
-    """The server, and apart from it the program that starts runs, so that a run survives the server's restart.
+    """Return the server, and apart from it the program that starts runs, so that a run survives the server's restart.
 
     On any but the loopback interface the server's own port stays on loopback (`control`, or the next one), and
     a proxy for nodes listens at `port`, with limits; unless all of it is to be exposed.
@@ -59,24 +59,30 @@ def server_commands(
             "--limit has no effect without the proxy for nodes; pass --host 0.0.0.0 and leave out --expose-control."
         )
     link_host, link_port = (host, port) if inside else ("127.0.0.1", control or port + 1)
-    here = f"{'127.0.0.1' if link_host == '0.0.0.0' else link_host}:{link_port}"
+    address = f"{'127.0.0.1' if link_host == '0.0.0.0' else link_host}:{link_port}"
     safe, root, tls = _security(folder, insecure=insecure)
-    known = ["--superexec-auth-secret-file", str(make_secret(folder / SECRET))]
-    link = ["--host", link_host, "--port", str(link_port), "--database", str(folder / "state.db"), *known]
+    secret_option = ["--superexec-auth-secret-file", str(make_secret(folder / SECRET))]
+    link = [
+        "--host",
+        link_host,
+        "--port",
+        str(link_port),
+        "--database",
+        str(folder / "state.db"),
+        *secret_option,
+    ]
     link += ["--isolation", "process", "--disable-runtime-dependency-installation"]
     commands = {
         "server": [program_path("flower-superlink"), *safe, *link],
-        "runner": [program_path("flower-superexec"), *root, *known, "--runtime-api-address", here],
+        "runner": [program_path("flower-superexec"), *root, *secret_option, "--runtime-api-address", address],
     }
     if inside:
-        return ServerPrograms(commands, here, f"Serving on {host}:{port}. Stop with Ctrl-C.")
-    outside = ["--host", host, "--port", str(port), "--server", here, *tls]
+        return ServerPrograms(commands, address, f"Serving on {host}:{port}. Stop with Ctrl-C.")
+    outside = ["--host", host, "--port", str(port), "--server", address, *tls]
     outside += [word for text in (limits or ProxyLimits()).texts() for word in ("--limit", text)]
     commands["proxy"] = [sys.executable, "-m", "potluck.flower.deploy.fleet_proxy", *outside]
-    description = (
-        f"Nodes come in at {host}:{port}; runs and keys only from this machine, at {here}. Stop with Ctrl-C."
-    )
-    return ServerPrograms(commands, here, description)
+    description = f"Nodes come in at {host}:{port}; runs and keys only from this machine, at {address}."
+    return ServerPrograms(commands, address, f"{description} Stop with Ctrl-C.")
 
 
 def _security(folder: Path, *, insecure: bool) -> tuple[list[str], list[str], list[str]]:
@@ -94,7 +100,7 @@ def _security(folder: Path, *, insecure: bool) -> tuple[list[str], list[str], li
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Return whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -110,7 +116,7 @@ def _check_present(folder: Path) -> None:
 
 
 def make_secret(path: Path) -> Path:
-    """What two programs of one machine know each other by: other users' programs get no job from Flower's port."""
+    """Make the secret that two programs of one machine share, so that other users' programs get no job."""
     if not path.exists() or path.stat().st_size != SECRET_BYTES:  # one that was cut short is no secret
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -190,7 +196,7 @@ def supervise(
 def _first(
     processes: Processes, commands: Commands, ready_at: tuple[str, str] | None
 ) -> Sequence[tuple[str, list[str]]]:
-    """All programs; where the others need the first one, they come when it answers."""
+    """Return the programs to start; if the others need the first one, start it and wait until it answers."""
     (first, command), *others = commands.items()
     if ready_at is None:
         return [(first, command), *others]

@@ -118,11 +118,11 @@ class RunFollower:
             self._check_processes()
             self._report_waiting()
             if time.monotonic() - looked > self.query_interval:
-                found = self.ask(self.processes, run)
+                status = self.ask(self.processes, run)
                 looked = time.monotonic()
-                heard = heard if found is None else looked
-                if found is not None:
-                    self._check_status(found)
+                heard = heard if status is None else looked
+                if status is not None:
+                    self._check_status(status)
                 elif looked - heard > self.max_outage:
                     raise PotluckError(
                         f"The Flower server has not answered for {looked - heard:.0f} seconds; when it is back, go on "
@@ -153,9 +153,9 @@ class RunFollower:
         if needed or not (self.tolerates_lost_nodes and self.seen):
             raise PotluckError(f"A Flower process died: {next(iter(dead.values()))}")
 
-    def _check_status(self, found: dict[str, Any]) -> None:
-        """A run that the server calls finished, and that left no summary: with its own words, if it has any."""
-        status = str(found.get("status", ""))
+    def _check_status(self, listing: dict[str, Any]) -> None:
+        """Raise for a run that the server calls finished but that left no summary, with its reason if it has one."""
+        status = str(listing.get("status", ""))
         if not status.startswith("finished"):
             return
         time.sleep(1.0)  # the app may be about to write down what was wrong
@@ -174,9 +174,9 @@ class RunFollower:
             raise PotluckError(
                 f"Somebody stopped the run on the server; go on with: potluck resume {self.out}"
             )
-        said = str(found.get("status-details", "")).partition("ServerApp failed with exception: ")[2]
-        if said and not said.startswith("The connection to the server was lost"):
-            raise PotluckError(said)
+        reason = str(listing.get("status-details", "")).partition("ServerApp failed with exception: ")[2]
+        if reason and not reason.startswith("The connection to the server was lost"):
+            raise PotluckError(reason)
         raise RunInterrupted(f"The run on the Flower server ended early ({status})")
 
     def _tell(self) -> None:
@@ -188,10 +188,10 @@ class RunFollower:
 
 
 def query_run(processes: Processes, run: str) -> dict[str, Any] | None:
-    """What the server says of a run; None where it cannot be asked now."""
+    """Return what the server says of a run; None where it cannot be asked now."""
     try:
-        found = json.loads(run_flwr(processes, "list", CONNECTION, "--run-id", run, "--format", "json"))
-        return dict(found["runs"][0])
+        runs = json.loads(run_flwr(processes, "list", CONNECTION, "--run-id", run, "--format", "json"))
+        return dict(runs["runs"][0])
     except (
         PotluckError,
         ValueError,
@@ -230,7 +230,7 @@ def check_simulation(experiment: Experiment) -> None:
 
 
 def simulation_config(experiment: Experiment) -> str:
-    """How many clients, and one core for each that is at work, in the words of `flwr run --federation-config`."""
+    """Return the number of clients, one core each, in the form of `flwr run --federation-config`."""
     words = [f"num-supernodes={experiment.partition.clients}", "client-resources-num-cpus=1"]
     words += ["client-resources-num-gpus=0.0", "init-args-log-to-driver=false"]
     if experiment.engine.workers:
@@ -271,7 +271,7 @@ def run_on_flower(
         raise PotluckError(f"--out {str(out)!r} already holds a finished run; choose another folder.")
     if out.exists():
         with lock_folder(out):
-            pass  # nobody else is at work there
+            pass  # no other process works there
     with tempfile.TemporaryDirectory(prefix="potluck-flower-") as home, Processes(Path(home)) as processes:
         address = settings.server or _start_all(processes, experiment)
         connect(processes, address, settings.ca)
@@ -343,8 +343,8 @@ def _start_all(processes: Processes, experiment: Experiment) -> str:
     """Start a server and one node per client on the loopback interface; in a simulation the server alone."""
     simulation, clients = experiment.engine.simulation, experiment.partition.clients
     port, *ports = free_ports(1 if simulation else 1 + clients)
-    address, here = f"127.0.0.1:{port}", ("--insecure", "--host", "127.0.0.1")
-    link = [*here, "--port", str(port), "--disable-runtime-dependency-installation"]
+    address, options = f"127.0.0.1:{port}", ("--insecure", "--host", "127.0.0.1")
+    link = [*options, "--port", str(port), "--disable-runtime-dependency-installation"]
     if simulation:
         processes.extra_environment = ray_environment(processes.home)
         link.append("--simulation")
@@ -382,8 +382,8 @@ def _submit(follower: RunFollower, experiment: Experiment, resume: bool, command
         how += ["--federation-config", simulation_config(experiment)]
     answer = run_flwr(processes, "run", str(app), CONNECTION, *how)
     try:
-        told = json.loads(answer)
-        return str(told["run-id"])
+        reply = json.loads(answer)
+        return str(reply["run-id"])
     except (ValueError, LookupError, TypeError):
         raise PotluckError(f"Flower refused: {_complaint(answer)}") from None
 

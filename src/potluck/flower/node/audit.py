@@ -48,7 +48,7 @@ class AuditLog:
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """The open file, ours alone; an unfinished last line, whose answer never left, is taken off."""
+        """Yield the open file, ours alone; an unfinished last line, whose answer never left, is taken off."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -58,7 +58,7 @@ class AuditLog:
             os.close(file)
 
     def last(self) -> dict[str, Any]:
-        """The newest line: its totals are those of the whole log."""
+        """Return the newest line: its totals are those of the whole log."""
         with self.locked() as file:
             return self._last(file)
 
@@ -89,7 +89,7 @@ class AuditLog:
             self._write(file, text.encode() + b"\n")
 
     def _write(self, file: int, line: bytes) -> None:
-        """The whole line: an answer of which half a line is on the disk must not leave."""
+        """Write the whole line: an answer of which half a line is on the disk must not leave."""
         if os.write(file, line) != len(line):
             raise PotluckError(
                 f"This node's audit log {str(self.path)!r} has no room for another line; make some."
@@ -97,7 +97,7 @@ class AuditLog:
         os.fsync(file)
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Every line, checked; the first that does not fit raises a sentence."""
+        """Yield every line, checked; the first that does not fit raises a sentence."""
         before, number = FIRST_DIGEST, 0
         if not self.path.exists():
             return
@@ -134,27 +134,29 @@ class AuditLog:
 
 
 def describe_message(message: Message) -> dict[str, Any]:
-    """What a letter tells: its tensors with type and shape, its scores by name, its other facts by name."""
-    found: dict[str, Any] = {}
+    """Describe a message: its tensors with type and shape, its scores by name, its other facts by name."""
+    description: dict[str, Any] = {}
     for part, flat in (("payload", message.payload), ("state", message.state)):
         if flat is not None:
-            found[part] = {
+            description[part] = {
                 name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape]
                 for name, tensor in islice(flat.tensors.items(), MAX_TENSORS_LISTED)
             }
             if len(flat.tensors) > MAX_TENSORS_LISTED:
-                found[part]["and more"] = ["tensors", len(flat.tensors) - MAX_TENSORS_LISTED]
+                description[part]["and more"] = ["tensors", len(flat.tensors) - MAX_TENSORS_LISTED]
     answer = message.facts.get("answer")
     if isinstance(answer, dict):
-        found["facts"] = sorted(name for name, value in answer.items() if value not in (None, 0, 0.0, {}, []))
+        description["facts"] = sorted(
+            name for name, value in answer.items() if value not in (None, 0, 0.0, {}, [])
+        )
     if message.facts.get("scores"):
-        found["scores"] = sorted(message.facts["scores"])
-    found["says"] = sorted(message.facts)
-    return found
+        description["scores"] = sorted(message.facts["scores"])
+    description["says"] = sorted(message.facts)
+    return description
 
 
 def line_digest(line: dict[str, Any]) -> str:
-    """The digest of a line without its own; the digest of the line before is in it."""
+    """Return the digest of a line without its own; the digest of the line before is in it."""
     return hashlib.sha256(json.dumps(line, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 

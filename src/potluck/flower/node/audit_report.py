@@ -15,7 +15,7 @@ from potluck.flower.node.guard import spent_epsilon
 
 
 def node_log(path: Path, last: int) -> Iterator[str]:
-    """The last lines of the log, the sum of all of it, and the digest to note; the whole chain is checked first."""
+    """Yield the log's last lines, its totals, and the digest to note; the whole chain is checked first."""
     node = read_node(path)
     lines = list(AuditLog(node.audit_log()).lines())
     if not lines:
@@ -26,11 +26,11 @@ def node_log(path: Path, last: int) -> Iterator[str]:
 
 
 def format_line(line: dict[str, Any]) -> str:
-    """One answer that left."""
+    """Return one answer that left."""
     tensors = {**line["fields"].get("payload", {}), **line["fields"].get("state", {})}
-    told = [f"{name} {'×'.join(map(str, shape)) or 'one number'}" for name, (_, *shape) in tensors.items()]
-    told += [f"score {name}" for name in line["fields"].get("scores", ())]
-    what = ", ".join(told[:6]) + (f" and {len(told) - 6} more" if len(told) > 6 else "")
+    parts = [f"{name} {'×'.join(map(str, shape)) or 'one number'}" for name, (_, *shape) in tensors.items()]
+    parts += [f"score {name}" for name in line["fields"].get("scores", ())]
+    what = ", ".join(parts[:6]) + (f" and {len(parts) - 6} more" if len(parts) > 6 else "")
     repeated = " again" if line["again"] else ""
     return (
         f"{line['time']}  {line['run'][:8] or '-':8}  {line['method']}  {line['kind']} {line['job']}{repeated}  "
@@ -39,7 +39,7 @@ def format_line(line: dict[str, Any]) -> str:
 
 
 def summarize(node: NodeFile, lines: list[dict[str, Any]]) -> Iterator[str]:
-    """What left in each run and in all, what it cost, and how the log ends."""
+    """Yield what left in each run and in all, what it cost, and how the log ends."""
     size, count = Counter[str](), Counter[str]()
     for line in lines:
         size[line["run"]] += line["bytes"]
@@ -49,7 +49,7 @@ def summarize(node: NodeFile, lines: list[dict[str, Any]]) -> Iterator[str]:
     end = lines[-1]
     yield f"in all: {len(lines)} answers, {sum(size.values())} bytes in {len(set(count) - {''})} runs"
     yield _privacy(node, end)
-    yield f"the chain holds; note where nobody else can write: {end['number']} {end['chain']}"
+    yield f"the chain holds; note in a place that only you can write: {end['number']} {end['chain']}"
 
 
 def _privacy(node: NodeFile, end: dict[str, Any]) -> str:
@@ -64,5 +64,5 @@ def _privacy(node: NodeFile, end: dict[str, Any]) -> str:
         hint = "pip install 'potluck[privacy]' to see what they cost"
         return f"privacy: noisy answers left; {hint} {without_noise}".rstrip()
     assert math.isfinite(epsilon)
-    told = f"privacy: ε = {epsilon:.3g} at δ = {policy.delta:g} is spent{limit}"
-    return f"{told}, and {without_noise}" if without_noise else told
+    sentence = f"privacy: ε = {epsilon:.3g} at δ = {policy.delta:g} is spent{limit}"
+    return f"{sentence}, and {without_noise}" if without_noise else sentence

@@ -23,7 +23,7 @@ from potluck.flower.node.guard import check_budget
 
 
 def check_node(path: Path, experiment: Experiment) -> list[str]:
-    """What was tried and found good, line by line; the first thing that is not raises a sentence."""
+    """Return what was tried and found good, line by line; the first thing that is not raises a sentence."""
     node = read_node(path)
     node.policy.check(experiment)
     declared = bool(experiment.engine.classes or experiment.data.class_names)
@@ -36,24 +36,29 @@ def check_node(path: Path, experiment: Experiment) -> list[str]:
         )
         experiment = experiment.with_settings(own)
     federation = node_federation(experiment, node)
-    task, one = federation.task, federation.members[0]
-    between = f", {len(one.validation)} validation" if len(one.validation) else ""
-    rows = f"{len(one.train)} training{between} and {len(one.test)} test rows"
+    task, member = federation.task, federation.members[0]
+    between = f", {len(member.validation)} validation" if len(member.validation) else ""
+    rows = f"{len(member.train)} training{between} and {len(member.test)} test rows"
     lines = [f"data: {rows} of shape {task.input_shape}", classes_line(node, data, declared=declared)]
-    if not len(one.train):
+    if not len(member.train):
         raise PotluckError(f"Node {node.name!r} has no training rows; check data.source and data.split.")
-    architecture = task.architectures[one.architecture]
+    architecture = task.architectures[member.architecture]
     count = sum(architecture.initial[name].numel() for name in architecture.parameters)
-    lines.append(f"model: {one.architecture}, {count:,} parameters, {architecture.feature_dim} features")
+    lines.append(f"model: {member.architecture}, {count:,} parameters, {architecture.feature_dim} features")
     method = experiment.build_method()
     check_needs(method, task)
     lines.append(f"method: {experiment.method.name} finds what it needs of a single node")
     lines.append(f"one training step: loss {_one_step(federation.client(0)):.3f}")
-    lines += allowance(node, experiment, len(one.train))
+    lines += allowance(node, experiment, len(member.train))
     folder = node.state_folder()
     _try_folder(folder)
     lines.append(f"state: {folder} can be written")
-    sent = {"name": node.name, "samples": len(one.train), "model": one.architecture, "device": one.device}
+    sent = {
+        "name": node.name,
+        "samples": len(member.train),
+        "model": member.architecture,
+        "device": member.device,
+    }
     lines.append(f"the server will know: {json.dumps(sent)} and the shapes of the model's tensors")
     return lines
 
@@ -63,16 +68,16 @@ def classes_line(node: NodeFile, data: Data, *, declared: bool) -> str:
     if not data.class_names:
         return f"classes: labels 0 to {data.num_classes - 1}, without names"
     if declared:
-        told = "numbered as the experiment says"
+        sentence = "numbered as the experiment says"
     elif node.policy.class_names:
-        told = "the server unites these names with those of the other nodes"
+        sentence = "the server unites these names with those of the other nodes"
     else:
-        told = "policy.class_names = false: the experiment must list them in data.class_names"
-    return f"classes: {list_names(data.class_names)}; {told}"
+        sentence = "policy.class_names = false: the experiment must list them in data.class_names"
+    return f"classes: {list_names(data.class_names)}; {sentence}"
 
 
 def allowance(node: NodeFile, experiment: Experiment, rows: int) -> list[str]:
-    """What the node's policy allows this experiment, in its own numbers."""
+    """Return what the node's policy allows this experiment, in its own numbers."""
     policy, schedule, privacy = node.policy, experiment.schedule, experiment.privacy
     trained = experiment.training.epochs * rows
     lines = [

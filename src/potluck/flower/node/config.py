@@ -67,40 +67,40 @@ class Policy(Section):
 
     def _of_method(self, experiment: Experiment) -> list[str]:
         name, allowed = experiment.method.name, self.methods or tuple(METHODS)
-        found = []
+        problems = []
         if name not in allowed:
             listed = ", ".join(self.methods) if self.methods else "the built-in ones"
-            found.append(f"method {name!r} is not among its policy.methods ({listed})")
+            problems.append(f"method {name!r} is not among its policy.methods ({listed})")
         public = experiment.data.public
         if isinstance(public, str) and ":" in public:
-            found.append(
+            problems.append(
                 f"data.public = {public!r} names a file or an address; it loads public sets by name only"
             )
         if experiment.attack:
-            found.append("it has an [attack], and a node with data of its own is not for that")
-        return found
+            problems.append("it has an [attack], and a node with data of its own is not for that")
+        return problems
 
     def _of_work(self, experiment: Experiment) -> list[str]:
-        found = []
+        problems = []
         if experiment.training.epochs > self.epochs:
-            found.append(
+            problems.append(
                 f"training.epochs = {experiment.training.epochs} is above its policy.epochs = {self.epochs}"
             )
-        if (wanted := jobs_to_keep(experiment)) > self.kept_jobs:
-            found.append(
-                f"engine.checkpoint_every = {experiment.engine.checkpoint_every} needs {wanted} kept jobs, above its "
+        if (needed := jobs_to_keep(experiment)) > self.kept_jobs:
+            problems.append(
+                f"engine.checkpoint_every = {experiment.engine.checkpoint_every} needs {needed} kept jobs, above its "
                 f"policy.kept_jobs = {self.kept_jobs}"
             )
-        return found
+        return problems
 
     def _of_privacy(self, experiment: Experiment) -> list[str]:
-        privacy, found = experiment.privacy, []
+        privacy, problems = experiment.privacy, []
         if self.clip and not 0 < privacy.clip <= self.clip:
-            found.append(
+            problems.append(
                 f"privacy.clip = {privacy.clip:g} must be above 0 and at most its policy.clip = {self.clip:g}"
             )
         if privacy.unit == "record" and (self.clip or self.noise or self.epsilon):
-            found.append(
+            problems.append(
                 "privacy.unit = 'record' protects single rows, and its policy.clip, noise and epsilon are about whole "
                 "answers"
             )
@@ -112,12 +112,12 @@ class Policy(Section):
                 if self.noise
                 else f"policy.epsilon = {self.epsilon:g} needs noise"
             )
-            found.append(f"{given} is too little for it ({rule})")
+            problems.append(f"{given} is too little for it ({rule})")
         if least and privacy.reproducible:
-            found.append(
+            problems.append(
                 "privacy.reproducible = true gives noise that the server can take away; set it to false"
             )
-        return found
+        return problems
 
     def check_job(self, job: Job, rows: int) -> None:
         """Refuse a job that is not a node's, or that trains for longer than this node does."""
@@ -136,7 +136,7 @@ class Policy(Section):
 
 
 def jobs_to_keep(experiment: Experiment) -> int:
-    """How many jobs of one client lie between two checkpoints at most, and the two at their ends.
+    """Return how many jobs of one client lie between two checkpoints at most, and the two at their ends.
 
     In an asynchronous schedule a quick node may do all jobs of a round.
     """
@@ -182,7 +182,7 @@ class NodeFile(Section):
     folder: Path = Field(Path(), exclude=True)
 
     def load_data(self) -> Data:
-        """The node's data."""
+        """Return the node's data."""
         settings = self.data
         data = self._load(settings)
         if settings.class_names:
@@ -205,19 +205,19 @@ class NodeFile(Section):
         return as_data(self.imported(settings.source, "data.source")(), name=self.name)
 
     def model_source(self) -> Any:
-        """A zoo name, or the user's own factory."""
+        """Return a zoo name, or the user's own factory."""
         return self.imported(self.model, "model") if ":" in self.model else self.model
 
     def state_folder(self) -> Path:
-        """Where private state is kept."""
+        """Return where private state is kept."""
         return self.folder / self.state
 
     def audit_log(self) -> Path:
-        """Where it is written down what left this node."""
+        """Return where it is written down what left this node."""
         return self.state_folder() / "audit.jsonl"
 
     def imported(self, name: str, field: str) -> Any:
-        """The object called `module:name`, from a file beside node.toml or from an installed package."""
+        """Return the object called `module:name`, from a file beside node.toml or from an installed package."""
         module, _, attribute = name.partition(":")
         if str(self.folder) not in sys.path:
             sys.path.insert(0, str(self.folder))
@@ -231,12 +231,12 @@ class NodeFile(Section):
 
     def _beside(self, source: str) -> str:
         kind, _, rest = source.partition(":")
-        here = self.folder / rest
-        return f"{kind}:{here}" if rest and here.exists() else source
+        local = self.folder / rest
+        return f"{kind}:{local}" if rest and local.exists() else source
 
 
 def read_node(path: Path) -> NodeFile:
-    """The node that a file describes; the first thing wrong with it becomes one sentence."""
+    """Return the node that a file describes; the first thing wrong with it becomes one sentence."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         return NodeFile.model_validate({**values, "folder": path.resolve().parent})

@@ -30,7 +30,7 @@ from potluck.models import build_model
 
 
 def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
-    """The federation as one node sees it: itself. Its model starts from the run's seed and the node's name."""
+    """Return the federation as one node sees it: itself. Its model starts from the run's seed and the node's name."""
     dtype = getattr(torch, experiment.models.precision)
     device = resolve_device(node.device)
     data = with_agreed_classes(node.load_data(), experiment, node).to_dtype(dtype).to_device(device)
@@ -82,15 +82,15 @@ def server_federation(
     registrations: Sequence[Registration],
     initial_weights: Callable[[int], Tensors],
 ) -> Federation:
-    """The federation as the server sees it: registrations. First weights are asked for only where they are used."""
+    """Return the federation as the server sees it, from registrations; ask for first weights only where used."""
     task = server_task(experiment, registrations, public_data(experiment, method))
     check_needs(method, task)
     if uses_initial_weights(method, task, experiment.schedule.rounds):
         task = replace(
             task,
             architectures={
-                name: replace(one, initial=_initial_weights(task, one, initial_weights))
-                for name, one in task.architectures.items()
+                name: replace(architecture, initial=_initial_weights(task, architecture, initial_weights))
+                for name, architecture in task.architectures.items()
             },
         )
     return Federation(task, _elsewhere(task), label="own nodes", class_names=experiment.data.class_names)
@@ -99,18 +99,25 @@ def server_federation(
 def server_task(
     experiment: Experiment, registrations: Sequence[Registration], public: Samples | None
 ) -> Task:
-    """What the server knows of these nodes together; first weights are not among it."""
-    shapes = {tuple(one.input_shape): one.name for one in reversed(registrations)}
+    """Return what the server knows of these nodes together; first weights are not among it."""
+    shapes = {tuple(registration.input_shape): registration.name for registration in reversed(registrations)}
     if len(shapes) > 1:
-        told = ", ".join(f"{shape} of {name!r}" for shape, name in sorted(shapes.items()))
-        raise PotluckError(f"The nodes' rows have different shapes ({told}); agree on one.")
+        listed = ", ".join(f"{shape} of {name!r}" for shape, name in sorted(shapes.items()))
+        raise PotluckError(f"The nodes' rows have different shapes ({listed}); agree on one.")
     names = _architecture_names(registrations)
     return Task(
         agreed_classes(experiment),
         tuple(registrations[0].input_shape),
         tuple(
-            ClientInfo(index, one.name, one.samples, names[index], one.device, one.validation)
-            for index, one in enumerate(registrations)
+            ClientInfo(
+                index,
+                registration.name,
+                registration.samples,
+                names[index],
+                registration.device,
+                registration.validation,
+            )
+            for index, registration in enumerate(registrations)
         ),
         {name: _architecture(registrations[names.index(name)], name) for name in dict.fromkeys(names)},
         experiment.seed,
@@ -122,12 +129,12 @@ def server_task(
 
 
 def public_data(experiment: Experiment, method: Method[Any, Any, Any]) -> Samples | None:
-    """The public data of the server, where the method needs some."""
+    """Return the public data of the server, where the method needs some."""
     return _public(experiment, experiment.data.root) if Need.PUBLIC_DATA in method.requires() else None
 
 
 def agreed_classes(experiment: Experiment) -> int:
-    """How many classes there are, which no node can know from its own rows."""
+    """Return how many classes there are, which no node can know from its own rows."""
     classes, names = experiment.engine.classes, experiment.data.class_names
     if names and classes not in (0, len(names)):
         raise PotluckError(
@@ -161,15 +168,15 @@ def with_agreed_classes(data: Data, experiment: Experiment, node: NodeFile) -> D
 
 
 def _shared(experiment: Experiment, input_shape: tuple[int, ...]) -> Builder | None:
-    wanted = experiment.models.shared
-    if wanted is None:
+    choice = experiment.models.shared
+    if choice is None:
         return None
     classes, size = agreed_classes(experiment), experiment.models.feature_dim
-    return lambda: build_model(wanted, input_shape, classes, size)
+    return lambda: build_model(choice, input_shape, classes, size)
 
 
 def without_small_classes(rows: Samples, smallest: int) -> Samples:
-    """The rows of classes that have enough of them: what was not trained on cannot be described."""
+    """Return the rows of classes that have enough of them: what was not trained on cannot be described."""
     counts = torch.bincount(rows.labels.long())
     if len(rows) == 0 or int(counts[counts > 0].min()) >= smallest:
         return rows
@@ -177,7 +184,7 @@ def without_small_classes(rows: Samples, smallest: int) -> Samples:
 
 
 def _public(experiment: Experiment, root: str | None) -> Samples | None:
-    """Public data is a set that everybody can load by name; nothing is held out of private rows."""
+    """Public data is a set that all parties can load by name; nothing is held out of private rows."""
     choice = experiment.data.public
     if not isinstance(choice, str) or choice == "auto":
         return None
@@ -186,22 +193,24 @@ def _public(experiment: Experiment, root: str | None) -> Samples | None:
 
 
 def _architecture_names(registrations: Sequence[Registration]) -> list[str]:
-    """The nodes' own names for their models; a number is added where one name stands for several models."""
+    """Return the nodes' own names for their models; a number is added where one name stands for several models."""
     seen: dict[str, list[tuple[Any, ...]]] = {}
     names = []
-    for one in registrations:
-        variants = seen.setdefault(one.architecture, [])
-        if one.model() not in variants:
-            variants.append(one.model())
-        position = variants.index(one.model())
-        names.append(one.architecture if position == 0 else f"{one.architecture}-{position + 1}")
+    for registration in registrations:
+        variants = seen.setdefault(registration.architecture, [])
+        if registration.model() not in variants:
+            variants.append(registration.model())
+        position = variants.index(registration.model())
+        names.append(
+            registration.architecture if position == 0 else f"{registration.architecture}-{position + 1}"
+        )
     return names
 
 
-def _architecture(one: Registration, name: str) -> Architecture:
-    """What a node says of its model. Not-a-number stands for weights that nobody has told us."""
+def _architecture(registration: Registration, name: str) -> Architecture:
+    """Return what a node says of its model. Not-a-number stands for weights that no node has sent."""
     unknown: Tensors = {}
-    for key, (dtype, *shape) in one.tensors.items():
+    for key, (dtype, *shape) in registration.tensors.items():
         kind = getattr(torch, dtype)
         value = (
             torch.full((), float("nan"), dtype=kind)
@@ -211,28 +220,28 @@ def _architecture(one: Registration, name: str) -> Architecture:
         unknown[key] = value.expand(shape)
     return Architecture(
         name,
-        one.feature_dim,
+        registration.feature_dim,
         unknown,
-        frozenset(one.parameters),
-        {key: tuple(shape) for key, shape in one.head.items()},
-        tuple(tuple(shape) for shape in one.stage_shapes),
-        one.width_rate,
+        frozenset(registration.parameters),
+        {key: tuple(shape) for key, shape in registration.head.items()},
+        tuple(tuple(shape) for shape in registration.stage_shapes),
+        registration.width_rate,
     )
 
 
 def uses_initial_weights(method: Method[Any, Any, Any], task: Task, rounds: int) -> bool:
-    """Whether the server's first state is made from clients' first weights: then it holds what is not known."""
+    """Return whether the server's first state is made from clients' first weights: then it holds what is not known."""
     with seeded(task.seed, "torch", "init_server"):
         state = method.init_server(Context(task, 1, rounds, task.seed))
     return any(bool(torch.isnan(tensor).any()) for tensor in tree.flatten(state).tensors.values())
 
 
-def _initial_weights(task: Task, one: Architecture, ask: Callable[[int], Tensors]) -> Tensors:
-    """What the first node of this kind of model sends that is not wrong; any of them has the same."""
-    kin = [info.index for info in task.clients if info.architecture == one.name]
+def _initial_weights(task: Task, architecture: Architecture, ask: Callable[[int], Tensors]) -> Tensors:
+    """Return what the first node of this kind of model sends that is not wrong; any of them has the same."""
+    kin = [info.index for info in task.clients if info.architecture == architecture.name]
     for index in kin:
         try:
-            return _checked(ask(index), one)
+            return _checked(ask(index), architecture)
         except PotluckError:
             if index == kin[-1]:
                 raise
@@ -251,7 +260,7 @@ def _checked(weights: Tensors, architecture: Architecture) -> Tensors:
 
 
 def _elsewhere(task: Task) -> list[Member]:
-    """Clients of whom nothing but the name is here."""
+    """Return clients of whom nothing but the name is here."""
 
     def build() -> Any:
         raise PotluckError("A node's model is not on the server.")

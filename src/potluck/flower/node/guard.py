@@ -25,7 +25,7 @@ from potluck.wire.jobs import Job
 
 
 def privacy_cost(privacy: Privacy) -> float:
-    """What one answer adds: 1/z² sums over answers of any noise multipliers z, as Rényi divergences of Gaussians do."""
+    """Return an answer's cost 1/z²: it adds up over answers of any noise multipliers z, as Rényi divergences do."""
     noisy = privacy and privacy.unit == "client" and privacy.noise_multiplier
     return privacy.noise_multiplier**-2 if noisy else 0.0
 
@@ -91,13 +91,13 @@ class Usage:
 
     def _read(self) -> tuple[int, float]:
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-            return int(found["jobs"]), float(found["seconds"])
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            return int(content["jobs"]), float(content["seconds"])
         except FileNotFoundError:
             return 0, 0.0
         except (ValueError, KeyError, TypeError):
             raise PotluckError(
-                f"{str(self.path)!r} was changed; move the run's folder away to begin anew."
+                f"{str(self.path)!r} was changed; move the run's folder away to start again."
             ) from None
 
     def _write(self, jobs: int, seconds: float) -> None:
@@ -126,7 +126,7 @@ def time_limit(seconds: float, sentence: str) -> Iterator[None]:
 
 
 def limit_samples(me: Client, most: int) -> Client:
-    """The client, which ends a job that trains on more rows than the node allows, whatever loop its method has."""
+    """Return the client, made to end a job that trains on more rows than the node allows."""
     clients = [client for client in (me, me.standalone) if client is not None]
     for client in clients:
         client.__dict__["batches"] = _counted(client.batches, clients, most)

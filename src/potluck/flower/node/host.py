@@ -90,7 +90,7 @@ class NodeHost:
         )
 
     def _open_own(self, assignment: Assignment, path: Path) -> Node:
-        """The node of a node file, if its policy allows the run."""
+        """Return the node of a node file, if its policy allows the run."""
         experiment, file = parse_experiment(parse_json(assignment.experiment)), read_node(path)
         policy = file.policy
         policy.check(experiment)

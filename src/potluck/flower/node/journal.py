@@ -18,7 +18,7 @@ class Journal:
 
     The answer is on the disk before the state that makes it valid, so a node may die at any moment. One job number has
     one answer: a server that was restarted, and asks again, is given the same one, whatever it asks under that number.
-    So nothing is trained twice, noise is never drawn anew, and no question takes later states away. The last `keep`
+    So nothing is trained twice, noise is never drawn again, and no question takes later states away. The last `keep`
     jobs are kept; older ones are answered no more.
     """
 
@@ -27,7 +27,7 @@ class Journal:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One job at a time: a late one may still be at work when the next arrives."""
+        """Yield one job at a time: a late one may still be at work when the next arrives."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(self.folder / ".lock", "w", opener=_private) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -38,12 +38,12 @@ class Journal:
         return max(self._numbers(), default=0)
 
     def state(self) -> Flat | None:
-        """The client as its last job left it; None where it is still as it was made."""
+        """Return the client as its last job left it; None where it is still as it was made."""
         numbers = self._numbers()
         return load_state(self._state(numbers[-1])) if numbers else None
 
     def answer(self, job: int) -> bytes | None:
-        """What was answered under this number, if anything; a number below those kept is refused."""
+        """Return what was answered under this number, if anything; a number below those kept is refused."""
         numbers = self._numbers()
         if not numbers or job >= numbers[-1]:
             return None

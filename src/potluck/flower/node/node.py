@@ -133,7 +133,7 @@ class Node:
         )
 
     def _new_worker(self, job: Job) -> Worker:
-        """A worker whose client is as the journal has it."""
+        """Return a worker whose client is as the journal has it."""
         make: Callable[[int], Client] = lambda _: self._client(job)  # noqa: E731
         return Worker(
             self.method,
@@ -158,7 +158,7 @@ class Node:
         return answer
 
     def _client(self, job: Job) -> Client:
-        """The client as its last job left it, under the number that the server gave it."""
+        """Return the client as its last job left it, under the number that the server gave it."""
         me, state = self.federation.client(self.index), self.journal.state()
         me.info = replace(me.info, index=job.client)
         if self.safeguard is not None:

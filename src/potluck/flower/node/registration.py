@@ -43,12 +43,12 @@ class Assignment:
     state: str = ""
 
     def attach_to(self, message: Message) -> Message:
-        """The letter with this written on it."""
+        """Return the message with these facts in its header."""
         return replace(message, facts={**message.facts, "assignment": asdict(self)})
 
     @staticmethod
     def read(message: Message) -> Assignment:
-        """What is written on a letter. A run's id names a folder, so it may hold nothing else."""
+        """Read the facts in a message's header. A run's id names a folder, so it may hold nothing else."""
         values = section(message, "assignment")
         if set(values) != {"experiment", "run", "state"} or not all(
             isinstance(value, str) for value in values.values()
@@ -89,7 +89,7 @@ class Registration:
 
     @staticmethod
     def of(info: ClientInfo, architecture: Architecture, input_shape: tuple[int, ...]) -> Registration:
-        """What a client may say of itself."""
+        """Return what a client may say of itself."""
         shapes = {
             name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape]
             for name, tensor in architecture.initial.items()
@@ -111,37 +111,37 @@ class Registration:
 
     @staticmethod
     def read(message: Message, limit: int) -> Registration:
-        """What a node says of itself, if it can be; `limit` is what a message, and so a model, may have of bytes."""
+        """Read a node's registration; a message, and so a model, may have `limit` bytes."""
         limit = max(limit, MAX_MODEL)
-        told = section(message, "registration")
-        if set(told) != {field.name for field in fields(Registration)}:
+        facts = section(message, "registration")
+        if set(facts) != {field.name for field in fields(Registration)}:
             raise PayloadError(
                 "The registration has other fields than ours; install the same Potluck everywhere."
             )
-        tensors = _tensors(told["tensors"], limit)
-        parameters = bounded_list(told["parameters"], "parameters", MAX_TENSORS)
+        tensors = _tensors(facts["tensors"], limit)
+        parameters = bounded_list(facts["parameters"], "parameters", MAX_TENSORS)
         if not all(isinstance(name, str) and name in tensors for name in parameters):
             raise PayloadError("The registration has parameters that are none of its tensors.")
-        head = table(told["head"], "head")
-        stages = bounded_list(told["stage_shapes"], "stage_shapes", MAX_TENSORS)
-        rate = told["width_rate"]
+        head = table(facts["head"], "head")
+        stages = bounded_list(facts["stage_shapes"], "stage_shapes", MAX_TENSORS)
+        rate = facts["width_rate"]
         return Registration(
-            _name(told["name"], "name"),
-            integer(told["samples"], "samples", MAX_ROWS),
-            _name(told["architecture"], "architecture"),
-            _name(told["device"], "device"),
-            _shape(told["input_shape"], "input_shape", limit, low=1),
-            integer(told["feature_dim"], "feature_dim", MAX_FEATURES),
+            _name(facts["name"], "name"),
+            integer(facts["samples"], "samples", MAX_ROWS),
+            _name(facts["architecture"], "architecture"),
+            _name(facts["device"], "device"),
+            _shape(facts["input_shape"], "input_shape", limit, low=1),
+            integer(facts["feature_dim"], "feature_dim", MAX_FEATURES),
             tensors,
             sorted(parameters),
             {name: _shape(shape, "head", limit) for name, shape in head.items()},
             [_shape(shape, "stage_shapes", limit) for shape in stages],
             None if rate is None else number(rate, "width_rate", low=0.0, high=1.0),
-            integer(told["validation"], "validation", MAX_ROWS),
+            integer(facts["validation"], "validation", MAX_ROWS),
         )
 
     def model(self) -> tuple[Any, ...]:
-        """All that is said of the model: two nodes have one kind of model where this is the same."""
+        """Return all that is said of the model: two nodes have one kind of model where this is the same."""
         return (
             self.tensors,
             self.parameters,
@@ -152,7 +152,7 @@ class Registration:
         )
 
     def message(self) -> Message:
-        """The registration as it travels."""
+        """Return the registration as it travels."""
         return Message({"registration": asdict(self)})
 
 
@@ -173,10 +173,12 @@ class ClassNames:
         facts = section(message, "class names")
         if set(facts) != {"name", "classes"}:
             raise PayloadError("The names of classes have other fields; install the same Potluck everywhere.")
-        told = facts["classes"]
-        if told is not None:
-            told = [_name(name, "a class") for name in bounded_list(told, "classes", MAX_CLASSES)]
-        return ClassNames(_name(facts["name"], "name"), told)
+        class_names = facts["classes"]
+        if class_names is not None:
+            class_names = [
+                _name(name, "a class") for name in bounded_list(class_names, "classes", MAX_CLASSES)
+            ]
+        return ClassNames(_name(facts["name"], "name"), class_names)
 
     def message(self) -> Message:
         """Return the names as they travel."""
@@ -192,10 +194,10 @@ def _name(value: Any, what: str) -> str:
 
 def _tensors(value: Any, limit: int) -> dict[str, list[Any]]:
     """Names, types and shapes that together do not claim more bytes than a message may have."""
-    told = table(value, "tensors")
-    found, size = dict[str, list[Any]](), 0
-    bounded_list(list(told), "tensors", MAX_TENSORS)
-    for name, entry in told.items():
+    entries = table(value, "tensors")
+    tensors, size = dict[str, list[Any]](), 0
+    bounded_list(list(entries), "tensors", MAX_TENSORS)
+    for name, entry in entries.items():
         dtype, *sides = bounded_list(entry, "an entry of tensors", 1 + MAX_DIMENSIONS, low=1)
         shape = _shape(sides, "tensors", limit)
         size += math.prod(shape) * DTYPE_BYTES[choice(dtype, "the type of a tensor", list(DTYPE_BYTES))]
@@ -203,8 +205,8 @@ def _tensors(value: Any, limit: int) -> dict[str, list[Any]]:
             raise PayloadError(
                 f"Its model claims more than {limit / 2**20:g} MB; raise schedule.max_payload_mb if it is that large."
             )
-        found[name] = [dtype, *shape]
-    return found
+        tensors[name] = [dtype, *shape]
+    return tensors
 
 
 def _shape(value: Any, what: str, limit: int, *, low: int = 0) -> list[int]:

@@ -1,0 +1,328 @@
+"""Figures of recipes: what is drawn are the numbers of the runs, and mistakes are named."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from potluck.analysis.curves import smooth
+from potluck.recipes.draw import draw_points
+from potluck.recipes.points import LOSS, Point, figure_points, read_points, to_csv
+from potluck.recipes.recipe import find_recipe, recipe_names
+from potluck.recipes.reproduce import Reproduction, plan, run_all, run_path
+from potluck.report.style import print_style
+from potluck.runs.read import read_run
+from potluck.runs.run import Run
+
+FIGURES = {
+    *(f"fedgh-fig{number}" for number in (2, 3, 4, 5)),
+    *(f"fedhe-fig{number}" for number in (3, 4, 5, 6)),
+    *(f"pfedafm-fig{number}" for number in (3, 6, 7, 8)),
+    *(f"fedin-fig{number}" for number in (4, 8, 9)),
+    *(f"fedl2g-fig{number}" for number in (1, 3)),
+}
+
+OWN = """
+title = "Mine"
+paper = "Somebody, 2026."
+
+[base]
+data = { limit = 200 }
+partition = { rule = "iid", clients = 3 }
+models = { names = ["small-mlp"] }
+training = { epochs = 1 }
+schedule = { rounds = 3 }
+evaluate = { select = "test" }
+engine = { name = "serial", checkpoint_every = 0 }
+
+[settings]
+slow = { training = { lr = 0.001 } }
+fast = { training = { lr = 0.1 } }
+
+[rows]
+Standalone = { method = "standalone", paper = "50.0 ?" }
+pFedAFM = { method = "pfedafm", settings = { models = { shared = "small-mlp" } } }
+
+[figure]
+across = 2
+
+[figure.panels.rates]
+kind = "sweep"
+x = "local rate"
+scale = "log"
+points = { "0.001" = "slow", "0.1" = "fast" }
+lines = { "by hand, printed" = 42.0 }
+
+[figure.panels.curve]
+kind = "curves"
+setting = "fast"
+smooth = 3
+target = 0.5
+
+[figure.panels.increase]
+kind = "curves"
+setting = "fast"
+value = "loss_increase"
+along = "samples"
+y = "loss increase"
+
+[figure.panels.bars]
+kind = "bars"
+columns = ["fast"]
+
+[figure.panels.each]
+kind = "clients"
+setting = "fast"
+rows = ["Standalone"]
+clients = [0, 2]
+
+[figure.panels.halves]
+kind = "groups"
+setting = "fast"
+groups = { "0 and 1" = [0, 1], "2" = [2] }
+
+[figure.panels.weights]
+kind = "notes"
+setting = "fast"
+rows = ["pFedAFM"]
+value = "alpha"
+clients = [1]
+
+[figure.panels.gain]
+kind = "difference"
+setting = "fast"
+rows = ["pFedAFM", "Standalone"]
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Path]:
+    """A small reproduction with a panel of every kind, over two seeds."""
+    place = tmp_path_factory.mktemp("figure")
+    (place / "mine.toml").write_text(OWN)
+    table = plan(find_recipe(str(place / "mine.toml")), "paper", seeds=(0, 1))
+    run_all(table, place / "r", watch=lambda label: nullcontext([]), keep=lambda table: None)
+    assert table.failures == {}
+    return table, place / "r"
+
+
+@pytest.fixture(scope="module")
+def points(made: tuple[Reproduction, Path]) -> list[Point]:
+    found, problems = figure_points(*made)
+    assert problems == []
+    return found
+
+
+def runs_of(made: tuple[Reproduction, Path], row: str, setting: str) -> list[Run]:
+    return [read_run(run_path(made[1], (row, setting, seed))) for seed in (0, 1)]
+
+
+def line(points: list[Point], panel: str, series: str) -> list[Point]:
+    return [point for point in points if (point.panel, point.series) == (panel, series)]
+
+
+def test_every_figure_has_its_recipe_and_no_other_recipe_has_one():
+    with_figure = {name for name in recipe_names() if find_recipe(name).figure}
+    assert with_figure == FIGURES
+
+
+def test_a_sweep_shows_the_cells_of_the_table(made, points):
+    found = line(points, "rates", "Standalone")
+    assert [point.x for point in found] == [0.001, 0.1]
+    assert [point.paper for point in found] == ["50.0", ""]
+    for point, setting in zip(found, ("slow", "fast"), strict=True):
+        best = [100 * max(run.curve().y) for run in runs_of(made, "Standalone", setting)]
+        assert point.y == pytest.approx(np.mean(best))
+        assert point.std == pytest.approx(np.std(best, ddof=1))
+
+
+def test_a_curve_shows_the_mean_of_every_round_over_seeds(made, points):
+    found = line(points, "curve", "pFedAFM")
+    curves = np.array([100 * run.curve().y for run in runs_of(made, "pFedAFM", "fast")])
+    assert [point.x for point in found] == [1, 2, 3]
+    assert [point.y for point in found] == pytest.approx(curves.mean(axis=0).tolist())
+    assert [point.std for point in found] == pytest.approx(curves.std(axis=0, ddof=1).tolist())
+
+
+def test_a_loss_increase_is_above_the_least_loss_before_and_stands_at_the_samples_so_far(made, points):
+    found = line(points, "increase", "Standalone")
+    losses = np.array([run.curve(LOSS).y for run in runs_of(made, "Standalone", "fast")])
+    by_hand = [np.mean(losses[:, 1] - losses[:, 0]), np.mean(losses[:, 2] - losses[:, :2].min(axis=1))]
+    assert [point.y for point in found] == pytest.approx(by_hand)
+    seen = [record["trained_samples"] for record in runs_of(made, "Standalone", "fast")[0].rounds]
+    assert [point.x for point in found] == [sum(seen[:2]), sum(seen)]
+
+
+def test_bars_groups_and_single_clients(made, points):
+    assert [(point.series, point.x) for point in points if point.panel == "bars"] == [
+        ("Standalone", "fast"),
+        ("pFedAFM", "fast"),
+    ]
+    first = runs_of(made, "Standalone", "fast")[0]
+    accuracy = {
+        (row["client"], row["round"]): 100 * row["accuracy"]
+        for row in first.client_rows()
+        if not row.get("final")
+    }
+    found = line(points, "each", "2: small-mlp")
+    assert {(2, point.x): point.y for point in found} == pytest.approx(
+        {key: value for key, value in accuracy.items() if key[0] == 2}
+    )
+    assert not line(points, "each", "1: small-mlp")
+    both = runs_of(made, "Standalone", "fast")
+    by_seed = [
+        {
+            (row["client"], row["round"]): 100 * row["accuracy"]
+            for row in run.client_rows()
+            if not row.get("final")
+        }
+        for run in both
+    ]
+    mean = np.mean([[each[client, 1] for client in (0, 1)] for each in by_seed])
+    assert line(points, "halves", "Standalone, 0 and 1")[0].y == pytest.approx(mean)
+
+
+def test_notes_and_differences(made, points):
+    found = line(points, "weights", "client 1")
+    recorded = [
+        record["client_notes"]["alpha"][record["participants"].index(1)]
+        for record in runs_of(made, "pFedAFM", "fast")[0].rounds
+    ]
+    assert [point.y for point in found] == pytest.approx(recorded)
+    found = line(points, "gain", "pFedAFM − Standalone")
+    pairs = zip(runs_of(made, "pFedAFM", "fast"), runs_of(made, "Standalone", "fast"), strict=True)
+    gains = [100 * (first.client_accuracy[2] - second.client_accuracy[2]) for first, second in pairs]
+    assert [point.x for point in found] == [0, 1, 2]
+    assert found[2].y == pytest.approx(np.mean(gains))
+
+
+def test_what_is_drawn_are_the_points(made, points):
+    with print_style():
+        figure = draw_points(made[0].recipe, points)
+    axes = {each.get_title().partition(":")[0]: each for each in figure.axes}
+    shown = {each.get_label(): each for each in axes["rates"].lines}
+    assert shown["Standalone"].get_xydata().tolist() == [
+        [point.x, point.y] for point in line(points, "rates", "Standalone")
+    ]
+    hollow = [
+        each for each in axes["rates"].lines if each.get_fillstyle() == "none" and len(each.get_xdata())
+    ]
+    assert [each.get_xydata().tolist() for each in hollow] == [[[0.001, 50.0]]]
+    assert set(shown["by hand, printed"].get_ydata()) == {42.0}
+    assert axes["rates"].get_xscale() == "log"
+    raw = [point.y for point in line(points, "curve", "pFedAFM")]
+    drawn = {each.get_label(): each.get_ydata() for each in axes["curve"].lines}
+    assert drawn["pFedAFM"].tolist() == pytest.approx(smooth(raw, 3).tolist())
+    assert any(
+        np.allclose(each.get_ydata(), raw) for each in axes["curve"].lines if each.get_color() == "#BBBBBB"
+    )
+    assert [50.0, 50.0] in [list(each.get_ydata()) for each in axes["curve"].lines]
+    heights = [bar.get_height() for bar in axes["bars"].patches]
+    assert heights == pytest.approx([point.y for point in points if point.panel == "bars"])
+    better = sum(point.y > 0 for point in line(points, "gain", "pFedAFM − Standalone"))
+    assert axes["gain"].get_title() == f"gain: {100 * better / 3:.0f} % better"
+    legend = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert {"Standalone", "pFedAFM", "by hand, printed", "printed", "client 1"} <= legend
+
+
+def test_points_survive_the_file(points, tmp_path: Path):
+    more = [*points, Point("=1+1", "a, b", "name", math.nan, paper="41.7±.3")]
+    (tmp_path / "figure.csv").write_text(to_csv(more), encoding="utf-8")
+    assert "'=1+1" in (tmp_path / "figure.csv").read_text()
+    assert repr(read_points(tmp_path / "figure.csv")) == repr(more)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("fedhe-fig6", ()),
+        ("pfedafm-fig8", ("--columns", "c10-0.1,c10-1,c100-1")),
+        ("fedgh-fig5", ("--rows", "rate 0.01,rate 1")),
+        *(pytest.param(name, (), marks=pytest.mark.slow) for name in sorted(FIGURES)),
+    ],
+)
+def test_the_command_writes_the_figure_and_names_it(
+    potluck, tmp_path: Path, name: str, more: tuple[str, ...]
+):
+    code, out, err = potluck("reproduce", name, *more, "--scale", "smoke", "--out", "r", "-q")
+    assert (code, err) == (0, "")
+    assert "Figure: r/figure.pdf, .png; its data: .csv" in out
+    recipe = find_recipe(name)
+    assert recipe.figure is not None
+    assert {point.panel for point in read_points(tmp_path / "r/figure.csv")} == set(recipe.figure.panels)
+    assert {path.name for path in (tmp_path / "r").glob("figure.*")} == {
+        *("figure.pdf", "figure.png", "figure.csv")
+    }
+    assert f"![{recipe.title}](figure.png)" in (tmp_path / "r/reproduction.md").read_text()
+    report = (tmp_path / "r/report.html").read_text()
+    assert "data:image/png;base64," in report
+    assert f"{recipe.title}. The data are in figure.csv." in report
+
+
+def test_a_panel_that_cannot_be_drawn_is_named_and_the_others_are_drawn(potluck, tmp_path: Path):
+    (tmp_path / "mine.toml").write_text(OWN.replace('value = "alpha"', 'value = "beta"'))
+    words = ("reproduce", "mine.toml", "--scale", "paper", "--columns", "fast", "--out", "r", "-q")
+    code, out, _ = potluck(*words)
+    assert code == 1
+    assert "Panel 'weights' is not drawn: nothing was measured for it yet." in out
+    assert {point.panel for point in read_points(tmp_path / "r/figure.csv")} >= {"rates", "curve", "gain"}
+
+
+def test_a_figure_takes_runs_and_printed_numbers_of_a_table():
+    figure, table = find_recipe("fedgh-fig2"), find_recipe("fedgh-table1")
+    assert list(figure.rows) == list(table.rows)
+    assert list(figure.columns) == ["c10-n10", "c100-n10"]
+    assert figure.printed("FedGH", "c100-n10") == table.printed("FedGH", "c100-n10") == "73.62"
+    own, other = plan(figure, "paper").work, plan(table, "paper").work
+    assert all(own[key] == other[key] for key in own)
+    assert "`fedgh-table1`" in figure.notes[0]
+
+
+def test_a_figure_with_settings_of_its_own_takes_base_and_rows():
+    figure, table = find_recipe("fedgh-fig3"), find_recipe("fedgh-table3")
+    own, other = plan(figure, "paper").work, plan(table, "paper").work
+    assert own["FedGH", "c10-2", 0] == other["FedGH", "cifar10", 0]
+    assert own["FedGH", "c100-70", 0].partition.rule == "pathological:70"
+    assert list(figure.rows) == ["LG-FedAvg", "FedProto", "FedGH"]
+    assert figure.printed("FedGH", "c10-2") == "97.60"
+    assert figure.printed("FedGH", "c10-4") == "?"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('setting = "fast"\nsmooth', 'setting = "fats"\nsmooth', "panel 'curve' is of the setting 'fats'"),
+        ('rows = ["pFedAFM"]', 'rows = ["FedAFM"]', "panel 'weights' shows the row 'FedAFM'"),
+        ('columns = ["fast"]', 'columns = ["none"]', "panel 'bars' shows the column 'none'"),
+        ('"0.001" = "slow", "0.1" = "fast"', '"0.1" = "quick"', "point of 'quick', which is neither a column nor a row"),
+        ('"0.001" = "slow", "0.1" = "fast"', '"0.1" = "pFedAFM"', "needs columns for its lines"),
+        ('kind = "bars"', 'kind = "bras"', "figure.panels.bars.kind"),
+        ("smooth = 3", "smooth = 4", "smooth = 4 is not an odd number"),
+        ("smooth = 3", "smoth = 3", "'smoth'. Did you mean 'smooth'?"),
+        ('rows = ["pFedAFM", "Standalone"]', 'rows = ["pFedAFM"]', "'difference' needs two rows"),
+        ('rows = ["pFedAFM"]', 'rows = []', "shows one row; name it in rows"),
+        ('title = "Mine"', 'title = "Mine"\nlike = "fedgh-table9"', "Unknown recipe in like 'fedgh-table9'"),
+        ('title = "Mine"', 'title = "Mine"\nlike = { recipe = "fedgh-table3", rows = ["FedHG"] }', "no row 'FedHG'"),
+        ('title = "Mine"', 'title = "Mine"\nlike = 3', "like = 3 is neither"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_figure_is_named(potluck, tmp_path: Path, old: str, new: str, says: str):
+    assert old in OWN
+    (tmp_path / "mine.toml").write_text(OWN.replace(old, new))
+    code, _, err = potluck("reproduce", "mine.toml", "--scale", "paper")
+    assert code == 2
+    assert says in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_the_list_shows_figures_and_their_panels(potluck):
+    code, out, _ = potluck("recipes")
+    assert code == 0
+    assert "fedgh-fig3            FedGH, Figure 3" in out
+    code, out, _ = potluck("recipes", "fedl2g-fig1")
+    assert code == 0
+    assert "loss increase: loss increase against round; a value of every round, a line per row" in out
