@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from generate import claims, demo, methods, papers, soak, speed, walk, which
-from generate.benchmark import default_page_path, write_page
+from generate.benchmark import WITHOUT_ROWS, default_page_path, write_page
 from generate.picture import picture
 from potluck.methods import METHODS
 from potluck.suites.store import Results
@@ -62,7 +62,7 @@ def write_suite_pages(root: Path = DOCS.parent, names: Collection[str] | None = 
     written = []
     for suite in map(find_suite, [name for name in suite_names() if names is None or name in names]):
         results = Results.read(root / "results", suite.name)
-        if results.rows:
+        if results.rows or suite.page in WITHOUT_ROWS:
             write_page(suite, results, root / default_page_path(suite))
             written.append(suite.name)
     return written

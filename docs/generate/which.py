@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from generate import advice
 from generate.text import replace_block, table
 
 MARKS = ("same architecture", "nested width", "nested depth", "stages")
@@ -18,7 +19,7 @@ SHARED = (
 
 def update_page(page: str) -> str:
     """The page with its table as the code has it now."""
-    return replace_block(page, "methods", methods())
+    return advice.update_page(replace_block(page, "methods", methods()))
 
 
 def methods() -> str:

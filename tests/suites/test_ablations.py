@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from generate.benchmark.ablations import ALONE, Line, is_default, lines, methods, page, table
+from generate.benchmark.ablations import Line, is_default, lines, methods, page, table
 from potluck.suites.statistics import REFERENCE
 from potluck.suites.store import Results
 from potluck.suites.suite import find_suite
@@ -49,9 +49,11 @@ def test_a_table_compares_with_the_default_setting(tmp_path: Path):
     text = table(SUITE, found, "pfedafm")
     assert "| setting | validation | test | against default | as received | mean of α at the end |" in text
     assert "| alpha_lr 1 (default) | 70.0 ± 0.0 | 50.0 ± 0.0 |  | 60.0 ± 0.0 | 0.5 |" in text  # 0.25 and 0.75
-    assert "| alpha_lr 0.1 | 90.0 ± 0.0 | 30.0 ± 0.0 | **-20.0** | 60.0 ± 0.0 | 0.5 |" in text
-    assert "| alpha_lr 0.01 | 70.0 ± 0.0 | 50.0 ± 0.0 | +0.0 | 60.0 ± 0.0 | 0.5 |" in text
-    assert "| standalone training | 60.0 ± 0.0 | 60.0 ± 0.0 | **+10.0** | 60.0 ± 0.0 |  |" in text
+    assert "| alpha_lr 0.1 | 90.0 ± 0.0 | 30.0 ± 0.0 | **-20.0 [-20.0, -20.0]** | 60.0 ± 0.0 | 0.5 |" in text
+    assert "| alpha_lr 0.01 | 70.0 ± 0.0 | 50.0 ± 0.0 | +0.0 [+0.0, +0.0] | 60.0 ± 0.0 | 0.5 |" in text
+    assert (
+        "| standalone training | 60.0 ± 0.0 | 60.0 ± 0.0 | **+10.0 [+10.0, +10.0]** | 60.0 ± 0.0 |  |" in text
+    )
     said = " ".join(text.split())
     assert "Best on validation: alpha_lr 0.1, 20.0 points ahead of the default setting." in said
     assert "on clients' test samples: alpha_lr 0.1 (-20.0); standalone training (+10.0)." in said
@@ -60,7 +62,7 @@ def test_a_table_compares_with_the_default_setting(tmp_path: Path):
 def test_equals_leave_the_choice_where_it_is(tmp_path: Path):
     said = " ".join(table(SUITE, results(tmp_path, {"pfedafm-alpha_lr 0.01": 0.0}), "pfedafm").split())
     assert (
-        "Best on validation: the default setting. Significantly different from the default setting on clients' test samples: none."
+        "Best on validation: the default setting. Different by more than chance from the default setting on clients' test samples: none."
         in said
     )
     assert "Not measured yet; run `potluck benchmark ablations --methods fedtgp --resume`" in table(
@@ -98,27 +100,16 @@ def test_the_page_on_fedapen_is_right_about_few_samples():
 
 def test_the_page_on_fedtgp_is_right_about_its_weight_and_what_predicts():
     found = stored("fedtgp")
-    level = ("prototype_weight 0.01", "prototype_weight 1", ALONE)
-    assert not any(found[setting].significant for setting in level)
+    assert all(abs(found[name].gain.mean) < 0.02 for name in ("prototype_weight 0.01", "prototype_weight 1"))
     far = ("prototype_weight 10", "prediction proto_all", "prediction proto_all, prototype_weight 10")
-    assert all(found[setting].significant and found[setting].gain < -0.05 for setting in far)
+    assert all(found[name].gain.mean < -0.05 and not found[name].significant for name in far)
 
 
-@pytest.mark.parametrize(
-    ("method", "costs", "slow", "fast"),
-    [
-        ("fedl2g-l", {"quiz kept", "guide_weight 1"}, "server_lr 1", "server_lr 100"),
-        ("fedl2g-f", {"quiz kept"}, "server_lr 10", "server_lr 1000"),
-    ],
-)
-def test_the_pages_on_fedl2g_are_right_about_what_costs(method: str, costs: set[str], slow: str, fast: str):
-    """Vectors that move fifty times as far end within two points; a warm-up is ahead with no seed."""
+@pytest.mark.parametrize(("method", "told"), [("fedl2g-l", set()), ("fedl2g-f", {"quiz kept"})])
+def test_the_pages_on_fedl2g_are_right_about_what_is_told_from_the_default(method: str, told: set[str]):
     found = stored(method)
-    assert {name for name, line in found.items() if line.significant} == costs
-    assert all(found[name].gain < 0 for name in costs)
-    assert np.mean(found[fast].note) > 50 * np.mean(found[slow].note)
-    assert abs(np.mean(found[fast].test) - np.mean(found[slow].test)) < 0.02
-    assert not (np.subtract(found["warm_up 5"].test, found["default"].test) > 0).any()
+    assert {name for name, line in found.items() if line.significant} == told
+    assert all(found[name].gain.mean < 0 for name in ("quiz kept", "guide_weight 1", "warm_up 5"))
 
 
 def test_the_page_on_pfedafm_is_right_about_its_mixing_weights():

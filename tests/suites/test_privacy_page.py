@@ -31,7 +31,7 @@ def stored(tmp_path: Path) -> Results:
     return found
 
 
-def test_the_table_has_what_was_spent_and_the_text_who_is_above_training_alone(tmp_path: Path):
+def test_the_table_has_what_was_spent_and_compares_nothing(tmp_path: Path):
     text = page_text(find_suite("privacy"), stored(tmp_path))
     assert "| standalone | no promise |  | 70.0 ± 1.4 | 2 |" in text
     order = [
@@ -40,11 +40,8 @@ def test_the_table_has_what_was_spent_and_the_text_who_is_above_training_alone(t
         "| fedavg | no promise |",
     ]
     assert [text.index(line) for line in order] == sorted(text.index(line) for line in order)
-    words = " ".join(text.split())
-    assert "fedavg is above training alone (70.0) from ε = 9.7 on." in words
-    assert (
-        "pfedafm is above training alone (70.0) under no ε that was tried." in words
-    )  # a point is within the spread
+    assert text.index("**Weak evidence.**") < text.index("| method |")
+    assert "above training alone" not in text
 
 
 def test_the_picture_is_drawn(tmp_path: Path):

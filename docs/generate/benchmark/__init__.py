@@ -23,6 +23,8 @@ PAGES: dict[str, Page] = {
     "asynchrony": (asynchrony.page, asynchrony.draw, "docs/asynchrony.md"),
 }
 """For each kind of page: functions for its text and figures, and its path in the repository."""
+WITHOUT_ROWS = ("tasks", "gain")
+"""Kinds of pages that say what is not run where nothing is stored."""
 
 
 def page_text(suite: Suite, results: Results) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from generate.benchmark.formatting import format_mean_std, provenance_sentence, wrap_text
+from generate.benchmark.formatting import format_difference, format_mean_std, provenance_sentence, wrap_text
 from potluck.analysis.significance import holm
 from potluck.core.settings import settings_of
 from potluck.methods import method_class
-from potluck.suites.statistics import LEVEL, REFERENCE, paired_p_value
+from potluck.suites.statistics import LEVEL, REFERENCE, Difference, by_seed, paired_difference
 from potluck.suites.store import Results, Row
 from potluck.suites.suite import Suite, Task
 
@@ -37,7 +37,7 @@ class Line:
     test: tuple[float, ...]
     received: tuple[float, ...]
     note: tuple[float, ...]
-    gain: float | None
+    gain: Difference | None
     significant: bool
 
 
@@ -60,15 +60,16 @@ def lines(suite: Suite, results: Results, method: str) -> list[Line]:
     alone = [task for task in suite.tasks if REFERENCE in task.methods]
     rows = {task.name: _rows(results, task) for task in mine + alone}
     (default,) = (task for task in mine if is_default(task))
-    reference = {row.seed: row for row in rows[default.name]}
-    tests = {
-        task.name: paired_p_value(results, rows[task.name], reference)
+    ends = {name: by_seed(own, lambda row: row.final_accuracy) for name, own in rows.items()}
+    gains = {
+        task.name: paired_difference(ends[task.name], ends[default.name])
         for task in mine + alone
         if task is not default
     }
-    corrected = holm({name: p for name, p in tests.items() if p is not None})
+    tests = {name: gain.p for name, gain in gains.items() if gain is not None and gain.p is not None}
+    corrected = holm(tests)
     return [
-        _line(task, rows[task.name], results, reference, corrected.get(task.name, 1.0) < LEVEL)
+        _line(task, rows[task.name], results, gains.get(task.name), corrected.get(task.name, 1.0) < LEVEL)
         for task in mine + alone
         if rows[task.name]
     ]
@@ -78,15 +79,12 @@ def _rows(results: Results, task: Task) -> list[Row]:
     return [row for row in results.rows if row.task == task.name]
 
 
-def _line(
-    task: Task, rows: list[Row], results: Results, reference: dict[int, Row], significant: bool
-) -> Line:
+def _line(task: Task, rows: list[Row], results: Results, gain: Difference | None, significant: bool) -> Line:
     alone = REFERENCE in task.methods
     found = [results.details.get(row.experiment, {}) for row in rows]
     note, _, summarise = NOTES.get(task.methods[0], ("", "", np.mean))
     notes = [one.get("notes", {}).get(note) for one in found]
     default = not alone and is_default(task)
-    gains = [row.final_accuracy - reference[row.seed].final_accuracy for row in rows if row.seed in reference]
     return Line(
         setting=ALONE if alone else SHOWN.get(task.axes["setting"], task.axes["setting"]),
         default=default,
@@ -94,7 +92,7 @@ def _line(
         test=tuple(row.final_accuracy for row in rows),
         received=tuple(one["last"]["received"] for one in found if "received" in one.get("last", {})),
         note=tuple(summarise([value for _, value in values]) for values in notes if values),
-        gain=float(np.mean(gains)) if gains and not default else None,
+        gain=gain,
         significant=significant,
     )
 
@@ -116,7 +114,7 @@ def table(suite: Suite, results: Results, method: str) -> str:
 
 
 def _cells(line: Line, method: str) -> list[str]:
-    gain = "" if line.gain is None else f"{100 * line.gain:+.1f}"
+    gain = format_difference(line.gain)
     cells = [
         f"{line.setting} (default)" if line.default and line.setting != "default" else line.setting,
         format_mean_std(line.validation),
@@ -141,12 +139,12 @@ def _verdict(found: Sequence[Line]) -> str:
         else f"{best.setting}, {ahead:.1f} points ahead of the default setting"
     )
     significant = [
-        f"{line.setting} ({100 * line.gain:+.1f})"
+        f"{line.setting} ({100 * line.gain.mean:+.1f})"
         for line in found
         if line.significant and line.gain is not None
     ]
     names = "; ".join(significant) if significant else "none"
-    return f"Best on validation: {chosen}. Significantly different from the default setting on clients' test samples: {names}."
+    return f"Best on validation: {chosen}. Different by more than chance from the default setting on clients' test samples: {names}."
 
 
 def setting_of(suite: Suite) -> str:
@@ -161,9 +159,10 @@ def page(suite: Suite, results: Results) -> str:
     reading = (
         f"All on {setting_of(suite)}. Accuracy is a mean over the clients' own samples after the last round, in per "
         f"cent, with the standard deviation over {len(seeds)} seeds; *as received* tests clients with what the server "
-        "just sent. *Against default* is the difference on test samples to the method's default settings, in points; bold "
-        f"where Wilcoxon's test over all clients, corrected for the lines of a table, has p < {LEVEL}. Of some hundred "
-        "test samples per seed, differences of a few points are mostly chance."
+        "just sent. *Against default* is the difference on test samples to the method's default settings, in points, with its "
+        f"95 % interval over seeds; bold where a paired t-test over seeds, corrected for the lines of a table, has p < {LEVEL}. "
+        "**Weak evidence:** with three seeds and some hundred test samples each, differences of a few points are not told "
+        "from chance, and a line that is not bold says nothing."
     )
     parts = ["# Options, one at a time", wrap_text(provenance_sentence(suite, results)), wrap_text(reading)]
     for method in methods(suite):

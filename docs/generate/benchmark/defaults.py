@@ -85,6 +85,11 @@ def page(suite: Suite, results: Results) -> str:
         _table(found),
     ]
     parts.append(wrap_text(_verdict(found)))
+    missing = [
+        f"`{name}`" for name in suite.task("digits").methods if name not in {line.method for line in found}
+    ]
+    if missing:
+        parts.append(f"Not run yet: {', '.join(missing)} (`potluck benchmark {suite.name} --resume`).")
     return "\n\n".join(parts) + "\n"
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from generate.benchmark.figures import save
 from generate.benchmark.formatting import provenance_sentence, wrap_text
 from potluck.analysis.leak.inversion import SCORES, WITH_EXTRACTOR, WITHOUT_EXTRACTOR
+from potluck.suites.statistics import paired_difference
 from potluck.suites.store import Results, Row
 from potluck.suites.suite import Suite
 
@@ -38,10 +39,9 @@ class Score:
 
     @property
     def leaks(self) -> bool:
-        """Whether it is above chance with every seed, and by more than seeds differ."""
-        gains = [one - chance for one, chance in zip(self.scores, self.chances, strict=True)]
-        spread = float(np.std(gains, ddof=1)) if len(gains) > 1 else 0.0
-        return min(gains) > 0 and float(np.mean(gains)) > spread
+        """Whether the 95 % interval over seeds of what it is above chance lies above 0."""
+        found = paired_difference(dict(enumerate(self.scores)), dict(enumerate(self.chances)))
+        return found is not None and found.low > 0
 
     @property
     def gain(self) -> float:

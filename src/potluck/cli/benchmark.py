@@ -19,6 +19,25 @@ if TYPE_CHECKING:
     from potluck.suites.suite import Suite
 
 
+Confirm = Annotated[
+    bool,
+    typer.Option(
+        "--confirm", help="run a sample of stored rows again and record which give the same numbers"
+    ),
+]
+Sample = Annotated[
+    int | None,
+    typer.Option("--sample", help="rows to confirm; else the quickest of every method and task", min=1),
+]
+EstimateOnly = Annotated[
+    bool, typer.Option("--estimate", help="only measure what the missing runs would take")
+]
+Draft = Annotated[bool, typer.Option("--draft", help="store rows although the source is at no clean commit")]
+Merge = Annotated[
+    Path | None, typer.Option("--merge", help="only take the rows of another folder of results")
+]
+
+
 def benchmark(
     suite: Annotated[
         str, typer.Argument(metavar="[SUITE]", help="a suite's name, or a suite of your own: FILE.toml")
@@ -31,23 +50,16 @@ def benchmark(
     results: Annotated[Path, typer.Option("--results", help="where results are kept")] = Path("results"),
     jobs: Annotated[int, typer.Option("--jobs", help="runs at once; 0: one per core", min=0)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="add what is missing")] = False,
-    confirm: Annotated[
-        bool,
-        typer.Option(
-            "--confirm", help="run a sample of stored rows again and record which give the same numbers"
-        ),
-    ] = False,
-    sample: Annotated[
-        int | None,
-        typer.Option("--sample", help="rows to confirm; else the quickest of every method and task", min=1),
-    ] = None,
-    merge: Annotated[
-        Path | None, typer.Option("--merge", help="only take the rows of another folder of results")
-    ] = None,
+    confirm: Confirm = False,
+    sample: Sample = None,
+    estimate: EstimateOnly = False,
+    draft: Draft = False,
+    merge: Merge = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no line per run")] = False,
 ) -> None:
     """Run tasks × methods × seeds, each method tuned with the same small budget; keep a row per run."""
     from potluck.core.errors import PotluckError
+    from potluck.suites.provenance import check_commit, source_commit
     from potluck.suites.store import Results
     from potluck.suites.suite import find_suite
 
@@ -59,12 +71,18 @@ def benchmark(
         return _merge(stored, merge)
     show = options.silent if quiet else typer.echo
     runner = _runner(chosen, stored, tasks, methods, seeds)
+    if estimate:
+        return _estimate(runner)
     if confirm:
         return _confirm(runner, sample, jobs or os.cpu_count() or 1, show)
     if stored.rows and not resume:
         raise PotluckError(
             f"{str(stored.table)!r} has {len(stored.rows)} results already; pass --resume to add what is missing, or "
             "another folder with --results."
+        )
+    if not draft:
+        check_commit(
+            source_commit(), "Rows name the commit that made them", ", or pass --draft to try something out"
         )
     return _run(runner, jobs, show)
 
@@ -105,6 +123,25 @@ def _confirm(runner: Runner, sample: int | None, jobs: int, show: Callable[[str]
     typer.echo(provenance_text(stored.rows, stored.confirmations))
     if different:
         raise typer.Exit(1)
+
+
+def _estimate(runner: Runner) -> None:
+    """Print what the missing runs of every task would take, and of which methods most."""
+    from potluck.suites.estimate import estimate
+
+    hours: dict[str, dict[str, float]] = {}
+    for one in estimate(runner):
+        hours.setdefault(one.task, {})[one.method] = one.core_hours
+        typer.echo(
+            f"{one.task}, {one.method}: {one.trials} trials and {one.runs} runs of {one.seconds:.1f} s, "
+            f"{one.core_hours:.2f} core-hours"
+        )
+    for task, methods in hours.items():
+        known = {name: value for name, value in methods.items() if value == value}
+        unable = "".join(f"; {name} cannot run it" for name in methods if name not in known)
+        typer.echo(f"{task}: {sum(known.values()):.2f} core-hours{unable}")
+    total = sum(value for methods in hours.values() for value in methods.values() if value == value)
+    typer.echo(f"Missing in all: {total:.1f} core-hours")
 
 
 def _merge(stored: Results, folder: Path) -> None:

@@ -1,0 +1,131 @@
+"""Write advice that stored rows of the benchmark support: for readers in a hurry, and method by method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from generate.benchmark.formatting import format_difference, wrap_text
+from generate.benchmark.tasks import Measured, measured_tasks, needs_public_data
+from generate.text import replace_block, table
+from potluck.suites.statistics import (
+    AHEAD,
+    BEHIND,
+    EQUAL,
+    POOLED,
+    PUBLIC,
+    REFERENCE,
+    UNDECIDED,
+    compare_methods,
+    task_power,
+)
+from potluck.suites.store import Results
+from potluck.suites.suite import find_suite
+
+RESULTS = Path(__file__).parents[2] / "results"
+SUITE = "cpu"
+LINEAR = ("ridge", "logistic")
+VERDICTS = (AHEAD, EQUAL, BEHIND, UNDECIDED)
+
+
+def measured(folder: Path = RESULTS) -> tuple[Results, Measured]:
+    """Return the benchmark's rows and the tasks that have enough of them."""
+    results = Results.read(folder, SUITE)
+    return results, measured_tasks(find_suite(SUITE), results)
+
+
+def update_page(page: str, folder: Path = RESULTS) -> str:
+    """Return the page on the choice of a method with its block of recommendations as the rows have it."""
+    return replace_block(page, "recommended", recommendations(folder))
+
+
+def recommendations(folder: Path = RESULTS) -> str:
+    """Return which methods are ahead of training alone in stored rows, and which were not measured."""
+    _, found = measured(folder)
+    if not found:
+        return "No rows are stored, so no method is recommended."
+    methods = sorted({line.method for _, lines in found for line in lines if not line.is_baseline})
+    rows = []
+    for method in methods:
+        told = [(task, line) for task, lines in found for line in lines if line.method == method]
+        rows.append(
+            (
+                f"[{method}](methods/{method}.md)",
+                *(sum(line.verdict == verdict for _, line in told) for verdict in VERDICTS),
+                "; ".join(f"{task.title} {format_difference(line.gain)}" for task, line in told),
+            )
+        )
+    head = ("method", *VERDICTS, "gain over training alone, points [95 %]")
+    ahead = [row[0] for row in rows if row[1]]
+    said = (
+        f"Ahead of training alone on at least one task: {', '.join(ahead)}."
+        if ahead
+        else "No method that was measured is ahead of training alone, so none is recommended over it."
+    )
+    others = "Of all other methods there is no evidence in these rows, for or against."
+    return f"{wrap_text(f'{said} {others}')}\n\n{table(head, rows, numbers=(1, 2, 3, 4))}"
+
+
+def hospital(folder: Path = RESULTS) -> str:
+    """Return in plain words what a site with few samples should do, as far as rows say."""
+    results, found = measured(folder)
+    steps = [
+        "**Train alone first**, hold samples out to choose when to stop, and fit a linear model beside it. "
+        + _sentences(results, found, REFERENCE, LINEAR),
+        _step(
+            results,
+            found,
+            PUBLIC,
+            "**Look for labelled public samples of the same kind and train on them too**",
+            "no rows say what that brings",
+        ),
+        _step(
+            results, found, POOLED, "**Pool the data where the law lets you**", "no rows say what that brings"
+        ),
+        _federate(found),
+        "**If you federate, keep a way back**: [`safeguard`](safeguard.md) lets a client use the federated model only where "
+        "its own validation samples speak for it.",
+    ]
+    text = (
+        "The rows are of handwritten digits and similar small data, with tens of training samples per site. They are not of "
+        "scans, and two hundred scans of one hospital may behave otherwise: treat this as the order in which to try things."
+    )
+    lines = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+    return f"## What a hospital with 200 scans should do\n\n{wrap_text(text)}\n\n{lines}"
+
+
+def _sentences(results: Results, found: Measured, first: str, others: tuple[str, ...]) -> str:
+    said = []
+    for task, _ in found:
+        for other in others:
+            difference = compare_methods(results, task.name, first, other)
+            if difference is not None:
+                said.append(
+                    f"{format_difference(difference)} points over {other} regression on *{task.title}*"
+                )
+    return f"Networks trained alone are {'; '.join(said)}." if said else "No rows compare them."
+
+
+def _step(results: Results, found: Measured, name: str, advice: str, unknown: str) -> str:
+    said = [
+        f"{format_difference(difference)} points over training alone on *{task.title}*"
+        for task, _ in found
+        if (difference := compare_methods(results, task.name, name, REFERENCE)) is not None
+    ]
+    return f"{advice}: {'; '.join(said) if said else unknown}."
+
+
+def _federate(found: Measured) -> str:
+    """Say what federating without public samples brought, and how large a gain would have been found."""
+    told = [(task, line) for task, lines in found for line in lines if not line.is_baseline]
+    private = [(task, line) for task, line in told if not needs_public_data(line.method)]
+    if not private:
+        return "**Then try a federated method**: no rows say what that brings."
+    ahead = [f"{line.method} on *{task.title}*" for task, line in private if line.verdict == AHEAD]
+    powers = [power for _, lines in found if (power := task_power(lines)) is not None]
+    size = (
+        f" (a gain of {100 * max(power.corrected_gain for power in powers):.1f} points would have been found)"
+        if powers
+        else ""
+    )
+    result = f"ahead: {', '.join(ahead)}" if ahead else f"none of the methods measured is ahead{size}"
+    return f"**Then try a federated method, against that number**: without public samples, {result}."

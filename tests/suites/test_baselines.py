@@ -1,0 +1,121 @@
+"""Baselines: what needs no network, and standalone training on other samples, on clients made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from potluck.core.errors import PotluckError
+from potluck.core.samples import Samples
+from potluck.experiment import parse_experiment
+from potluck.runs.resolve import resolve
+from potluck.suites.baselines import LINES, compute_line, join_samples, with_training_samples
+from potluck.suites.suite import find_suite, parse_suite
+from potluck.suites.work import Work, measure, smallest_tenth
+
+VALUES = {
+    "method": {"name": "standalone"},
+    "data": {"name": "digits", "limit": 200, "split": "2:1:2", "public": 0.1},
+    "partition": {"rule": "dirichlet:0.5", "clients": 5},
+    "models": {"names": ["small-mlp"]},
+    "schedule": {"rounds": 1},
+    "evaluate": {"newcomers": 0.2},
+    "engine": {"name": "serial", "checkpoint_every": 0},
+}
+
+
+def plan():
+    return resolve(parse_experiment(VALUES))
+
+
+def test_majority_is_the_share_of_the_most_frequent_training_class():
+    found = plan()
+    scores = compute_line("majority", found)
+    taking_part = [info.index for info in found.federation.task.clients if info.index not in found.newcomers]
+    assert len(scores.clients) == 4
+    for accuracy, samples, index in zip(scores.clients, scores.samples, taking_part, strict=True):
+        member = found.federation.members[index]
+        most = torch.bincount(member.train.labels).argmax()
+        assert accuracy == pytest.approx(float((member.test.labels == most).float().mean()))
+        assert samples == len(member.train)
+    assert scores.newcomers is not None
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_every_line_is_a_share_of_right_answers(name: str):
+    scores = compute_line(name, plan())
+    assert all(0 <= value <= 1 for value in scores.clients)
+    if name != "majority":
+        assert np.mean(scores.clients) > np.mean(compute_line("majority", plan()).clients)
+
+
+def test_pooled_clients_train_on_the_samples_of_all_that_take_part():
+    found = plan()
+    taking_part = [info.index for info in found.federation.task.clients if info.index not in found.newcomers]
+    own = [len(found.federation.members[index].train) for index in taking_part]
+    pooled = with_training_samples(found.federation, "pooled", found.newcomers)
+    assert {len(member.train) for member in pooled.members} == {sum(own)}
+    assert {info.samples for info in pooled.task.clients} == {sum(own)}
+    for before, after in zip(found.federation.members, pooled.members, strict=True):
+        assert torch.equal(before.test.labels, after.test.labels)
+
+
+def test_public_samples_are_added_to_each_clients_own():
+    found = plan()
+    public = found.federation.task.public
+    assert public is not None
+    more = with_training_samples(found.federation, "public", found.newcomers)
+    for before, after in zip(found.federation.members, more.members, strict=True):
+        assert len(after.train) == len(before.train) + len(public)
+    without = parse_experiment({**VALUES, "data": {**VALUES["data"], "public": 0.0}})
+    with pytest.raises(PotluckError, match="set data.public"):
+        with_training_samples(resolve(without).federation, "public", {})
+
+
+def test_joined_samples_are_as_models_see_them():
+    raw = Samples(torch.tensor([[1], [2]]), torch.tensor([0, 1]), transform=lambda x: x * 10)
+    joined = join_samples([raw, raw.select(torch.tensor([1]))])
+    assert (joined.x.tolist(), joined.labels.tolist()) == ([[10], [20], [20]], [0, 1, 1])
+
+
+def test_smallest_tenth_by_hand():
+    assert smallest_tenth([0.1, 0.5, 0.9], [30, 10, 20]) == 0.5
+    assert smallest_tenth([0.1, 0.5, 0.9], [10, 10, 20]) == pytest.approx(0.3)  # as few samples count as well
+    assert smallest_tenth([0.1] * 19 + [0.9], list(range(20, 0, -1))) == pytest.approx(0.5)  # two of twenty
+
+
+def test_a_measured_variant_counts_clients_own_samples():
+    """Pooled clients train on all samples; the tenth with the fewest is still by their own."""
+    experiment = parse_experiment(VALUES)
+    pooled, own = measure(Work(experiment, "pooled").text), measure(Work(experiment).text)
+    assert pooled["details"]["client_samples"] == own["details"]["client_samples"]
+    assert pooled["row"]["samples_per_job"] > own["row"]["samples_per_job"]
+    assert Work(experiment, "pooled").digest == f"{Work(experiment).digest}-pooled"
+
+
+def test_a_line_is_measured_like_a_run():
+    found = measure(Work(parse_experiment(VALUES), "ridge").text)
+    row, details = found["row"], found["details"]
+    assert row["accuracy"] == pytest.approx(float(np.mean(details["best_clients"])), abs=1e-4)
+    assert row["worst_best"] == pytest.approx(min(details["best_clients"]), abs=1e-4)
+    assert row["newcomers"] == row["newcomers_alone"]
+
+
+def test_reference_of_every_task_trains_longer_than_the_methods():
+    suite = find_suite("cpu")
+    for task in suite.tasks:
+        rounds = {
+            name: suite.experiment(task, name, 0, suite.candidates(task, name)[0]).schedule.rounds
+            for name in task.methods
+        }
+        assert rounds["standalone"] >= 5 * rounds["standalone-same"]
+        assert {"majority", "ridge", "logistic", "pooled", "standalone-public"} <= rounds.keys()
+
+
+def test_a_variant_with_unknown_samples_is_one_sentence():
+    text = (Path(__file__).parents[2] / "src/potluck/suites/cpu.toml").read_text()
+    with pytest.raises(PotluckError, match="train = 'all' is none of own, public, pooled"):
+        parse_suite("x", text.replace('train = "pooled"', 'train = "all"'))
