@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from generate import claims, demo, methods, papers, soak, speed, walk, which
+from generate import claims, demo, methods, papers, protections, soak, speed, walk, which
 from generate.benchmark import default_page_path, write_page
 from generate.picture import picture
 from potluck.methods import METHODS
@@ -23,6 +23,7 @@ BLOCKS = {
     "three-machines": soak.update_page,
     "design": walk.update_page,
     "engines": speed.update_page,
+    "privacy": protections.update_page,
 }
 """Pages of which a part is generated."""
 

@@ -46,6 +46,13 @@ class Update(Generic[Up]):
     sent: Any = None
     job: int = 0
     fresh: bool = True
+    members: tuple[ClientInfo, ...] = ()
+    """Where the payload is the average of many clients that only their sum is known of: these clients."""
+
+    @property
+    def clients(self) -> tuple[ClientInfo, ...]:
+        """Return the clients that the payload is of."""
+        return self.members or (self.client,)
 
 
 @dataclass(frozen=True)

@@ -192,6 +192,16 @@ def stack_vectors(clients: Sequence[ClientVectors]) -> tuple[Tensor, Tensor, Ten
     return vectors, labels, torch.cat(weights)
 
 
+def average_vectors(clients: Sequence[ClientVectors], num_classes: int) -> list[ClientVectors]:
+    """Return the mean vector of each class over its senders, as if a single client had sent them."""
+    if not clients:
+        return []
+    rows, senders = mean_by_class([(client.vectors, client.labels) for client in clients], num_classes)
+    labels = torch.nonzero(senders).flatten()
+    weight = sum(client.weight for client in clients) / len(clients)
+    return [ClientVectors(clients[0].client, rows[labels], labels, weight)]
+
+
 def mean_by_class(
     sent: Sequence[Rows],
     num_classes: int,

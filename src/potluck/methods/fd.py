@@ -16,6 +16,7 @@ from potluck.method import (
     Context,
     Method,
     PaperAccounting,
+    SecureSums,
     Supports,
     Tensors,
     Update,
@@ -42,7 +43,9 @@ class FD(Method[Outputs, kit.ClassVectors, kit.ClassLogits]):
     name: ClassVar[str] = "fd"
     summary: ClassVar[str] = "distillation from the mean logits of each class"
     supports: ClassVar[Supports] = Supports(
-        robust="the mean outputs of each class", asynchronous={"target": ("kl", "raw_ce", "mse")}
+        robust="the mean outputs of each class",
+        asynchronous={"target": ("kl", "raw_ce", "mse")},
+        sums=SecureSums(when={"target": ("kl", "raw_ce", "mse")}),
     )
 
     distillation_weight: float = setting(1.0, "weight λ of the pull", ge=0)

@@ -19,6 +19,7 @@ from potluck.method import (
     Need,
     Predictor,
     Samples,
+    SecureSums,
     Supports,
     Tensors,
     Update,
@@ -38,7 +39,7 @@ class FedAPEN(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
     summary: ClassVar[str] = "mutual learning with a shared model, and a learned ensemble of both"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.SHARED_MODEL})
     supports: ClassVar[Supports] = Supports(
-        robust="the shared model's weights", max_share={"weight": "samples"}
+        robust="the shared model's weights", max_share={"weight": "samples"}, sums=SecureSums()
     )
 
     adaptability: float = setting(0.05, "share of the training data that λ learns from", ge=0, lt=1)

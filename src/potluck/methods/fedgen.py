@@ -87,7 +87,9 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
         {Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS, Need.LINEAR_HEADS}
     )
     supports: ClassVar[Supports] = Supports(
-        robust="the heads, and which of them the generator is trained under", max_share={"weight": "samples"}
+        robust="the heads, and which of them the generator is trained under",
+        max_share={"weight": "samples"},
+        single_answers="its generator is trained under the head of each client",
     )
 
     variant: Literal["htfllib", "original"] = setting(

@@ -18,6 +18,7 @@ from potluck.method import (
     Need,
     PaperAccounting,
     Predictor,
+    SecureSums,
     Supports,
     Update,
     kit,
@@ -34,12 +35,17 @@ class FedGH(Method[nn.Linear, kit.Head, kit.ClassMeans]):
     needs: ClassVar[frozenset[Need]] = frozenset(
         {Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS, Need.LINEAR_HEADS}
     )
-    supports: ClassVar[Supports] = Supports(robust="class means that train the head", row_privacy=True)
+    supports: ClassVar[Supports] = Supports(
+        robust="class means that train the head",
+        row_privacy=True,
+        sums=SecureSums(when={"server_mode": "averaged"}),
+    )
 
     server_lr: float = setting(0.01, "step η_θ of the head on a class mean", gt=0)
-    server_mode: Literal["per_mean", "per_client", "pooled"] = setting(
+    server_mode: Literal["per_mean", "per_client", "pooled", "averaged"] = setting(
         "per_mean",
-        "what makes a step: one class mean (the paper), all of a client's, or minibatches of all clients' (HtFLlib)",
+        "what makes a step: one class mean (the paper), all of a client's, minibatches of all clients' (HtFLlib), or "
+        "one class's mean over all clients",
     )
     server_passes: int = setting(
         1, "passes over the class means; 0 freezes the head (the released code)", ge=0
@@ -64,6 +70,8 @@ class FedGH(Method[nn.Linear, kit.Head, kit.ClassMeans]):
     def server(self, state: nn.Linear, updates: Sequence[Update[kit.ClassMeans]], ctx: Context) -> nn.Linear:
         """Take gradient steps on the head (eq. 4), clients in ascending order, all class means alike."""
         clients, before = kit.client_vectors(ctx, updates, "means", fresh=True), state.weight.detach().clone()
+        if self.server_mode == "averaged":
+            clients = kit.average_vectors(clients, ctx.task.num_classes)
         for number in range(self.server_passes):
             for means, labels, weights in self._steps(clients, ctx.rng(f"pooled {number}")):
                 loss = cross_entropy(state(means), labels, reduction="none")

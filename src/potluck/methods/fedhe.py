@@ -46,6 +46,7 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
         robust="the logits that enter the store: outliers among the clients' latest are left out",
         row_privacy={"collect": "after", "inner_batches": 0},
         schedule="async",
+        single_answers="it keeps the latest logits of each client",
     )
 
     distillation_weight: float = setting(1.0, "weight α of the distance to the store's mean logits", ge=0)

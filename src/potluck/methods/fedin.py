@@ -61,7 +61,11 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
 
     name: ClassVar[str] = "fedin"
     summary: ClassVar[str] = "FedProx whose intermediate layers also learn from other clients' features"
-    supports: ClassVar[Supports] = Supports(robust="the weights", max_share={"weight": "samples"})
+    supports: ClassVar[Supports] = Supports(
+        robust="the weights",
+        max_share={"weight": "samples"},
+        single_answers="it passes single clients' features on to others",
+    )
 
     mu: float = setting(0.1, "strength μ of the pull towards the received weights; 0 is 'without Prox'", ge=0)
     alleviation: Alleviation = setting(

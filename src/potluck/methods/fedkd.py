@@ -73,7 +73,11 @@ class FedKD(Method[Server, Compressed, Compressed]):
     name: ClassVar[str] = "fedkd"
     summary: ClassVar[str] = "mutual distillation with a shared student that travels at low rank"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.SHARED_MODEL})
-    supports: ClassVar[Supports] = Supports(robust="the student's weights", max_share={"weight": "samples"})
+    supports: ClassVar[Supports] = Supports(
+        robust="the student's weights",
+        max_share={"weight": "samples"},
+        single_answers="its clients send factors of different rank",
+    )
 
     energy_start: float = setting(
         0.95, "share of a matrix's energy that is sent in the first round", gt=0, le=1

@@ -144,7 +144,10 @@ class FedL2GLogits(Guiding, Method[Tensor, Guides, LogitGradients]):
 
     name: ClassVar[str] = "fedl2g-l"
     summary: ClassVar[str] = "learned guiding vectors for the logits"
-    supports: ClassVar[Supports] = Supports(robust="the gradients of each guiding vector")
+    supports: ClassVar[Supports] = Supports(
+        robust="the gradients of each guiding vector",
+        single_answers="it divides the gradients of a guiding vector by its senders",
+    )
 
     def init_server(self, ctx: Context) -> Tensor:
         """Draw random vectors of one entry per class."""
@@ -170,7 +173,10 @@ class FedL2GFeatures(Guiding, Method[Tensor, Guides, FeatureGradients]):
     name: ClassVar[str] = "fedl2g-f"
     summary: ClassVar[str] = "learned guiding vectors for the features"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
-    supports: ClassVar[Supports] = Supports(robust="the gradients of each guiding vector")
+    supports: ClassVar[Supports] = Supports(
+        robust="the gradients of each guiding vector",
+        single_answers="it divides the gradients of a guiding vector by its senders",
+    )
 
     server_lr: float = setting(
         100.0, "step η_s of the guiding vectors (the paper, with 512 features and guide_weight 1: 100)", gt=0

@@ -18,6 +18,7 @@ from potluck.method import (
     Method,
     Need,
     Predictor,
+    SecureSums,
     Supports,
     Tensors,
     Update,
@@ -34,7 +35,7 @@ class FedMRL(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
     summary: ClassVar[str] = "nested features of a private large and a shared small model"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.SHARED_MODEL, Need.SMALLER_FEATURES})
     supports: ClassVar[Supports] = Supports(
-        robust="the small model's weights", max_share={"weight": "samples"}
+        robust="the small model's weights", max_share={"weight": "samples"}, sums=SecureSums()
     )
 
     weight: kit.Weighting = setting(

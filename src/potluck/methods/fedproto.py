@@ -22,6 +22,7 @@ from potluck.method import (
     Payload,
     PayloadError,
     Predictor,
+    SecureSums,
     Shape,
     Supports,
     Update,
@@ -50,6 +51,7 @@ class FedProto(Method[kit.ClassTable, kit.ClassVectors, Prototypes]):
         robust="the class means",
         max_share={"aggregate": ("weighted", "literal")},
         row_privacy={"collect": "after", "aggregate": "mean"},
+        sums=SecureSums(when={"aggregate": ("mean", "weighted")}),
     )
 
     prototype_weight: float = setting(

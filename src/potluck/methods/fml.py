@@ -16,6 +16,7 @@ from potluck.method import (
     Method,
     Need,
     Predictor,
+    SecureSums,
     Supports,
     Tensors,
     Update,
@@ -32,7 +33,7 @@ class FML(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
     summary: ClassVar[str] = "mutual learning of a private model and a small model that is averaged"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.SHARED_MODEL})
     supports: ClassVar[Supports] = Supports(
-        robust="the meme model's weights", max_share={"weight": "samples"}
+        robust="the meme model's weights", max_share={"weight": "samples"}, sums=SecureSums()
     )
 
     alpha: float = setting(

@@ -74,7 +74,11 @@ class HeteroFL(Method[Widest, Slice, Slice]):
     name: ClassVar[str] = "heterofl"
     summary: ClassVar[str] = "width-nested models: each client trains the leading corner of the widest"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.NESTED_WIDTH, Need.LINEAR_HEADS})
-    supports: ClassVar[Supports] = Supports(robust="every scalar of the wide model", comparable=False)
+    supports: ClassVar[Supports] = Supports(
+        robust="every scalar of the wide model",
+        comparable=False,
+        single_answers="it divides each weight by how many clients of its classes sent it",
+    )
 
     rates: Literal["fix", "dynamic"] = setting(
         "fix", "how wide a client's slice is: as its own model, or drawn each round among all widths"

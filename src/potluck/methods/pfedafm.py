@@ -19,6 +19,7 @@ from potluck.method import (
     Method,
     Need,
     Predictor,
+    SecureSums,
     Supports,
     Tensors,
     Update,
@@ -41,6 +42,7 @@ class PFedAFM(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
         max_share={"weight": "samples"},
         row_privacy={"train": "iterative"},
         fits=2,
+        sums=SecureSums(),
     )
 
     alpha_lr: float = setting(1.0, "step η_α of the mixing weights", gt=0)

@@ -109,6 +109,57 @@ def check_records(experiment: Experiment, method: Method[Any, Any, Any], federat
             )
 
 
+def check_secure_sums(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
+    """Check that a sum is all that the server needs under the settings of method and schedule."""
+    sums, schedule, name = method.supports.sums, experiment.schedule, type(method).__name__
+    if sums is None or not holds(sums.when, method):
+        settings = settings_for(sums.when) if sums is not None else ""
+        own = experiment.method.name
+        others = [
+            other for other in METHODS if other != own and method_class(other).supports.sums is not None
+        ]
+        why = method.supports.single_answers or "its server reads the answers one by one"
+        remedy = f"set {settings}, or use" if settings else "use"
+        raise PotluckError(
+            f"privacy.secure_sums = true hides single answers, and {name} needs them with these settings"
+            f"{f': {why}' if not settings else ''}; {remedy} one of {', '.join(others)}."
+        )
+    if not schedule.synchronous:
+        raise PotluckError(
+            "privacy.secure_sums = true needs whole rounds: an asynchronous server step takes single answers; set "
+            "schedule.mode = 'sync', and neither schedule.buffer nor schedule.concurrency."
+        )
+    if schedule.robust != "mean" or schedule.max_share < 1:
+        field = "robust" if schedule.robust != "mean" else "max_share"
+        raise PotluckError(
+            f"privacy.secure_sums = true and schedule.{field} = {getattr(schedule, field)!r} exclude each other: a "
+            "robust rule compares single answers, which the server does not see; leave one of them out."
+        )
+
+
+def check_sum_sizes(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> None:
+    """Check that every sum has enough clients."""
+    sums, least = method.supports.sums, experiment.privacy.sum_clients
+    if sums is None or not experiment.privacy.secure_sums:
+        return
+    task = federation.task
+    asked = experiment.schedule.jobs_per_round(len(task.eligible))
+    if asked < least:
+        raise PotluckError(
+            f"privacy.sum_clients = {least} is more than the {asked} clients of a round; ask more of them "
+            "(schedule.participation), or lower it."
+        )
+    if sums.per != "architecture":
+        return
+    for architecture, count in task.eligible_per_architecture.items():
+        if count < least:
+            raise PotluckError(
+                f"privacy.secure_sums needs {least} clients of each architecture (privacy.sum_clients), because "
+                f"{type(method).__name__} averages inside them, and {architecture!r} has {count}; use fewer "
+                "architectures (models.names), more clients, or a method with one average for all, such as pfedafm."
+            )
+
+
 def _networks(
     method: Method[Any, Any, Any], federation: Federation
 ) -> Iterator[tuple[str, Callable[[], nn.Module]]]:

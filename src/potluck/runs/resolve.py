@@ -21,7 +21,14 @@ from potluck.federation.population import build_federation, default_models, expe
 from potluck.loop import newcomers
 from potluck.methods.standalone import Standalone
 from potluck.privacy.accounting import check_privacy
-from potluck.runs.checks import check_order, check_records, check_schedule, draw_attackers
+from potluck.runs.checks import (
+    check_order,
+    check_records,
+    check_schedule,
+    check_secure_sums,
+    check_sum_sizes,
+    draw_attackers,
+)
 from potluck.runs.engine import choose_engine
 from potluck.runs.plan import Parts, RunPlan
 
@@ -90,6 +97,8 @@ def choose_settings(experiment: Experiment, method: Method[Any, Any, Any]) -> Ex
         experiment = experiment.with_settings({"attack.strength": experiment.attack.effective_strength})
     if experiment.uses("privacy"):
         check_privacy(experiment.privacy)
+        if experiment.privacy.secure_sums:
+            check_secure_sums(experiment, method)
     return experiment
 
 
@@ -136,6 +145,7 @@ def check_population(experiment: Experiment, method: Method[Any, Any, Any], fede
         )
     if experiment.uses("privacy"):
         check_records(experiment, method, federation)
+        check_sum_sizes(experiment, method, federation)
     if experiment.uses("safeguard") and not federation.task.has_validation:
         raise PotluckError(
             f"safeguard.mode = {experiment.safeguard.mode!r} needs validation samples, and no client has any; "
@@ -228,6 +238,9 @@ def _privacy(experiment: Experiment, method: Method[Any, Any, Any]) -> Ineffecti
     from potluck.privacy.classes import reveals_classes
 
     privacy = experiment.privacy
+    if not privacy.secure_sums:
+        for key in ("sum_clients", "sum_threshold", "sum_bytes", "sum_range"):
+            yield f"privacy.{key}", "privacy.secure_sums is false, so nothing is masked; set it to true"
     if not privacy.clip:
         yield "privacy.noise_multiplier", "it is in units of privacy.clip; set that, for instance to 1.0"
         yield "privacy.delta", "privacy.clip is 0, so no privacy loss is computed; leave it out"

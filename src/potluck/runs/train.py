@@ -112,6 +112,7 @@ def train(
             shared_test=federation.shared_test,
             attackers=attackers,
             newcomers=plan.newcomers,
+            privacy=privacy,
         )
         if plan.parts.state is not None:
             loop.server.set_initial_state(plan.parts.state)

@@ -136,7 +136,7 @@ class AuditLog:
 def describe_message(message: Message) -> dict[str, Any]:
     """Describe a message: its tensors with type and shape, its scores by name, its other facts by name."""
     description: dict[str, Any] = {}
-    for part, flat in (("payload", message.payload), ("state", message.state)):
+    for part, flat in (("payload", message.payload), ("state", message.state), ("sums", message.sums)):
         if flat is not None:
             description[part] = {
                 name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from pathlib import Path
 from potluck.core.errors import PotluckError
 from potluck.core.tree import Flat
 from potluck.wire import encode_state, load_state
+
+DIGEST = 32
 
 
 class Journal:
@@ -62,6 +65,36 @@ class Journal:
             if number <= job + 1 - self.keep:
                 self._state(number).unlink()
                 self._answer(number - 1).unlink(missing_ok=True)
+
+    # -- secure sums ------------------------------------------------------------------------------------------
+
+    def sum_reply(self, job: int, stage: str, request: bytes) -> bytes | None:
+        """Return what was replied to this request of a secure sum; None if nothing was.
+
+        An answer is masked for one group of clients and opened once: two sums that differ by one client would tell
+        that client's answer. So another request is refused for good, whoever lost the reply to the first.
+        """
+        path = self._sum(job, stage)
+        if not path.exists():
+            return None
+        data = path.read_bytes()
+        if data[:DIGEST] == hashlib.sha256(request).digest():
+            return data[DIGEST:]
+        if stage == "deal" and not self._sum(job, "mask").exists():
+            return None
+        raise PotluckError(
+            f"the answer of round job {job} was already given to another secure sum ({stage}), and is given to one only"
+        )
+
+    def commit_sum(self, job: int, stage: str, request: bytes, reply: bytes) -> None:
+        """Store the reply to a request of a secure sum, before it leaves."""
+        _write(self._sum(job, stage), hashlib.sha256(request).digest() + reply)
+        for path in self.folder.glob("sum-*.bin"):
+            if int(path.stem.split("-")[1]) <= job - self.keep:
+                path.unlink()
+
+    def _sum(self, job: int, stage: str) -> Path:
+        return self.folder / f"sum-{job}-{stage}.bin"
 
     def _numbers(self) -> list[int]:
         return sorted(int(path.stem.partition("-")[2]) for path in self.folder.glob("state-*.safetensors"))
