@@ -41,7 +41,11 @@ def run(method: Any, **more: Any) -> Any:
             {},
             "FedGH needs them with these settings; set method.server_mode = 'averaged', or use one of",
         ),
-        ({"name": "fedproto", "aggregate": "literal"}, {}, "set method.aggregate = 'mean' or 'weighted'"),
+        (
+            {"method": {"name": "fedproto", "aggregate": "literal"}},
+            {},
+            "set method.aggregate = 'mean' or 'weighted'",
+        ),
         ("lg-fedavg", {"schedule": {"mode": "async"}}, "privacy.secure_sums = true needs whole rounds"),
         ("lg-fedavg", {"schedule": {"robust": "median"}}, "schedule.robust = 'median' exclude each other"),
         ("lg-fedavg", {"schedule": {"max_share": 0.4}}, "schedule.max_share = 0.4 exclude each other"),
