@@ -45,6 +45,16 @@ class Data:
         return len(self.y)
 
     @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and standard deviation that model inputs were normalised by; None where it was not per channel."""
+        transform = self.transform
+        while isinstance(transform, Cast):
+            transform = transform.first
+        if transform is None:
+            return (0.0,), (1.0,)
+        return (transform.mean, transform.std) if isinstance(transform, Normalise) else None
+
+    @property
     def train(self) -> Samples:
         """All training rows as a labelled view."""
         return self.view()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,35 +19,27 @@ from torch import Tensor, nn
 from potluck import __version__
 from potluck.core.errors import PotluckError
 from potluck.core.files import parse_json, read_text
-from potluck.core.method import Method, Predictor
-from potluck.core.model import ClientModel, norms_without_statistics, with_batch_norm_statistics
+from potluck.core.method import Predictor
+from potluck.core.model import ClientModel, with_batch_norm_statistics
 from potluck.core.samples import Transform
-from potluck.core.task import Architecture
-from potluck.core.trained import model_name
 from potluck.data.dataset import Cast, MeanImage, Normalise
-from potluck.experiment import Experiment, read_experiment
+from potluck.experiment import read_experiment
+from potluck.federation.features import RowNumbers
 from potluck.federation.federation import Federation
-from potluck.federation.population import shared_model_choice
 from potluck.kit import CombinedModel
-from potluck.models import build_model, merge_adapters
-from potluck.models.lora import has_adapters
+from potluck.models import build_model
+from potluck.models.inputs import InputFacts
+from potluck.runs.export_description import (
+    ModelDescriber,
+    class_name,
+    describe_input,
+    names_pretrained,
+    plain_model,
+)
 from potluck.runs.folder import EXPERIMENT, write_atomic
 from potluck.runs.plan import Parts
 from potluck.runs.restore import RestoredRun, restore_run
 from potluck.runs.run import Run
-
-
-def describe_input(transform: Transform | None) -> dict[str, Any] | None:
-    """Describe a normalisation as JSON; None for a user's own function."""
-    if transform is None:
-        return {"as_is": True}
-    if isinstance(transform, Normalise):
-        return {"mean": list(transform.mean), "std": list(transform.std), "scale": transform.scale}
-    if isinstance(transform, MeanImage):
-        return {"mean_row": transform.mean.cpu().tolist(), "scale": transform.scale}
-    if isinstance(transform, Cast):
-        return describe_input(transform.first)
-    return None
 
 
 def read_input(facts: dict[str, Any], dtype: torch.dtype) -> Transform:
@@ -122,7 +115,7 @@ def write_model(
     onnx: bool = False,
 ) -> Path:
     """Write a client's predictor and its description; `weight`: the share of the federated model in it."""
-    model = without_adapters(as_module(predictor, restored.plan.experiment.method.name))
+    model = plain_model(as_module(predictor, restored.plan.experiment.method.name))
     description = _description(restored, client, model)
     if weight is not None:
         description["federated_weight"] = weight
@@ -136,8 +129,17 @@ def write_model(
             f"--out {str(out)!r} cannot be written ({error}); choose another folder."
         ) from None
     if onnx:
-        write_onnx(model, restored.plan.federation.example(), out / "model.onnx")
+        write_onnx(model, _example(restored.plan.federation), out / "model.onnx")
     return out
+
+
+def _example(federation: Federation) -> Tensor:
+    """Return one input of the exported model."""
+    if not isinstance(federation.members[0].train.transform, RowNumbers):
+        return federation.example()
+    task = federation.task
+    dtype = task.dtype if federation.vocabulary is None else torch.int64
+    return torch.zeros(1, *task.input_shape, dtype=dtype)
 
 
 def _description(restored: RestoredRun, client: int, model: nn.Module) -> dict[str, Any]:
@@ -156,7 +158,7 @@ def _description(restored: RestoredRun, client: int, model: nn.Module) -> dict[s
         "input": describe_input(members.members[client].train.transform),
         "vocabulary": vocabulary,
         "precision": str(task.dtype).removeprefix("torch."),
-        "model": _Describer(experiment, restored.plan.method, members, vocabulary).describe(model),
+        "model": ModelDescriber(experiment, restored.plan.method, members, vocabulary).describe(model),
     }
 
 
@@ -195,7 +197,7 @@ def load_model(
             raise ValueError(f"its format is {description['format']}, this version reads {FORMAT}")
         # No memory is allocated for the described model before the weights are checked to have that size.
         with torch.device("meta"):
-            maker = _Maker(description, dict(models or {}), {_class_name(cls): cls for cls in predictors})
+            maker = _Maker(description, dict(models or {}), {class_name(cls): cls for cls in predictors})
             model = maker.build(description["model"]).to(getattr(torch, description["precision"]))
         _fill(model, state)
         if raw:
@@ -238,10 +240,6 @@ def _fill(model: nn.Module, state: dict[str, Tensor]) -> None:
     model.load_state_dict(own, assign=True)
 
 
-def _class_name(kind: type[Any]) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
 @dataclass(frozen=True)
 class _Maker:
     """Builds modules without weights from a description."""
@@ -269,15 +267,27 @@ class _Maker:
                 )
             model = self.models[node["own"]]()
         else:
-            model = build_model(
+            model = self._from_zoo(node)
+        return with_batch_norm_statistics(model, ()) if node["statistics"] else model
+
+    def _from_zoo(self, node: dict[str, Any]) -> ClientModel:
+        if node["zoo"].startswith("file:"):  # it names code, which a description must not choose
+            raise ValueError("it names a file of code as a model of the zoo")
+        facts: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in node["inputs"].items()
+        }
+        # Libraries' networks have tensors that are in no state, so these are built with memory.
+        with torch.device("cpu") if names_pretrained(node["zoo"]) else nullcontext():
+            return build_model(
                 node["zoo"],
                 tuple(self.facts["input_shape"]),
                 self.facts["num_classes"],
                 node["feature_dim"],
                 projection=node["projection"],
                 vocabulary=self.facts["vocabulary"],
+                inputs=InputFacts(**facts),
+                pretrained=False,
             )
-        return with_batch_norm_statistics(model, ()) if node["statistics"] else model
 
     def _predictor(self, name: str) -> type[CombinedModel]:
         """Return a predictor class of Potluck, or one that was passed; other names in a file are not imported."""
@@ -305,14 +315,6 @@ def as_module(predictor: Predictor, method: str) -> nn.Module:
     return predictor
 
 
-def without_adapters(model: nn.Module) -> nn.Module:
-    """Return the module with adapters merged into the weights that they change."""
-    if isinstance(model, CombinedModel):
-        for name, part in model.models.items():
-            model.models[name] = without_adapters(part)
-    return merge_adapters(model) if isinstance(model, ClientModel) and has_adapters(model) else model
-
-
 def write_onnx(model: nn.Module, example: Tensor, file: Path) -> None:
     """Write a model as ONNX, for any batch size."""
     if find_spec("onnx") is None or find_spec("onnxscript") is None:
@@ -322,88 +324,3 @@ def write_onnx(model: nn.Module, example: Tensor, file: Path) -> None:
     torch.onnx.export(
         model.eval(), (two,), str(file), dynamo=True, dynamic_shapes=({0: batch},), verbose=False
     )
-
-
-@dataclass(frozen=True)
-class _Describer:
-    """Describes how to build the modules of a run."""
-
-    experiment: Experiment
-    method: Method[Any, Any, Any]
-    federation: Federation
-    vocabulary: int | None
-
-    def describe(self, module: nn.Module) -> dict[str, Any]:
-        """Describe how to build this module."""
-        if isinstance(module, CombinedModel):
-            return {
-                "predictor": _class_name(type(module)),
-                "models": {name: self.describe(part) for name, part in module.models.items()},
-                "tensors": {
-                    name: {
-                        "shape": list(module.tensor(name).shape),
-                        "dtype": str(module.tensor(name).dtype).removeprefix("torch."),
-                    }
-                    for name in module.names
-                },
-            }
-        if type(module) is nn.Linear:
-            return {"linear": [module.in_features, module.out_features, module.bias is not None]}
-        name, feature_dim = self._name(module)
-        fresh = self._build(name, feature_dim)
-        # Norms without statistics were given some for evaluation (HeteroFL, FedRolex).
-        measured = bool(norms_without_statistics(fresh)) and not norms_without_statistics(module)
-        if self._is_own(name):
-            return {"own": model_name(name), "statistics": measured}
-        return {
-            "zoo": model_name(name),
-            "feature_dim": feature_dim,
-            "projection": self.experiment.models.projection,
-            "statistics": measured,
-        }
-
-    def _is_own(self, name: str) -> bool:
-        return bool({"models", "federation"} & set(self.experiment.objects or ()))
-
-    def _build(self, name: str, feature_dim: int | None) -> nn.Module:
-        build = self.federation.task.architectures[name].build if self._is_own(name) else None
-        if build is not None:
-            return build()
-        task = self.federation.task
-        return build_model(
-            model_name(name),
-            task.input_shape,
-            task.num_classes,
-            feature_dim,
-            projection=self.experiment.models.projection,
-            vocabulary=self.vocabulary,
-        )
-
-    def _name(self, module: nn.Module) -> tuple[str, int | None]:
-        """Return the architecture with these parameters, or the shared small model, and its feature size."""
-        task = self.federation.task
-        shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-        for name, architecture in task.architectures.items():
-            if shapes == _parameter_shapes(architecture):
-                return name, self.experiment.models.feature_dim
-        shared = shared_model_choice(
-            self.experiment,
-            self.method,
-            list(task.architectures),
-            task.input_shape,
-            task.num_classes,
-            self.vocabulary,
-        )
-        if self._is_own("") or shared is None:
-            raise PotluckError(
-                "The model to export is not a client's; your own shared model cannot be exported."
-            )
-        return shared
-
-
-def _parameter_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all parameters, frozen ones among them, without adapters."""
-    if not architecture.partly_frozen or architecture.build is None:
-        return {key: tuple(architecture.initial[key].shape) for key in architecture.parameters}
-    plain = without_adapters(architecture.build())
-    return {key: tuple(parameter.shape) for key, parameter in plain.named_parameters()}

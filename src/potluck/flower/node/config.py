@@ -86,6 +86,8 @@ class Policy(Section):
             problems.append(
                 f"data.public = {public!r} names a file or an address; it loads public sets by name only"
             )
+        if (shared := experiment.models.shared or "").startswith("file:"):
+            problems.append(f"models.shared = {shared!r} names code; it builds models by name only")
         if experiment.attack:
             problems.append("it has an [attack], and a node with data of its own is not for that")
         return problems
