@@ -25,6 +25,7 @@ _PLACES = {
         "load_model",
     ),
     "potluck.runs.join": ("join_run",),
+    "potluck.runs.forget": ("forget_client",),
     "potluck.experiment": ("Experiment",),
     "potluck.federation.federation": (
         "Federation",
@@ -140,6 +141,7 @@ if TYPE_CHECKING:
     )
     from potluck.models import build_model, split
     from potluck.runs.export import export_client, load_model
+    from potluck.runs.forget import forget_client
     from potluck.runs.join import join_run
     from potluck.runs.read import read_run, read_runs
     from potluck.runs.run import Run

@@ -62,6 +62,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": results.export,
     "leak": results.leak,
     "join": clients.join,
+    "forget": clients.forget,
     "reproduce": reproduce.reproduce,
     "recipes": reproduce.recipes,
     "methods": lists.methods,

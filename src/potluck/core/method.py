@@ -135,6 +135,10 @@ class Method(ABC, Generic[State, Down, Up]):
         """Return how many training samples one job passes through the model, for the virtual clock."""
         return training.epochs * samples
 
+    def forget(self, state: State, me: Client, ctx: Context) -> State | None:
+        """Return the state without what a client contributed, where the state keeps that apart; None: it does not."""
+        return None
+
     def paper_accounting(self, down: Down, up: Up) -> PaperAccounting | None:
         """Return the paper's count of one exchange, where it differs from what travels."""
         return None

@@ -32,7 +32,8 @@ class TooFewClients(PotluckError):
 class Loop:
     """Runs server steps until all rounds are done.
 
-    `newcomers` are kept out of training and evaluated when it is over (see `potluck.loop.newcomers`).
+    `newcomers` are kept out of training and evaluated when it is over (see `potluck.loop.newcomers`); clients of
+    `schedule.exclude` are kept out of both.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class Loop:
         privacy: Privacy | None = None,
     ) -> None:
         self.attackers, self.newcomers = attackers, dict(newcomers or {})
-        if self.newcomers:
-            task = hide_samples(task, self.newcomers)
+        excluded = {index: task.clients[index] for index in schedule.exclude}
+        self.absent = {**self.newcomers, **excluded}
+        task = hide_samples(task, self.absent)
         self.method, self.task, self.schedule = method, task, schedule
         self.evaluation, self.callbacks = evaluation, callbacks
         self.server = Server(method, task, schedule, progress)
@@ -64,7 +66,7 @@ class Loop:
         if privacy is not None and privacy.secure_sums:
             self.sums = SecureSumServer(method, self.dispatcher, privacy, real=engine.remote)
         self.tester = Evaluator(
-            self.server, self.dispatcher, evaluation, shared_test, self.newcomers, self.attackers
+            self.server, self.dispatcher, evaluation, shared_test, self.absent, self.attackers
         )
 
     def run(self) -> Progress:

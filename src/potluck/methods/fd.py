@@ -89,6 +89,17 @@ class FD(Method[Outputs, kit.ClassVectors, kit.ClassLogits]):
         table, senders = kit.update_class_table(ctx, old.table, updates, sent)
         return Outputs(table, torch.where(senders > 0, senders, old.senders), {})
 
+    def forget(self, state: Outputs, me: Client, ctx: Context) -> Outputs | None:
+        """Take the client's contribution out of the means that still hold it, where contributions are kept."""
+        if self.target != "softmax_excl_own":
+            return None
+        own = state.own.get(me.info.name)
+        if own is None:
+            return state
+        others = _mean_of_others(state, own)
+        left = {name: entry for name, entry in state.own.items() if name != me.info.name}
+        return Outputs(others, state.senders - own["held"].to(torch.int64), left)
+
     def paper_accounting(self, down: kit.ClassVectors, up: kit.ClassLogits) -> PaperAccounting:
         """Count own classes only, both ways, without ids (FedGH's Table 3)."""
         count = up.rows.numel()

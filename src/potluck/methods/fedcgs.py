@@ -154,6 +154,22 @@ class FedCGS(Method[Sums, Classifier, Statistics]):
                 heads[name] = discriminant(group, self.shrinkage, ctx.task.dtype)
         return Sums(groups, heads, received)
 
+    def forget(self, state: Sums, me: Client, ctx: Context) -> Sums | None:
+        """Subtract the client's sums, which its data give again, and make its architecture's classifier anew."""
+        name, kind = me.info.name, me.info.architecture
+        received = {client: 1 for client in state.received if client != name}
+        if name not in state.received:
+            return state
+        own = {key: part.to(ctx.task.dtype).double() for key, part in feature_sums(me).items()}
+        group = {key: part - own[key] for key, part in state.groups[kind].items()}
+        groups, heads = {**state.groups, kind: group}, dict(state.heads)
+        heads.pop(kind, None)
+        if float(group["counts"].sum()):
+            heads[kind] = discriminant(group, self.shrinkage, ctx.task.dtype)
+        else:
+            del groups[kind]
+        return Sums(groups, heads, received)
+
     def predict(self, me: Client, message: Classifier | None) -> Predictor:
         """Return the client's own model, or one with the classifier just received."""
         if message is None or message.head is None or message.counts is None:

@@ -120,6 +120,13 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
                 total, count = _mean(total, count), count.clamp(max=1)
         return Store(total, count, events, {})
 
+    def forget(self, state: Store, me: Client, ctx: Context) -> Store | None:
+        """Drop the client's latest rows; with another store its logits cannot be told from those of others."""
+        if self.store != "latest_per_client":
+            return None
+        latest = {name: entry for name, entry in state.latest.items() if name != me.info.name}
+        return _mean_of_latest(latest, state.events, ctx)
+
     def workload(self, samples: int, training: Training) -> int:
         """Count a few batches, not epochs, where a job has few."""
         if not self.inner_batches:
@@ -174,10 +181,20 @@ def _with_latest(state: Store, updates: Sequence[Update[kit.ClassLogits]], ctx: 
         rows = torch.where(both[:, None], torch.lerp(old["rows"], rows, update.weight), rows)
         rows = torch.where(present[:, None], rows, old["rows"])
         latest[update.client.name] = {"rows": rows, "held": present | old["held"]}
+    return _mean_of_latest(latest, state.events + len(fresh), ctx)
+
+
+def _mean_of_latest(latest: dict[str, Tensors], events: int, ctx: Context) -> Store:
+    """Average the rows of all clients that are kept."""
+    if not latest:
+        total = torch.zeros(
+            ctx.task.num_classes, ctx.task.num_classes, dtype=ctx.task.dtype, device=ctx.task.device
+        )
+        return Store(total, torch.zeros_like(total[0]), events, {})
     sent = [(entry["rows"][entry["held"]], entry["held"].nonzero()[:, 0]) for entry in latest.values()]
     rows, senders = kit.screened_mean_by_class(ctx, sent)
     count = senders.to(rows.dtype)
-    return Store(rows * count[:, None], count, state.events + len(fresh), latest)
+    return Store(rows * count[:, None], count, events, latest)
 
 
 def _mean(total: Tensor, count: Tensor) -> Tensor:

@@ -263,7 +263,7 @@ def _trained_clients(run: Run, ended: RestoredRun, most: int) -> list[Client]:
     """Return the first clients of a run that have test samples, as training left them."""
     clients: list[Client] = []
     for index in range(len(ended.plan.federation.members)):
-        if len(clients) < most and index not in ended.loop.newcomers:
+        if len(clients) < most and index not in ended.loop.absent:
             me = ended.client(index)
             if me.test is not None and len(me.test):
                 clients.append(me)

@@ -36,10 +36,26 @@ def check_schedule(experiment: Experiment, method: Method[Any, Any, Any]) -> Non
         )
 
 
+def check_excluded(experiment: Experiment, federation: Federation) -> None:
+    """Check that `schedule.exclude` names clients, each once, and leaves one with data."""
+    excluded, eligible = experiment.schedule.exclude, federation.task.eligible
+    last = len(federation.task.clients) - 1
+    for index in excluded:
+        if not 0 <= index <= last or excluded.count(index) > 1:
+            problem = "twice" if 0 <= index <= last else f"and the clients are 0 to {last}"
+            raise PotluckError(
+                f"schedule.exclude names client {index} {problem}; list numbers of clients once."
+            )
+    if not set(eligible) - set(excluded):
+        raise PotluckError(
+            f"schedule.exclude = {list(excluded)} leaves no client with data; leave one out of the list."
+        )
+
+
 def check_order(experiment: Experiment, federation: Federation) -> None:
     """Check that every entry of `schedule.order` names as many existing clients as a round or step needs."""
     schedule, clients = experiment.schedule, federation.task.clients
-    eligible = {info.index for info in clients if info.samples > 0}
+    eligible = {info.index for info in clients if info.samples > 0} - set(schedule.exclude)
     count = schedule.jobs_per_round(len(eligible)) if schedule.synchronous else 1
     for entry in schedule.order:
         if unknown := [index for index in entry if index not in eligible]:

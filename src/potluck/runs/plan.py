@@ -87,6 +87,11 @@ class RunPlan:
     attackers: Attackers | None = None
     parts: Parts = Parts()
 
+    @property
+    def absent(self) -> set[int]:
+        """The clients that do not train."""
+        return {*self.newcomers, *self.experiment.schedule.exclude}
+
     def blueprint(self, saved: LoadState | None = None) -> RunBlueprint | None:
         """Return what another process needs to build the run's clients; None if the clients are on nodes.
 

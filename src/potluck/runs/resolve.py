@@ -22,6 +22,7 @@ from potluck.loop import newcomers
 from potluck.methods.standalone import Standalone
 from potluck.privacy.accounting import check_privacy
 from potluck.runs.checks import (
+    check_excluded,
     check_order,
     check_records,
     check_schedule,
@@ -73,8 +74,9 @@ def resolve(
         else {}
     )
     attackers = draw_attackers(experiment, federation, absent) if experiment.uses("attack") else None
+    joining = {index: info for index, info in absent.items() if index not in experiment.schedule.exclude}
     # 5. The engine: configured, recorded or measured; and what evaluation selects by.
-    plan = RunPlan(experiment, method, federation, absent, attackers, parts)
+    plan = RunPlan(experiment, method, federation, joining, attackers, parts)
     engine = choose_engine(plan, recorded or {}, measure=measure)
     decisions = {"evaluate.select": choose_selection(experiment, federation), **engine}
     return replace(
@@ -136,6 +138,8 @@ def check_population(experiment: Experiment, method: Method[Any, Any, Any], fede
     check_needs(method, federation.task)
     if experiment.training.amp != "off":
         check_mixed_precision(experiment.training.amp, federation.task.device)
+    if experiment.schedule.exclude:
+        check_excluded(experiment, federation)
     if experiment.schedule.order:
         check_order(experiment, federation)
     common = {*experiment.evaluate.protocols} & {"shared", "global"}

@@ -87,7 +87,7 @@ def train(
     writer.final_facts.append(lambda: {"class_counts": federation.class_counts()})
     alone = MethodFlops(Standalone(), federation, experiment.schedule.rounds) if safeguard else None
     flops = functools.cache(lambda: MethodFlops(method, federation, experiment.schedule.rounds, alone))
-    writer.final_facts.append(lambda: flops().facts(plan.newcomers))
+    writer.final_facts.append(lambda: flops().facts(plan.absent))
     with ExitStack() as held:
         keeper = held.enter_context(Checkpointer(writer, federation, every=settings.checkpoint_every))
         held.enter_context(one_thread())
@@ -127,7 +127,7 @@ def _ledgers(plan: RunPlan, writer: RunWriter, alone: MethodFlops | None) -> lis
     if experiment.uses("privacy") and experiment.privacy:
         ledgers.append(PrivacyLedger(experiment.privacy, writer.facts))
     if alone is not None:
-        flops: Callable[[], float | None] = lambda: alone.facts(plan.newcomers).get("flops_per_client_round")  # noqa: E731
+        flops: Callable[[], float | None] = lambda: alone.facts(plan.absent).get("flops_per_client_round")  # noqa: E731
         ledgers.append(SafeguardLedger(experiment.safeguard, flops, writer.facts))
     if plan.attackers is not None:
         ledgers.append(AttackLedger(plan.attackers, experiment.evaluate.protocol, writer.facts))
