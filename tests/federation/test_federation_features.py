@@ -16,10 +16,11 @@ from potluck.core.random import seeded
 from potluck.core.samples import outputs
 from potluck.data import load_data
 from potluck.experiment import parse_experiment
-from potluck.federation.features import RowFeatures
+from potluck.federation.features import RowFeatures, with_features
 from potluck.federation.federation import Federation
 from potluck.federation.population import build_federation
 from potluck.models import pretrained
+from potluck.suites.baselines import with_training_samples
 from potluck.wire.score import score_outputs
 
 NETWORKS = """
@@ -112,7 +113,18 @@ def test_a_second_population_builds_no_network(
     before = build(settings)
     monkeypatch.setattr(pretrained, "_build_file", lambda *_: pytest.fail("the network was built"))
     after = build(settings)
-    assert torch.equal(before.client(1).model.base.table.features, after.client(1).model.base.table.features)
+    first, second = (fed.client(1).model.base.table.features for fed in (before, after))
+    assert torch.equal(first.nan_to_num(9), second.nan_to_num(9))
+
+
+def test_regression_sees_stored_features_and_pooled_training_is_refused(settings: dict[str, Any]) -> None:
+    federation = build(settings)
+    me = federation.client(1)
+    found = with_features(me.train, federation.task.architectures[me.info.architecture])
+    assert torch.equal(found.x, me.model.base.features(me.train.take(slice(0, len(me.train)))[0]))
+    assert bool(me.model.base.features(federation.client(0).train.take(slice(0, 1))[0]).isnan().all())
+    with pytest.raises(PotluckError, match="'pooled' needs every client's features from every network"):
+        with_training_samples(federation, "pooled", ())
 
 
 def test_other_rows_or_weights_are_not_taken_for_these(settings: dict[str, Any]) -> None:
@@ -122,7 +134,7 @@ def test_other_rows_or_weights_are_not_taken_for_these(settings: dict[str, Any])
     features = build(settings).client(0).model.base.table.features
     file = Path(settings["models"]["names"][0].partition("@")[0].removeprefix("file:"))
     save_file({key: torch.ones(shape) for key, shape in SHAPES.items()}, file)
-    assert not torch.equal(features, build(settings).client(0).model.base.table.features)
+    assert not torch.allclose(features, build(settings).client(0).model.base.table.features, equal_nan=True)
 
 
 SHAPES = {"1.weight": (6, 64), "1.bias": (6,), "3.weight": (4, 6), "3.bias": (4,)}

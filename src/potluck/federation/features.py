@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from potluck.core.model import ClientModel
 from potluck.core.samples import Samples, Transform
+from potluck.core.task import Architecture
 from potluck.core.trained import TrainRule, model_name
 from potluck.federation.allocation import Allocation, Share
+from potluck.federation.federation import Federation
 from potluck.models.entry import InputSpec
 from potluck.models.feature_store import FeatureStore, FeatureTable, row_keys, to_tensor
 from potluck.models.pretrained import is_pretrained, weights_digest
@@ -72,6 +74,20 @@ def original_rows(samples: Samples) -> tuple[Tensor, Transform | None]:
     if isinstance(samples.transform, RowNumbers):
         return samples.transform.rows, samples.transform.before
     return samples.x, samples.transform
+
+
+def is_numbered(federation: Federation) -> bool:
+    """Return whether clients read stored features by the numbers of rows."""
+    return isinstance(federation.members[0].train.transform, RowNumbers)
+
+
+def with_features(samples: Samples, architecture: Architecture) -> Samples:
+    """Return samples with the stored features of a network as inputs; other samples as they are."""
+    if not isinstance(samples.transform, RowNumbers) or architecture.build is None:
+        return samples
+    table = next(part.table for part in architecture.build().modules() if isinstance(part, RowFeatures))
+    x, y = samples.take(slice(0, len(samples)))
+    return Samples(table.rows(x), y)
 
 
 def with_networks(model: ClientModel) -> ClientModel:
@@ -174,6 +190,8 @@ class FeatureCache:
         features = store.read([keys[row] for row in rows], compute, _base(name))
         positions = torch.full((len(keys),), -1, dtype=torch.int64)
         positions[torch.from_numpy(rows)] = torch.arange(len(rows))
+        # Rows of other networks alone have the position -1, the last row: not-a-number is noticed.
+        features = np.concatenate([features, np.full_like(features[:1], np.nan)])
         return FeatureTable(positions.to(self.device), to_tensor(features, self.dtype, self.device))
 
     def _compute(self, base: str, inputs: Callable[[Sequence[int]], Tensor], places: Sequence[int]) -> Tensor:
