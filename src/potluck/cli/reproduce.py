@@ -300,12 +300,12 @@ def _draw(table: Reproduction, out: Path, console: Console) -> list[str]:
 
     if table.recipe.figure is None:
         return []
-    problems = draw.write_figure(table, out)
-    for problem in problems:
-        console.print(problem, highlight=False, soft_wrap=True)
-    if (out / f"{draw.STEM}.csv").exists():
+    made = draw.write_figure(table, out)
+    for sentence in (*made.empty, *made.problems):
+        console.print(sentence, highlight=False, soft_wrap=True)
+    if made.points:
         console.print(f"Figure: {out}/{draw.STEM}.pdf, .png; its data: .csv", highlight=False, soft_wrap=True)
-    return problems
+    return made.problems
 
 
 def _pictures(table: Reproduction, out: Path) -> dict[str, Path]:
