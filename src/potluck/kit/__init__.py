@@ -18,6 +18,7 @@ from potluck.core.samples import (
     outputs,
 )
 from potluck.core.training import (
+    LossParts,
     cross_entropy_loss,
 )
 from potluck.kit.averages import (
@@ -83,14 +84,17 @@ from potluck.kit.networks import (
     proximal_term,
     relative_change,
     sgd_step,
+    softmax_kl,
 )
 from potluck.kit.shared_models import (
     Head,
+    OptionalHead,
     SharedWeights,
     copy_shared_model,
     extractor_tensors,
     initial_head,
     load_shared_model,
+    mix_head,
     predictor_with_head,
 )
 from potluck.kit.slicing import (
@@ -116,7 +120,9 @@ __all__ = [
     "Ensemble",
     "Groups",
     "Head",
+    "LossParts",
     "NearestPrototype",
+    "OptionalHead",
     "RoundShare",
     "SelectTensors",
     "SharedWeights",
@@ -154,6 +160,7 @@ __all__ = [
     "mean_by_class",
     "mean_change",
     "mean_class_change",
+    "mix_head",
     "nearest_prototype",
     "new_updates",
     "norms_without_statistics",
@@ -172,6 +179,7 @@ __all__ = [
     "server_steps",
     "sgd_step",
     "slice_indices",
+    "softmax_kl",
     "split_by_group",
     "stack_vectors",
     "statistics_of",

@@ -71,11 +71,12 @@ class FD(Method[Outputs, kit.ClassVectors, kit.ClassLogits]):
         """Train towards the labels and q_y; average the outputs q_{k,c} of the same passes per class."""
         received = message.table(me.task.num_classes)
 
-        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        def loss(x: Tensor, y: Tensor) -> tuple[kit.LossParts, Tensor]:
             scores = me.model(x)
             pull = pull_to(self.target, scores, received.rows[y]) * received.known[y]
             shared = scores.softmax(dim=1) if self.target == "softmax_excl_own" else scores
-            return F.cross_entropy(scores, y) + self.distillation_weight * pull.mean(), shared
+            label_loss = F.cross_entropy(scores, y)
+            return kit.LossParts(label_loss + self.distillation_weight * pull.mean(), label_loss), shared
 
         rows, labels, _ = kit.fit_with_class_means(me, loss)
         return kit.ClassLogits(rows, labels)
@@ -109,8 +110,7 @@ class FD(Method[Outputs, kit.ClassVectors, kit.ClassLogits]):
 def pull_to(target: Target, scores: Tensor, mean: Tensor) -> Tensor:
     """Return the regulariser per sample, `[batch]`, towards the mean output of its class."""
     if target == "kl":  # KL(σ(q_y) ‖ σ(o))
-        log_mean, log_scores = F.log_softmax(mean, dim=1), F.log_softmax(scores, dim=1)
-        return F.kl_div(log_scores, log_mean, reduction="none", log_target=True).sum(dim=1)
+        return kit.softmax_kl(mean, scores)
     if target == "mse":
         return (scores - mean).square().mean(dim=1)
     return -(mean * F.log_softmax(scores, dim=1)).sum(dim=1)

@@ -25,6 +25,8 @@ from potluck.method import (
     setting,
 )
 
+Distance = Literal["mse", "kl"]
+
 
 @dataclass
 class Store:
@@ -50,6 +52,12 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
     )
 
     distillation_weight: float = setting(1.0, "weight α of the distance to the store's mean logits", ge=0)
+    distance: Distance = setting(
+        "mse",
+        "distance of logits to the store's mean: squared and averaged over the classes (the released code), or KL of "
+        "their softmax",
+        later=True,
+    )
     inner_batches: int = setting(
         0, "batches that make a job (the paper: 3); 0: the experiment's local epochs", ge=0
     )
@@ -88,8 +96,8 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
         """Train on eq. 13 and share the mean logits of the same passes per class (eq. 8)."""
         received = message.table(me.task.num_classes)
 
-        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            return _distilled(me.model, x, y, received, self.distillation_weight)
+        def loss(x: Tensor, y: Tensor) -> tuple[kit.LossParts, Tensor]:
+            return _distilled(me.model, x, y, received, self.distillation_weight, self.distance)
 
         if self.collect == "after":
             means, labels, counts = self._fit_then_collect(me, received)
@@ -145,30 +153,41 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
 
     def _fit_then_collect(self, me: Client, received: kit.ClassTable) -> tuple[Tensor, Tensor, Tensor]:
         """Train, then average the logits of every sample once."""
-        weight = self.distillation_weight
+        weight, distance = self.distillation_weight, self.distance
         if self.inner_batches:
             me.fit_models(
                 {"model": me.model},
-                lambda x, y: distilled_loss(me.model, x, y, received, weight),
+                lambda x, y: distilled_loss(me.model, x, y, received, weight, distance),
                 batches=self._batches(me),
             )
         else:
-            me.fit(distilled_loss, received, weight)
+            me.fit(distilled_loss, received, weight, distance)
         return me.class_means(me.model)
 
 
-def distilled_loss(model: nn.Module, x: Tensor, y: Tensor, received: kit.ClassTable, weight: float) -> Tensor:
-    """Return CE + α · ‖o − p_{s,y}‖² (eq. 13)."""
-    return _distilled(model, x, y, received, weight)[0]
+def distilled_loss(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    received: kit.ClassTable,
+    weight: float,
+    distance: Distance = "mse",
+) -> kit.LossParts:
+    """Return CE + α · distance of o to p_{s,y} (eq. 13)."""
+    return _distilled(model, x, y, received, weight, distance)[0]
 
 
 def _distilled(
-    model: nn.Module, x: Tensor, y: Tensor, received: kit.ClassTable, weight: float
-) -> tuple[Tensor, Tensor]:
+    model: nn.Module, x: Tensor, y: Tensor, received: kit.ClassTable, weight: float, distance: Distance
+) -> tuple[kit.LossParts, Tensor]:
     """Return eq. 13 and the logits it is computed from."""
     logits = model(x)
-    pull = kit.class_mse(logits, y, received.rows, received.known)
-    return cross_entropy(logits, y) + weight * pull, logits
+    if distance == "mse":
+        pull = kit.class_mse(logits, y, received.rows, received.known)
+    else:  # KL(σ(p_{s,y}) ‖ σ(o)); a class that the server does not know adds nothing
+        pull = (kit.softmax_kl(received.rows[y], logits) * received.known[y]).mean()
+    label_loss = cross_entropy(logits, y)
+    return kit.LossParts(label_loss + weight * pull, label_loss), logits
 
 
 def _with_latest(state: Store, updates: Sequence[Update[kit.ClassLogits]], ctx: Context) -> Store:

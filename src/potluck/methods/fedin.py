@@ -139,13 +139,16 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
         seen: list[Tensor] = []
         full = me.batch_size()
 
-        def local_loss(model: ClientModel, x: Tensor, y: Tensor, reference: Tensors) -> Tensor:  # eq. 4
+        def local_loss(
+            model: ClientModel, x: Tensor, y: Tensor, reference: Tensors
+        ) -> kit.LossParts:  # eq. 4
             entering = extractor(x)
             leaving = middle(entering)
             if len(x) >= full or not seen:  # what is sent comes from the last full batch
                 seen[:] = entering.detach(), leaving.detach()
             scores = model.head(model.pool(leaving))
-            return F.cross_entropy(scores, y) + kit.proximal_term(model, reference, self.mu)
+            label_loss = F.cross_entropy(scores, y)
+            return kit.LossParts(label_loss + kit.proximal_term(model, reference, self.mu), label_loss)
 
         me.fit(local_loss, kit.tensors_of(me.model, buffers=False), adjust=adjust)
         if alignment and not adjust:

@@ -213,10 +213,11 @@ def guide_features(model: ClientModel, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def guided_loss(
     model: ClientModel, x: Tensor, y: Tensor, guides: Tensor, outputs: Outputs, weight: float
-) -> Tensor:
+) -> kit.LossParts:
     """Return the mean cross-entropy plus the weighted mean squared distance to the class's guiding vector (eq. 4)."""
     guided, scores = outputs(model, x)
-    return cross_entropy(scores, y) + weight * (guided - guides[y]).square().mean()
+    label_loss = cross_entropy(scores, y)
+    return kit.LossParts(label_loss + weight * (guided - guides[y]).square().mean(), label_loss)
 
 
 def guide_gradient(
@@ -278,8 +279,10 @@ def pseudo_step(
     """Return θ' = θ − η_c ∇L(θ; G, study) (eq. 5), while the model keeps θ."""
 
     def study_loss(tensors: Tensors) -> Tensor:
-        loss: Tensor = kit.call_with_tensors(model, tensors, guided_loss, *study, guides, outputs, weight)
-        return loss
+        loss: kit.LossParts = kit.call_with_tensors(
+            model, tensors, guided_loss, *study, guides, outputs, weight
+        )
+        return loss.objective
 
     gradient = grad(study_loss)(parameters)
     return {name: tensor - lr * gradient[name] for name, tensor in parameters.items()}

@@ -60,10 +60,11 @@ class FedMRL(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
         small = kit.load_shared_model(me, message.tensors)
         projector = me.module("projector", _projector(me, small))
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
+        def loss(x: Tensor, y: Tensor) -> kit.LossParts:
             fused = fuse(projector, small.features(x), me.model.features(x))
             large_scores, small_scores = both_heads(me.model.head, small, fused)
-            return cross_entropy(large_scores, y) + cross_entropy(small_scores, y)
+            label_loss = cross_entropy(large_scores, y)
+            return kit.LossParts(label_loss + cross_entropy(small_scores, y), label_loss)
 
         me.fit_models({"model": me.model, "shared": small, "projector": projector}, loss)
         return kit.SharedWeights(kit.tensors_of(small, buffers=self.buffers))

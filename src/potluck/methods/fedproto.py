@@ -136,10 +136,11 @@ class FedProto(Method[kit.ClassTable, kit.ClassVectors, Prototypes]):
                     means.clear()
                 yield from me.batches(1)
 
-        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        def loss(x: Tensor, y: Tensor) -> tuple[kit.LossParts, Tensor]:
             features = me.model.features(x)
             pull = kit.class_mse(features, y, table.rows, table.known)
-            return cross_entropy(me.model.head(features), y) + self.prototype_weight * pull, features
+            label_loss = cross_entropy(me.model.head(features), y)
+            return kit.LossParts(label_loss + self.prototype_weight * pull, label_loss), features
 
         rows, labels, _ = kit.fit_with_class_means(me, loss, batches=batches(), means=means)
         # |D_{k,c}|: a sample counts once, in however many epochs its features passed.

@@ -61,9 +61,10 @@ class FML(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
         """Train both models on every batch; each follows its own loss."""
         meme = kit.load_shared_model(me, message.tensors)
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            private_loss, meme_loss = self.losses(me.model(x), meme(x), y)
-            return private_loss + meme_loss
+        def loss(x: Tensor, y: Tensor) -> kit.LossParts:
+            private_scores = me.model(x)
+            private_loss, meme_loss = self.losses(private_scores, meme(x), y)
+            return kit.LossParts(private_loss + meme_loss, cross_entropy(private_scores.detach(), y))
 
         me.fit_models({"model": me.model, "shared": meme}, loss)
         return kit.SharedWeights(kit.tensors_of(meme, buffers=self.buffers))

@@ -233,9 +233,10 @@ def _with_statistics(network: nn.Module, statistics: Tensors) -> nn.Module:
     return model
 
 
-def masked_loss(model: nn.Module, x: Tensor, y: Tensor, present: Tensor) -> Tensor:
+def masked_loss(model: nn.Module, x: Tensor, y: Tensor, present: Tensor) -> kit.LossParts:
     """Return the cross-entropy with the scores of absent classes at 0, so that their output rows get no gradient."""
-    return F.cross_entropy(model(x).masked_fill(~present, 0.0), y)
+    label_loss = F.cross_entropy(model(x).masked_fill(~present, 0.0), y)
+    return kit.LossParts(label_loss, label_loss)
 
 
 def _present(classes: Tensor, num_classes: int) -> Tensor:

@@ -78,6 +78,7 @@ def unpack_result(message: Message, up: type[Payload], job: Job | None = None) -
         client,
         scores=unpack_scores(message.facts.get("scores")),
         train_loss=optional_number(values.get("train_loss"), "train_loss"),
+        train_ce=optional_number(values.get("train_ce"), "train_ce"),
         trained_samples=integer(values.get("trained_samples"), "trained_samples"),
         seconds=number(values.get("seconds"), "seconds", low=0.0),
         bytes_down=integer(values.get("bytes_down"), "bytes_down"),

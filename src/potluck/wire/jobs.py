@@ -53,6 +53,7 @@ class Answer:
     payload: Payload | None = None
     scores: dict[Test, Score] = field(default_factory=dict)
     train_loss: float | None = None
+    train_ce: float | None = None
     trained_samples: int = 0
     seconds: float = 0.0
     bytes_down: int = 0

@@ -142,7 +142,7 @@ class Worker:
         if self.attackers is not None:
             payload = self.attackers.corrupt(me, job.message, payload)
         sends_scores, samples = self._sends_scores(), me.trained_samples + train_standalone(me, job)
-        loss = me.train_loss if sends_scores else None
+        train_loss, train_ce = (me.train_loss, me.train_ce) if sends_scores else (None, None)
         notes = {} if self.privacy or not sends_scores else me.notes  # notes are made from private rows
         keys = self._sum_party(me).keep(me, payload) if self._sums_answers() else None
         # "local" scores are those of the client as training left it, without a new download.
@@ -152,7 +152,8 @@ class Worker:
             job.client,
             payload.to(CPU) if keys is None else None,
             scores=self._test(me, job, None),
-            train_loss=loss,
+            train_loss=train_loss,
+            train_ce=train_ce,
             trained_samples=samples,
             bytes_down=encoded_size(job.message),
             bytes_up=encoded_size(payload) if keys is None else encoded_tensors_size(keys),
