@@ -27,7 +27,7 @@ from potluck.method import (
 
 
 @dataclass
-class FedGH(Method[nn.Linear, kit.Head, kit.ClassMeans]):
+class FedGH(Method[nn.Linear, kit.OptionalHead, kit.ClassMeans]):
     """Extractors stay private; the head is trained on the server and replaces every client's head each round."""
 
     name: ClassVar[str] = "fedgh"
@@ -51,18 +51,28 @@ class FedGH(Method[nn.Linear, kit.Head, kit.ClassMeans]):
         1, "passes over the class means; 0 freezes the head (the released code)", ge=0
     )
     server_batch: int = setting(10, "class means per step when pooled", ge=1)
+    first_header: Literal["global", "own"] = setting(
+        "global",
+        "header of the first round: the server's (Alg. 1), or each client's own (Fig. 1)",
+        later=True,
+    )
+    own_header: float = setting(
+        0.0, "share of a client's own header in what replaces it; 0: eq. 5", ge=0, le=1, later=True
+    )
 
     def init_server(self, ctx: Context) -> nn.Linear:
         """θ⁰: one random head, so that all clients start from the same."""
         return ctx.head()
 
-    def broadcast(self, state: nn.Linear, client: ClientInfo, ctx: Context) -> kit.Head:
-        """θ^{t-1}."""
-        return kit.Head(kit.tensors_of(state))
+    def broadcast(self, state: nn.Linear, client: ClientInfo, ctx: Context) -> kit.OptionalHead:
+        """θ^{t-1}; in a first round with own headers nothing, as no header has been trained."""
+        withheld = self.first_header == "own" and ctx.round == 1 and not ctx.testing
+        return kit.OptionalHead(None if withheld else kit.tensors_of(state))
 
-    def client(self, me: Client, message: kit.Head) -> kit.ClassMeans:
+    def client(self, me: Client, message: kit.OptionalHead) -> kit.ClassMeans:
         """Replace the head (eq. 5), train everything (eq. 6), send class means of the new features (eq. 3)."""
-        me.model.head.load_state_dict(message.weights)
+        if message.weights is not None:
+            me.model.head.load_state_dict(kit.mix_head(me, message.weights, self.own_header))
         me.fit()
         means, labels, _ = me.class_means(me.model.features)
         return kit.ClassMeans(means, labels)
@@ -79,13 +89,16 @@ class FedGH(Method[nn.Linear, kit.Head, kit.ClassMeans]):
         ctx.note("movement", kit.relative_change(state.weight, before))
         return state
 
-    def predict(self, me: Client, message: kit.Head | None) -> Predictor:
+    def predict(self, me: Client, message: kit.OptionalHead | None) -> Predictor:
         """Return the client's own extractor with its trained head, or with the global one just received."""
-        return me.model if message is None else kit.predictor_with_head(me, message.weights)
+        if message is None or message.weights is None:
+            return me.model
+        return kit.predictor_with_head(me, kit.mix_head(me, message.weights, self.own_header))
 
-    def paper_accounting(self, down: kit.Head, up: kit.ClassMeans) -> PaperAccounting:
+    def paper_accounting(self, down: kit.OptionalHead, up: kit.ClassMeans) -> PaperAccounting:
         """Leave the head's bias out of the downlink (Table 3)."""
-        return PaperAccounting(up.numel(), down.weights["weight"].numel(), "head bias not counted (Table 3)")
+        received = 0 if down.weights is None else down.weights["weight"].numel()
+        return PaperAccounting(up.numel(), received, "head bias not counted (Table 3)")
 
     def _steps(self, clients: list[kit.ClientVectors], rng: torch.Generator) -> Iterator[tuple[Tensor, ...]]:
         """Yield (means, labels, weights) of each step."""
