@@ -50,7 +50,7 @@ def test_the_median_method_file_imports_few_names_and_fedgh_fits_a_page():
     assert statistics.median(counts) <= 12
     assert statistics.median(len(imported(file)) for file in FILES) == 1
     (fedgh,) = (file for file in FILES if file.stem == "fedgh")
-    assert len(fedgh.read_text(encoding="utf-8").splitlines()) <= 105
+    assert len(fedgh.read_text(encoding="utf-8").splitlines()) <= 112
 
 
 def test_the_package_exposes_what_a_method_author_imports():
