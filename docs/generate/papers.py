@@ -47,8 +47,8 @@ def _heading(cells: Sequence[Any]) -> str:
     hours = sum(one.core_seconds for one in trained) / 3600
     made = sorted({f"{one.versions}; {one.machine}, {one.processor}" for one in cells})
     return (
-        f"{len(trained)} trained runs at the full scale, {hours:.1f} core-hours, and {len(runs) - len(trained)} counted "
-        f"ones; {'; '.join(made)}. Each row of the file names its commit, command and data. "
+        f"Trained runs at the full scale: {len(trained)}, {hours:.1f} core-hours; counted ones: {len(runs) - len(trained)}"
+        f"; {'; '.join(made)}. Each row of the file names its commit, command and data. "
         "Read [the claims](claims.md) for what these numbers can carry."
     )
 
@@ -169,13 +169,11 @@ def not_run(results: Path = RESULTS) -> str:
         return f"{head}\n\nNothing is estimated yet."
     stored = json.loads(file.read_text(encoding="utf-8"))
     lines = [
-        (f"`{one['command']}`", one["runs"], f"{one['core_hours']:.1f}", f"{one['hours']:.1f}")
+        (f"`{_public(one['command'])}`", one["runs"], f"{one['core_hours']:.1f}", f"{one['hours']:.1f}")
         for one in stored.values()
     ]
     text = table(("command", "runs", "core-hours", "hours"), lines, numbers=(1, 2, 3))
-    return (
-        f"{head}\n\nEstimated with `--estimate` on this machine, hours with nothing else running.\n\n{text}"
-    )
+    return f"{head}\n\nEstimated with `--estimate` on this machine while other work ran on it; hours are with nothing else running.\n\n{text}"
 
 
 def small_line(results: Path = RESULTS) -> str:
