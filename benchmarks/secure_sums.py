@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-import potluck
+from potluck import api
 from potluck.analysis.leak import find_leaks
 from potluck.core import tree
 from potluck.core.random import one_thread
@@ -63,7 +63,7 @@ def experiment(method: str, seed: int, *, sums: bool, quick: bool = False) -> Ex
 def measure_run(method: str, seed: int, *, sums: bool, quick: bool = False) -> dict[str, Any]:
     """Run once; return accuracy, bytes of a client and round, and leaks."""
     with TemporaryDirectory() as folder:
-        run = potluck.run(experiment(method, seed, sums=sums, quick=quick), out=Path(folder) / "run")
+        run = api.run(experiment(method, seed, sums=sums, quick=quick), out=Path(folder) / "run")
         rounds, clients = len(run.rounds), run.summary["clients"]
         leaks = [] if method in WITHOUT_LEAKS else find_leaks(run.path).scores
     return {

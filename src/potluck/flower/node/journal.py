@@ -11,6 +11,7 @@ from pathlib import Path
 
 from potluck.core.errors import PotluckError
 from potluck.core.tree import Flat
+from potluck.flower.node.space import write_with_space
 from potluck.wire import encode_state, load_state
 
 DIGEST = 32
@@ -112,8 +113,16 @@ def _private(path: str, flags: int) -> int:
 
 def _write(path: Path, data: bytes) -> None:
     temporary = path.with_suffix(".new")
-    with open(temporary, "wb", opener=_private) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+
+    def write() -> None:
+        try:
+            with open(temporary, "wb", opener=_private) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        temporary.replace(path)
+
+    write_with_space(write, path)
