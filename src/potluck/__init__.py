@@ -20,8 +20,10 @@ _PLACES = {
         "read_run",
         "read_runs",
     ),
-    "potluck.runs.export": (
-        "export_client",
+    "potluck.runs.export": ("export_client",),
+    "potluck.runs.exported": (
+        "ExportedModel",
+        "Prediction",
         "load_model",
     ),
     "potluck.runs.join": ("join_run",),
@@ -142,7 +144,8 @@ if TYPE_CHECKING:
         tensors_of,
     )
     from potluck.models import build_model, split
-    from potluck.runs.export import export_client, load_model
+    from potluck.runs.export import export_client
+    from potluck.runs.exported import ExportedModel, Prediction, load_model
     from potluck.runs.forget import forget_client
     from potluck.runs.join import join_run
     from potluck.runs.read import read_run, read_runs

@@ -60,6 +60,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "watch": results.watch,
     "table": results.table,
     "export": results.export,
+    "predict": results.predict,
     "leak": results.leak,
     "join": clients.join,
     "forget": clients.forget,

@@ -39,6 +39,8 @@ class Data:
     vocabulary: int | None = None
     raw: RawInput | None = None
     """How a raw image, text or table row becomes a row of `x`; None where rows come as numbers."""
+    group_names: tuple[str, ...] = ()
+    """What the groups are called, where each should be a client of that name: sites, or values of a column."""
 
     def __len__(self) -> int:
         """Return the number of training rows."""

@@ -29,7 +29,7 @@ from potluck.federation.allocation import Allocation, allocate
 from potluck.federation.devices import COPIES, Device, assign_by_memory, fleet
 from potluck.federation.features import FeatureCache, can_be_cached, table_backbone
 from potluck.federation.federation import Builder, Federation, LazySequence, Member, as_client_model, assemble
-from potluck.models import assign, build_model, count_parameters, resolve_models, smallest
+from potluck.models import assign, build_model, count_parameters, network_name, resolve_models, smallest
 from potluck.models.inputs import InputFacts
 from potluck.models.lora import apply_rule
 from potluck.models.pretrained import is_pretrained
@@ -59,7 +59,7 @@ def build_federation(
         dealt, builders = _with_tables(experiment, data, dealt, builders, names, device)
     kinds = [device.kind for device in devices] or ["default"] * clients
     infos = tuple(
-        ClientInfo(index, f"client-{index}", samples, names[index], kinds[index], validation)
+        ClientInfo(index, dealt.names[index], samples, names[index], kinds[index], validation)
         for index, (samples, validation) in enumerate(dealt.sizes)
     )
     federation = assemble(
@@ -232,12 +232,7 @@ def _architectures(
 ) -> tuple[dict[str, Builder], dict[str, TrainRule], list[str]]:
     """Return a builder and a rule per architecture; each client's architecture, in turn or by its device's memory."""
     sources: Sequence[ModelSource] = models if models is not None else resolve_models(experiment.models.names)
-    labels = [
-        source
-        if isinstance(source, str)
-        else f"{number}-{getattr(source, '__name__', type(source).__name__)}"
-        for number, source in enumerate(sources)
-    ]
+    labels = _labels(sources)
     pairs = pair_models(labels, experiment.training.train)
     by_label = dict(zip(labels, sources, strict=True))
     named, rules = dict[str, Builder](), dict[str, TrainRule]()
@@ -252,6 +247,19 @@ def _architectures(
             sizes = {name: _training_size(build(), rules[name], experiment) for name, build in named.items()}
         used = assign_by_memory(sizes, devices)
     return {name: build for name, build in named.items() if name in used}, rules, used
+
+
+def _labels(sources: Sequence[ModelSource]) -> list[str]:
+    """Name each model: own ones by their class, with a number from the second of a class on, and apart from the zoo."""
+    labels: list[str] = []
+    for source in sources:
+        name = source if isinstance(source, str) else network_name(source)
+        if not isinstance(source, str):
+            base = f"own-{name}" if _in_zoo(name) else name
+            number = 1 + sum(label == base or label.startswith(f"{base}-") for label in labels)
+            name = base if number == 1 else f"{base}-{number}"
+        labels.append(name)
+    return labels
 
 
 def _training_size(model: ClientModel, rule: TrainRule, experiment: Experiment) -> int:

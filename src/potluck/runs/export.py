@@ -1,12 +1,9 @@
-"""Export a trained predictor with its input transform, and load it again."""
+"""Export a trained predictor with all that a prediction needs; `exported.py` loads it again."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
-from importlib import import_module
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,63 +15,18 @@ from torch import Tensor, nn
 
 from potluck import __version__
 from potluck.core.errors import PotluckError
-from potluck.core.files import parse_json, read_text
-from potluck.core.method import Predictor
-from potluck.core.model import ClientModel, with_batch_norm_statistics
-from potluck.core.samples import Transform
-from potluck.data.dataset import Cast, MeanImage, Normalise
-from potluck.experiment import read_experiment
+from potluck.core.method import Method, Predictor
+from potluck.data.raw import describe_raw
+from potluck.experiment import Experiment, read_experiment
 from potluck.federation.features import RowNumbers
 from potluck.federation.federation import Federation
-from potluck.kit import CombinedModel
-from potluck.models import build_model
-from potluck.models.inputs import InputFacts
-from potluck.runs.export_description import (
-    ModelDescriber,
-    class_name,
-    describe_input,
-    names_pretrained,
-    plain_model,
-)
+from potluck.models import original_names
+from potluck.runs.export_description import ModelDescriber, describe_input, plain_model
+from potluck.runs.exported import DESCRIPTION, FORMAT, WEIGHTS
 from potluck.runs.folder import EXPERIMENT, write_atomic
 from potluck.runs.plan import Parts
-from potluck.runs.restore import RestoredRun, restore_run
+from potluck.runs.restore import restore_run
 from potluck.runs.run import Run
-
-
-def read_input(facts: dict[str, Any], dtype: torch.dtype) -> Transform:
-    """Build the normalisation of a description, with results of one type."""
-    if "mean_row" in facts:
-        return MeanImage(torch.tensor(facts["mean_row"], dtype=torch.float32), float(facts["scale"]), dtype)
-    if "mean" in facts:
-        return Normalise(tuple(facts["mean"]), tuple(facts["std"]), float(facts["scale"]), dtype)
-    return Cast(dtype)
-
-
-class FromRaw(nn.Module):
-    """A model preceded by its normalisation: raw rows, such as bytes of images, to class scores."""
-
-    def __init__(self, model: nn.Module, transform: Transform, class_names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.model, self.transform, self.class_names = model, transform, class_names
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return class scores of rows as the data set holds them."""
-        scores: Tensor = self.model(self.transform(rows))
-        return scores
-
-    def predict(self, rows: Tensor) -> list[str]:
-        """Return the name of the class with the largest score, for each row."""
-        with torch.no_grad():
-            classes = self(rows).argmax(dim=1).tolist()
-        return [self.class_names[index] if self.class_names else str(index) for index in classes]
-
-
-WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
-FORMAT = 2
-_WRONG = (OSError, ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RuntimeError)
-_UNREADABLE = (*_WRONG, safetensors.SafetensorError)
-"""Errors from reading a damaged export."""
 
 
 def export_client(
@@ -101,25 +53,41 @@ def export_client(
     if not 0 <= client < len(members.members):
         last = len(members.members) - 1
         raise PotluckError(f"--client {client} is not in {str(run)!r}; it has clients 0 to {last}.")
-    weight = restored.federated_weight(client) if experiment.safeguard else None
-    return write_model(restored, client, restored.predictor(client), out, weight=weight, onnx=onnx)
+    facts: dict[str, Any] = {
+        "client": members.task.clients[client].name,
+        "protocol": experiment.evaluate.protocol,
+    }
+    if experiment.safeguard:
+        facts["federated_weight"] = restored.federated_weight(client)
+    return write_model(
+        ModelSource(experiment, restored.plan.method, members, client),
+        restored.predictor(client),
+        out,
+        facts,
+        onnx=onnx,
+    )
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """What a model that is exported comes from: a client of a federation, trained by a method of an experiment."""
+
+    experiment: Experiment
+    method: Method[Any, Any, Any]
+    federation: Federation
+    client: int
 
 
 def write_model(
-    restored: RestoredRun,
-    client: int,
-    predictor: Predictor,
-    out: Path,
-    *,
-    weight: float | None = None,
-    onnx: bool = False,
+    source: ModelSource, predictor: Predictor, out: Path, facts: dict[str, Any], *, onnx: bool = False
 ) -> Path:
-    """Write a client's predictor and its description; `weight`: the share of the federated model in it."""
-    model = plain_model(as_module(predictor, restored.plan.experiment.method.name))
-    description = _description(restored, client, model)
-    if weight is not None:
-        description["federated_weight"] = weight
-    state = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
+    """Write a predictor to a folder, with all that a prediction needs; `facts` are added to its description."""
+    model = plain_model(as_module(predictor, source.experiment.method.name))
+    description = {**_description(source, model), **facts}
+    names = original_names(model)
+    state = {
+        names[key]: tensor.detach().cpu().clone().contiguous() for key, tensor in model.state_dict().items()
+    }
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_atomic(out / DESCRIPTION, json.dumps(description, indent=2) + "\n")
@@ -129,7 +97,7 @@ def write_model(
             f"--out {str(out)!r} cannot be written ({error}); choose another folder."
         ) from None
     if onnx:
-        write_onnx(model, _example(restored.plan.federation), out / "model.onnx")
+        write_onnx(model, _example(source.federation), out / "model.onnx")
     return out
 
 
@@ -142,23 +110,24 @@ def _example(federation: Federation) -> Tensor:
     return torch.zeros(1, *task.input_shape, dtype=dtype)
 
 
-def _description(restored: RestoredRun, client: int, model: nn.Module) -> dict[str, Any]:
+def _description(source: ModelSource, model: nn.Module) -> dict[str, Any]:
     """Describe an exported model for readers and for `load_model`."""
-    members, experiment = restored.plan.federation, restored.plan.experiment
-    task, vocabulary = members.task, members.vocabulary
+    members = source.federation
+    task = members.task
     return {
         "format": FORMAT,
         "potluck": __version__,
-        "method": experiment.method.name,
-        "client": task.clients[client].name,
-        "protocol": experiment.evaluate.protocol,
+        "method": source.experiment.method.name,
         "input_shape": list(task.input_shape),
         "num_classes": task.num_classes,
         "class_names": list(members.class_names),
-        "input": describe_input(members.members[client].train.transform),
-        "vocabulary": vocabulary,
+        "raw": describe_raw(members.raw),
+        "input": describe_input(members.members[source.client].train.transform),
+        "vocabulary": members.vocabulary,
         "precision": str(task.dtype).removeprefix("torch."),
-        "model": ModelDescriber(experiment, restored.plan.method, members, vocabulary).describe(model),
+        "model": ModelDescriber(source.experiment, source.method, members, members.vocabulary).describe(
+            model
+        ),
     }
 
 
@@ -172,137 +141,6 @@ def check_objects(run: Path, parts: Parts) -> None:
             f"export it from Python: run = potluck.run(..., {again}, out={str(run)!r}, resume=True), then "
             "potluck.export_client(run, 0, 'my-model')."
         )
-
-
-def load_model(
-    path: str | Path,
-    *,
-    raw: bool = False,
-    models: Mapping[str, Callable[[], nn.Module]] | None = None,
-    predictors: Sequence[type[CombinedModel]] = (),
-) -> nn.Module:
-    """Load an exported model, in eval mode: a module from inputs to class scores. No stored code is executed.
-
-    With `raw`, it takes rows as the data set holds them (such as bytes of images) and applies the run's normalisation;
-    it has `class_names`, and `predict(rows)` returns these names. Otherwise it takes the inputs of the run's models.
-
-    Your own networks and predictors are code, which the files do not hold: pass factories of architectures by name as
-    `models`, and the predictor classes of your own method as `predictors`.
-    """
-    place = Path(path)
-    try:
-        description = parse_json(read_text(place / DESCRIPTION))
-        state = safetensors.torch.load_file(place / WEIGHTS)
-        if description["format"] != FORMAT:
-            raise ValueError(f"its format is {description['format']}, this version reads {FORMAT}")
-        # No memory is allocated for the described model before the weights are checked to have that size.
-        with torch.device("meta"):
-            maker = _Maker(description, dict(models or {}), {class_name(cls): cls for cls in predictors})
-            model = maker.build(description["model"]).to(getattr(torch, description["precision"]))
-        _fill(model, state)
-        if raw:
-            model = _with_normalisation(model, description)
-    except (FileNotFoundError, NotADirectoryError):
-        raise PotluckError(
-            f"{str(place)!r} has no exported model ({WEIGHTS}, {DESCRIPTION}); check the path."
-        ) from None
-    except _UNREADABLE as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise PotluckError(
-            f"The exported model in {str(place)!r} cannot be read ({reason}); export it again."
-        ) from None
-    return model.eval()
-
-
-def _with_normalisation(model: nn.Module, description: dict[str, Any]) -> FromRaw:
-    facts = description.get("input")
-    if not isinstance(facts, dict):
-        raise PotluckError(
-            "The exported model does not describe the normalisation of raw rows; leave raw=True out and prepare inputs "
-            "yourself."
-        )
-    transform = read_input(facts, getattr(torch, description["precision"]))
-    return FromRaw(model, transform, tuple(map(str, description.get("class_names", ()))))
-
-
-def _fill(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """Set the weights of a model without memory; names and shapes must match."""
-    expected = model.state_dict()
-    for name in sorted(expected.keys() ^ state.keys()):
-        raise ValueError(f"its weights {'lack' if name in expected else 'have an unknown'} {name!r}")
-    for name, tensor in expected.items():
-        if tensor.shape != state[name].shape:
-            raise ValueError(f"{name!r} should be {tuple(tensor.shape)} and is {tuple(state[name].shape)}")
-    # Copies in the network's memory layout: tensors that were read may be views of the file.
-    own = {
-        name: torch.empty_like(tensor, device="cpu").copy_(state[name]) for name, tensor in expected.items()
-    }
-    model.load_state_dict(own, assign=True)
-
-
-@dataclass(frozen=True)
-class _Maker:
-    """Builds modules without weights from a description."""
-
-    facts: dict[str, Any]
-    models: dict[str, Callable[[], nn.Module]]
-    predictors: dict[str, type[CombinedModel]] = field(default_factory=dict)
-
-    def build(self, node: dict[str, Any]) -> nn.Module:
-        """Build the module of one node of the description."""
-        if "linear" in node:
-            return nn.Linear(*node["linear"])
-        if "predictor" in node:
-            parts = {name: self.build(part) for name, part in node["models"].items()}
-            empty = {
-                name: torch.zeros(entry["shape"], dtype=getattr(torch, entry["dtype"]))
-                for name, entry in node["tensors"].items()
-            }
-            return self._predictor(node["predictor"])(parts, empty)
-        if "own" in node:
-            if node["own"] not in self.models:
-                raise PotluckError(
-                    f"The exported model is {node['own']!r}, your own network; "
-                    f"pass load_model(..., models={{{node['own']!r}: its factory}})."
-                )
-            model = self.models[node["own"]]()
-        else:
-            model = self._from_zoo(node)
-        return with_batch_norm_statistics(model, ()) if node["statistics"] else model
-
-    def _from_zoo(self, node: dict[str, Any]) -> ClientModel:
-        if node["zoo"].startswith("file:"):  # it names code, which a description must not choose
-            raise ValueError("it names a file of code as a model of the zoo")
-        facts: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in node["inputs"].items()
-        }
-        # Libraries' networks have tensors that are in no state, so these are built with memory.
-        with torch.device("cpu") if names_pretrained(node["zoo"]) else nullcontext():
-            return build_model(
-                node["zoo"],
-                tuple(self.facts["input_shape"]),
-                self.facts["num_classes"],
-                node["feature_dim"],
-                projection=node["projection"],
-                vocabulary=self.facts["vocabulary"],
-                inputs=InputFacts(**facts),
-                pretrained=False,
-            )
-
-    def _predictor(self, name: str) -> type[CombinedModel]:
-        """Return a predictor class of Potluck, or one that was passed; other names in a file are not imported."""
-        if name in self.predictors:
-            return self.predictors[name]
-        module, _, cls = name.partition(":")
-        if not module.startswith(("potluck.methods.", "potluck.kit.")):
-            raise PotluckError(
-                f"The exported model predicts with {name!r}, your own class; "
-                f"pass load_model(..., predictors=[{cls}])."
-            )
-        predictor = getattr(import_module(module), cls)
-        if not (isinstance(predictor, type) and issubclass(predictor, CombinedModel)):
-            raise ValueError(f"{name!r} is not a predictor")
-        return predictor
 
 
 def as_module(predictor: Predictor, method: str) -> nn.Module:

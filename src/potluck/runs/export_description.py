@@ -20,7 +20,7 @@ from potluck.federation.features import RowNumbers, with_networks
 from potluck.federation.federation import Federation
 from potluck.federation.population import shared_model_choice
 from potluck.kit import CombinedModel
-from potluck.models import build_model, merge_adapters
+from potluck.models import SplitModel, build_model, merge_adapters
 from potluck.models.inputs import InputFacts
 from potluck.models.lora import has_adapters
 from potluck.models.pretrained import is_pretrained
@@ -88,7 +88,8 @@ class ModelDescriber:
         # Norms without statistics were given some for evaluation (HeteroFL, FedRolex).
         measured = bool(norms_without_statistics(fresh)) and not norms_without_statistics(module)
         if self._is_own(name):
-            return {"own": model_name(name), "statistics": measured}
+            cut = module.cut if isinstance(module, SplitModel) else None
+            return {"own": model_name(name), "split": cut, "statistics": measured}
         return {
             "zoo": model_name(name),
             "feature_dim": feature_dim,
@@ -98,7 +99,10 @@ class ModelDescriber:
         }
 
     def _is_own(self, name: str) -> bool:
-        return name.startswith("file:") or bool({"models", "federation"} & set(self.experiment.objects or ()))
+        """Tell whether an architecture is the user's own, whose code no file holds."""
+        if name.startswith("file:") or "federation" in (self.experiment.objects or ()):
+            return True
+        return parse_name(model_name(name)) is None
 
     def _inputs(self) -> InputFacts:
         """Return what pretrained networks were told of their inputs."""
@@ -138,7 +142,7 @@ class ModelDescriber:
             task.num_classes,
             self.vocabulary,
         )
-        if self._is_own("") or shared is None:
+        if "federation" in (self.experiment.objects or ()) or shared is None:
             raise PotluckError(
                 "The model to export is not a client's; your own shared model cannot be exported."
             )

@@ -13,6 +13,7 @@ from potluck.data import Data, Partition
 from potluck.experiment import Experiment
 from potluck.federation.federation import Federation
 from potluck.federation.population import ModelSource, build_federation
+from potluck.models import network_name
 from potluck.worker.cache import LoadState
 from potluck.worker.worker import Worker
 
@@ -72,7 +73,7 @@ def _population_facts(federation: Federation) -> dict[str, Any]:
 
 
 def _model_name(model: ModelSource) -> str:
-    return model if isinstance(model, str) else str(getattr(model, "__name__", type(model).__name__))
+    return model if isinstance(model, str) else network_name(model)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method, payload_types
 from potluck.core.mixed_precision import check_mixed_precision
@@ -16,6 +18,7 @@ from potluck.data import Data
 from potluck.experiment import Experiment
 from potluck.experiment.checks import no_effect
 from potluck.experiment.objects import apply_objects, changed_settings, check_objects
+from potluck.experiment.sections import PartitionSettings
 from potluck.federation.federation import Federation
 from potluck.federation.population import build_federation, default_models, experiment_data
 from potluck.loop import newcomers
@@ -62,6 +65,7 @@ def resolve(
     federation = parts.federation if parts.federation is not None else parts.nodes
     if federation is None:
         data = parts.data or experiment_data(experiment)
+        experiment = choose_partition(experiment, data)
         experiment = choose_models(experiment, method, data)
         federation = build_federation(
             experiment, method, data=data, models=parts.models, partition=parts.partition
@@ -102,6 +106,22 @@ def choose_settings(experiment: Experiment, method: Method[Any, Any, Any]) -> Ex
         if experiment.privacy.secure_sums:
             check_secure_sums(experiment, method)
     return experiment
+
+
+def choose_partition(experiment: Experiment, data: Data) -> Experiment:
+    """Make each named group of rows (a site, a value of `data.groups`) a client, unless another rule is set."""
+    default, rule = PartitionSettings(), experiment.partition.rule
+    if data.groups is None or not data.group_names or rule not in (default.rule, "natural"):
+        return experiment
+    groups, clients = int((torch.bincount(data.groups) > 0).sum()), experiment.partition.clients
+    if rule == "natural" and clients != default.clients:
+        return experiment
+    if clients not in (default.clients, groups):
+        raise PotluckError(
+            f"partition.clients = {clients}, and data {data.name!r} have {groups} named groups of rows, each of which "
+            "is a client; leave it out, or set partition.rule = natural for the first ones."
+        )
+    return experiment.with_settings({"partition.rule": "natural", "partition.clients": groups})
 
 
 def choose_models(experiment: Experiment, method: Method[Any, Any, Any], data: Data) -> Experiment:

@@ -22,6 +22,7 @@ from potluck.loop.loop import Loop
 from potluck.runs import folder
 from potluck.runs.checkpoint import last_checkpoint
 from potluck.runs.digests import fingerprint
+from potluck.runs.first_weights import with_first_weights
 from potluck.runs.plan import Parts, RunPlan
 from potluck.runs.resolve import resolve
 from potluck.worker.safeguard import combine, learn_weight
@@ -104,7 +105,7 @@ def restore_run(run: Path, parts: Parts = Parts()) -> RestoredRun:
         name for name in experiment.objects or () if name != "state"
     )  # the checkpoint has a newer one
     experiment = experiment.with_settings({"objects": others or None})
-    plan = resolve(experiment, parts, measure=False)
+    plan = resolve(experiment, with_first_weights(run, parts), measure=False)
     checkpoint = last_checkpoint(run)
     if checkpoint is None:
         raise PotluckError(

@@ -21,6 +21,7 @@ from potluck.runs.accounting import AttackLedger, PrivacyLedger, SafeguardLedger
 from potluck.runs.answers import KeepAnswers
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.engine import build_engine
+from potluck.runs.first_weights import save_first_weights
 from potluck.runs.folder import lock_folder
 from potluck.runs.plan import RunPlan
 from potluck.runs.read import read_run
@@ -48,6 +49,8 @@ def open_run(plan: RunPlan, out: Path | None, *, resume: bool) -> Iterator[OpenR
         )
         held.enter_context(lock_folder(path))
         there = folder.open_folder(path, plan.experiment.to_toml(), resume=resume)
+        if plan.parts.models is not None or plan.parts.federation is not None:
+            save_first_weights(path, plan.parts)
         yield OpenRun(plan, path, finished=there and (path / folder.SUMMARY).exists())
 
 

@@ -283,7 +283,7 @@ TEMPLATE = """\
 name = "{name}"          # unique in the federation, and always the same: random streams depend on it
 
 # The model: a name of `potluck models`, or module:factory of your own (a function without arguments that
-# gives a potluck.ClientModel; see `potluck.split`). The module may lie beside this file.
+# gives a torch module; see `potluck.split`). The module may lie beside this file.
 model = "{model}"
 
 device = "cpu"

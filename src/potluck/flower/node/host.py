@@ -96,6 +96,8 @@ class NodeHost:
         policy.check(experiment)
         method, federation = _load_own(assignment.experiment, file)
         journal = Journal(file.state_folder() / assignment.run, max(file.keep, jobs_to_keep(experiment)))
+        if assignment.run:  # registration comes before the run has an id
+            journal.keep_experiment(assignment.experiment)
         guard = own_guard(experiment, file, assignment.run)
         return Node(
             method,

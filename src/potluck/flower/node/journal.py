@@ -15,6 +15,8 @@ from potluck.flower.node.space import write_with_space
 from potluck.wire import encode_state, load_state
 
 DIGEST = 32
+ASSIGNMENT = "experiment.json"
+"""The file with the experiment of a run, from which the node's model can be exported later."""
 
 
 class Journal:
@@ -40,6 +42,17 @@ class Journal:
     def version(self) -> int:
         """Return the number of the newest state: one more than the last training job; 0 before the first."""
         return max(self._numbers(), default=0)
+
+    def changed(self) -> float:
+        """Return when the newest state was written, in seconds since 1970; 0 before the first."""
+        numbers = self._numbers()
+        return self._state(numbers[-1]).stat().st_mtime if numbers else 0.0
+
+    def keep_experiment(self, experiment: str) -> None:
+        """Write the experiment, as JSON, beside the states that are trained in it."""
+        if not (self.folder / ASSIGNMENT).exists():
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _write(self.folder / ASSIGNMENT, experiment.encode())
 
     def state(self) -> Flat | None:
         """Return the client as its last job left it; None where it is still as it was made."""
