@@ -65,8 +65,7 @@ def resolve(
     federation = parts.federation if parts.federation is not None else parts.nodes
     if federation is None:
         data = parts.data or experiment_data(experiment)
-        experiment = choose_partition(experiment, data)
-        experiment = choose_models(experiment, method, data)
+        experiment = choose_models(choose_partition(experiment, data), method, data)
         federation = build_federation(
             experiment, method, data=data, models=parts.models, partition=parts.partition
         )
