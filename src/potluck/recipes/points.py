@@ -22,7 +22,7 @@ from potluck.runs.folder import SUMMARY
 from potluck.runs.read import read_run
 from potluck.runs.run import Curve, Run
 
-LOSS = "train_loss"
+LOSS = "train_ce"
 """What a loss increase is of."""
 
 
