@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from generate import claims, demo, methods, papers, soak, speed, walk, which
+from generate import claims, curves, demo, methods, papers, protections, soak, speed, walk, which
 from generate.benchmark import WITHOUT_ROWS, default_page_path, write_page
 from generate.picture import picture
 from potluck.methods import METHODS
@@ -23,6 +23,7 @@ BLOCKS = {
     "three-machines": soak.update_page,
     "design": walk.update_page,
     "engines": speed.update_page,
+    "privacy": protections.update_page,
 }
 """Pages of which a part is generated."""
 
@@ -39,6 +40,8 @@ def main(chosen: Sequence[str]) -> None:
     for name in BLOCKS.keys() & set(chosen):
         path = DOCS / f"{name}.md"
         path.write_text(BLOCKS[name](path.read_text(encoding="utf-8")), encoding="utf-8")
+    if "reproduce" in chosen:
+        curves.write_figures(DOCS.parent / "results")
     if "claims" in chosen:
         (DOCS / "claims.md").write_text(claims.page(), encoding="utf-8")
     if "readme" in chosen:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from generate.evidence import CONTRADICTED, NO_ROWS, RESULTS, VERDICTS, Finding, judge_test
-from generate.text import table
+from generate.evidence import CONTRADICTED, NO_ROWS, RESULTS, VERDICTS, Finding
+from generate.scores import training_spread
+from generate.text import cell, table
+from generate.verdicts import judge_test
 
 LEDGER = Path(__file__).parents[1] / "tables" / "claims.toml"
 ABOUT = """\
@@ -19,17 +21,24 @@ and the data disagree. [Reproduce](reproduce.md) has the papers' tables beside t
 method is tuned alike; the suites `gain`, `defaults` and `asynchrony` are [when it helps](when-it-helps.md), [default settings](defaults.md) and
 [asynchrony](asynchrony.md).
 
-**What a verdict takes.** A difference stands as *+3.0 ± 1.2*: chance reaches 1.2 points, so that three are more than chance. Over several seeds this is the
-95 % interval of the difference on the same seeds and clients (by its spread over seeds, pooled over the tasks of a line), and a point at the least; with one seed it is
-two standard errors of two shares right among as many test samples as there were, and a point at the least (two points for trials of the tuning). It is the reach of chance in *testing*: what another seed would
-change in training is not in it, and verdicts of one seed say so.
+## What a verdict takes
 
-* *supported*: ahead by more than chance in the mean over the places that were measured (*together*, against the rival that is best on average), and behind by more
-  than chance in none;
-* *contradicted*: behind by more than chance somewhere or together, or a lead of one point (of the paper's smallest, where a line says how much) excluded together; only
-  at full size, or where numbers are counted: numbers sent and samples trained on do not depend on the size of an experiment;
-* *undecided*: chance reaches further than the difference, or the rows are of the small scale or of a suite, which decide nothing but counts;
-* *not run*: no rows so far; *not testable*: no experiment of this kind can show it."""
+* **supported**: ahead by more than chance in the mean over the places that were measured, against the rival that is best on average, and behind by more than
+  chance in none;
+* **contradicted**: behind by more than chance somewhere or in the mean, or the claimed lead (one point where none is claimed) excluded in the mean;
+* **undecided**: the default, wherever chance, rounds, rows or scale do not let the numbers decide; **not run**: no rows so far; **not testable**: no experiment of
+  this kind can show it.
+
+Only rows of the full scale (the paper's data, clients, models and local training) decide, and counts: numbers sent, memory and operations follow from shapes.
+Rows of the small scale and of suites are shown and decide nothing, but for counts that support a claim. Rows of the full scale decide what a run ends with only if
+
+* they have a fifth of the paper's rounds: no run of ten rounds says what converges in five hundred;
+* the method's mechanism acted where it records that: mixing weights off one, a header or guiding vectors that moved, features that were exchanged;
+* every row is there that the claim is about; but one rival that is ahead is enough to contradict a lead over all.
+
+**Chance.** A difference stands as *+3.0 ± 1.2*: the 95 % interval over seeds, by the spread of the differences on the same seeds and clients, and a point at the least. With
+one seed it is the larger of two reaches: that of testing on so many samples, and that of another seed, taken from {spread}. A rival that is the best of
+several is one of so many comparisons (Bonferroni), and the interval is wider for it."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,11 @@ class Claim:
     verdict: str = ""
     because: Sequence[Mapping[str, Any]] = ()
     """Tests whose figures support the reason."""
+
+    @property
+    def brief(self) -> str:
+        """The first sentence of the reason of a claim without a test."""
+        return "" if self.test else self.why.split(". ")[0].split("; ")[0].removesuffix(".") + "."
 
     @property
     def command(self) -> str:
@@ -75,11 +89,28 @@ def page(results: Path = RESULTS) -> str:
     """The whole page; the same text for the same results."""
     found = [(claim, judge_claim(claim, results)) for claim in read_claims()]
     papers = list(dict.fromkeys(claim.paper for claim, _ in found))
-    parts = ["# What the papers claim, and what was found", ABOUT, _overview(papers, found)]
+    about = ABOUT.format(spread=_spread(results))
+    parts = ["# What the papers claim, and what was found", about, _overview(papers, found)]
     for paper in papers:
-        rows = [_row(claim, one, results) for claim, one in found if claim.paper == paper]
-        parts.append(f"## {paper}\n\n" + table(("claim", "where", "verdict", "result"), rows))
+        mine = [(claim, one) for claim, one in found if claim.paper == paper]
+        rows = [(number, *claim_cells(claim, one)) for number, (claim, one) in enumerate(mine, 1)]
+        parts.append(f"## {paper}\n\n" + table(("", "claim", "where", "verdict", "evidence"), rows))
+        lines = [_details(number, claim, one, results) for number, (claim, one) in enumerate(mine, 1)]
+        parts.append(
+            "<details markdown>\n<summary>Every place, reason and command</summary>\n\n"
+            + "\n".join(lines)
+            + "\n\n</details>"
+        )
     return "\n\n".join(parts) + "\n"
+
+
+def _spread(results: Path) -> str:
+    """Where the reach of another seed comes from, in words."""
+    spread = training_spread(results)
+    return (
+        f"rows that have several seeds (of {spread.source}: standard deviation {spread.deviation:.1f} points, "
+        f"{spread.freedom} degrees of freedom)"
+    )
 
 
 def _overview(papers: list[str], found: list[tuple[Claim, Finding]]) -> str:
@@ -98,20 +129,28 @@ def _overview(papers: list[str], found: list[tuple[Claim, Finding]]) -> str:
     return table(("paper", *verdicts), [*rows, total], numbers=range(1, len(verdicts) + 1))
 
 
-def _row(claim: Claim, one: Finding, results: Path) -> tuple[str, str, str, str]:
-    words = [one.figure and f"{one.figure}."]
+def claim_cells(claim: Claim, one: Finding) -> tuple[str, str, str, str]:
+    """The cells of a claim's line: one figure; without rows the command, or the first sentence of the reason."""
+    verdict = f"**{one.verdict}**" + (f", {_counted(one.seeds)}" if one.seeds else "")
+    brief = f"{one.figure}." if one.figure and one is not NO_ROWS else claim.brief
+    if one is NO_ROWS and claim.test and "recipe" in claim.test:
+        brief = f"`{claim.command} --scale full`"
+    return claim.says, claim.place, verdict, brief
+
+
+def _details(number: int, claim: Claim, one: Finding, results: Path) -> str:
+    """A line with the figures of all places, the reason and the command."""
+    words = [f"{one.details or one.figure}." if one.figure else ""]
     if claim.test is None or one.verdict == CONTRADICTED:
         words += [claim.why, _support(claim, results)]
-    if claim.command:
-        words.append(f"`{claim.command}`")
-    verdict = f"**{one.verdict}**" + (f", {_counted(one.seeds)}" if one.seeds else "")
-    return claim.says, claim.place, verdict, " ".join(word for word in words if word)
+    words += [f"`{claim.command}`"] if claim.command else []
+    return f"{number}. " + cell(" ".join(word for word in words if word))
 
 
 def _support(claim: Claim, results: Path) -> str:
     """The figure behind a reason, where there are rows for it."""
     found = [judge_test(test, results) for test in claim.because]
-    told = [one.figure for one in found if one is not NO_ROWS]
+    told = [one.details or one.figure for one in found if one is not NO_ROWS]
     return f"(Beside it: {'. And '.join(told)}.)" if told else ""
 
 

@@ -1,10 +1,10 @@
-"""Judge a claim by stored results: a figure in words, and the verdict that follows from it."""
+"""Compare stored results as a claim's test says: a figure in words, and what follows from the numbers alone."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,19 @@ RESULTS = ROOT / "results"
 SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 NOT_RUN, UNTESTABLE = "not run", "not testable"
 VERDICTS = (SUPPORTED, CONTRADICTED, UNDECIDED, NOT_RUN, UNTESTABLE)
-COUNTS = ("numbers", "samples")
-"""Values of a suite that are counted, not measured: they follow from the method at any size."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came out, what follows for the claim, and by how many seeds (0 where seeds do not matter)."""
+    """What came out, what follows for the claim, and by how many seeds (0 where seeds do not matter).
+
+    `figure` is the one number that decides, `details` are those of every place.
+    """
 
     figure: str
     verdict: str
     seeds: int = 0
+    details: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,33 +46,6 @@ class Gap:
 
 
 NO_ROWS = Finding("nothing stored", NOT_RUN)
-
-
-def judge_test(test: Mapping[str, Any], results: Path = RESULTS) -> Finding:
-    """Judge a claim's test: by rows of the full scale where there are some, else by those of the small scale.
-
-    Rows of the small scale decide nothing but counts, which do not depend on the size of an experiment.
-    """
-    if "recipe" in test:
-        full = compare({**test, "scale": "full"}, results)
-        if full.verdict not in (NOT_RUN, UNDECIDED):
-            return replace(full, figure=f"at full size: {full.figure}")
-    found = compare(test, results)
-    if found.verdict in (SUPPORTED, CONTRADICTED) and not is_counted(test):
-        return replace(found, verdict=UNDECIDED)
-    return found
-
-
-def is_counted(test: Mapping[str, Any]) -> bool:
-    """Whether a test compares only counts, of numbers sent or samples trained on, which any size gives."""
-    if "recipe" not in test:
-        return test.get("value") in COUNTS
-    from potluck.recipes.measures import COUNTED
-    from potluck.recipes.recipe import find_recipe
-
-    columns = find_recipe(test["recipe"]).columns
-    names = test.get("columns") or []
-    return bool(names) and "value" not in test and all(columns[name].measure in COUNTED for name in names)
 
 
 def compare(test: Mapping[str, Any], results: Path = RESULTS) -> Finding:
@@ -110,7 +85,8 @@ def _against(
     for place, (there, rivals) in places.items():
         rival = choose(rivals, key=lambda name: there[name].mean)
         found.append((place, rival, (there[mine], there[rival])))
-    gaps = _gaps(found)
+    number = max((len(rivals) for _, rivals in places.values()), default=1)
+    gaps = _gaps(found, number)
     if not gaps:
         return NO_ROWS
     shared = [
@@ -122,12 +98,25 @@ def _against(
     if shared:  # one rival for all places: the best on average
         rival = choose(shared, key=lambda name: sum(there[name].mean for there, _ in places.values()))
         everywhere = _gaps(
-            [(place, rival, (there[mine], there[rival])) for place, (there, _) in places.items()]
+            [(place, rival, (there[mine], there[rival])) for place, (there, _) in places.items()], len(shared)
         )
     whole = _together(everywhere or gaps, rival if shared else "")
-    told = "; ".join(map(str, [*gaps, *([whole] if len(gaps) > 1 else [])]))
     verdict = _told(gaps, whole, sign, test.get("by", 1.0))
-    return Finding(f"lead of {mine} in points: {told}", verdict, _seeds(pair for *_, pair in found))
+    chosen = [whole] if len(gaps) > 1 else gaps
+    return _with_details(f"lead of {mine} in points", gaps, chosen, verdict, [pair for *_, pair in found])
+
+
+def _with_details(
+    what: str, gaps: Sequence[Gap], chosen: Sequence[Gap], verdict: str, pairs: Sequence[tuple[Score, Score]]
+) -> Finding:
+    """A finding that shows the gaps that decide, and those of all places in its details."""
+    every = [*gaps, *(gap for gap in chosen if gap not in gaps)]
+    return Finding(
+        f"{what}: {'; '.join(map(str, chosen))}",
+        verdict,
+        _seeds(pairs),
+        f"{what}: {'; '.join(map(str, every))}",
+    )
 
 
 def _together(gaps: Sequence[Gap], rival: str = "") -> Gap:
@@ -145,8 +134,8 @@ def _alike(gaps: Sequence[Gap]) -> Gap:
     )
 
 
-def _gaps(found: Sequence[tuple[str, str, tuple[Score, Score]]]) -> list[Gap]:
-    reach = margins([pair for *_, pair in found])
+def _gaps(found: Sequence[tuple[str, str, tuple[Score, Score]]], rivals: int = 1) -> list[Gap]:
+    reach = margins([pair for *_, pair in found], rivals)
     return [
         Gap(place, _difference(*pair), margin, rival)
         for (place, rival, pair), margin in zip(found, reach, strict=True)
@@ -201,7 +190,8 @@ def _pairwise(
     gaps = _gaps(found)
     if not gaps:
         return NO_ROWS
-    return Finding("in points: " + "; ".join(map(str, gaps)), judge(gaps), _seeds(pair for *_, pair in found))
+    least = min(gaps, key=lambda gap: gap.points)
+    return _with_details("in points", gaps, [least], judge(gaps), [pair for *_, pair in found])
 
 
 def _equals(test: Mapping[str, Any], scores: Scores) -> Finding:
@@ -215,7 +205,7 @@ def _equals(test: Mapping[str, Any], scores: Scores) -> Finding:
         if score is None:
             return NO_ROWS
         same = same and abs(score.mean - printed) <= test["within"] * printed
-        told.append(f"{recipe.heading(name)}: {score.mean:,.2f}, printed {printed:,.2f}")
+        told.append(f"{score.mean:,.2f} ({printed:,.2f} printed), {recipe.heading(name)}")
     return Finding("; ".join(told), SUPPORTED if same else CONTRADICTED)
 
 
@@ -229,7 +219,13 @@ def _ends(test: Mapping[str, Any], scores: Scores) -> Finding:
             told.append(f"{place} {score.mean:.2f}, claimed {value:g}")
     if not told:
         return NO_ROWS
-    return Finding(f"{mine}: " + "; ".join(told), SUPPORTED if all(near) else CONTRADICTED)
+    return _summed(f"{mine} at the end", told, SUPPORTED if all(near) else CONTRADICTED)
+
+
+def _summed(what: str, told: Sequence[str], verdict: str, seeds: int = 0, brief: str = "") -> Finding:
+    """A finding that shows its first place, or what is more to the point, and the others in its details."""
+    more = f" and {len(told) - 1} more" if len(told) > 1 else ""
+    return Finding(f"{what}: {brief or told[0] + more}", verdict, seeds, f"{what}: {'; '.join(told)}")
 
 
 def _shows(test: Mapping[str, Any], scores: Scores) -> Finding:
@@ -254,9 +250,10 @@ def _part(test: Mapping[str, Any], scores: Scores) -> Finding:
                 told.append(f"{place} {_share(ratios[-1])} of {rival}'s")
     if not ratios:
         return NO_ROWS
-    return Finding(
-        f"{test['part']}: " + "; ".join(told), SUPPORTED if max(ratios) < test["below"] else CONTRADICTED
-    )
+    span = " to ".join(dict.fromkeys(_share(ratio) for ratio in (min(ratios), max(ratios))))
+    brief = f"{span} of {' and '.join(test['of'])}'s" if test.get("of", "others") != "others" else span
+    verdict = SUPPORTED if max(ratios) < test["below"] else CONTRADICTED
+    return _summed(test["part"], told, verdict, brief=brief)
 
 
 def _share(ratio: float) -> str:
@@ -286,11 +283,14 @@ def _within(limit: float, found: Mapping[str, Sequence[Score]]) -> Finding:
     gaps = _gaps([(place, "", pair) for place, pair in ends])
     if not gaps:
         return NO_ROWS
-    told = "; ".join(f"{gap.place}: {gap.points:.1f} ± {gap.margin:.1f} points apart" for gap in gaps)
+    told = [f"{gap.place}: {gap.points:.1f} ± {gap.margin:.1f} points apart" for gap in gaps]
+    widest = told[max(range(len(gaps)), key=lambda index: gaps[index].points)]
     verdict = SUPPORTED if all(max(gap.points, gap.margin) <= limit for gap in gaps) else UNDECIDED
     if any(gap.points > max(limit, gap.margin) for gap in gaps):
         verdict = CONTRADICTED
-    return Finding(told, verdict, _seeds(pair for _, pair in ends))
+    return _summed(
+        "at most" if told[1:] else "there", told, verdict, _seeds(pair for _, pair in ends), widest
+    )
 
 
 def _mean(score: Score) -> float:
@@ -317,7 +317,9 @@ def _reached(test: Mapping[str, Any], scores: Scores) -> Finding:
         return Finding("the target is not reached", UNDECIDED)
     later = 2 * sum(ratio > 1.1 for ratio in ratios) >= len(ratios)
     verdict = CONTRADICTED if later else SUPPORTED if max(ratios) <= 1 else UNDECIDED
-    return Finding(f"{mine}: " + "; ".join(told), verdict, _seeds([used]))
+    first = sum(ratio <= 1 for ratio in ratios)
+    brief = f"soonest in {first} of {len(ratios)} places" if told[1:] else ""
+    return _summed(mine, told, verdict, _seeds([used]), brief)
 
 
 def _number(value: float) -> str:
@@ -331,10 +333,10 @@ def _columns(test: Mapping[str, Any], scores: Scores) -> Finding:
     gaps = _gaps([(row, "", (high[row], low[row])) for row in names])
     if not gaps:
         return NO_ROWS
-    told = "; ".join(map(str, gaps))
-    seeds = _seeds((high[row], low[row]) for row in names)
-    verdict = _told(gaps, _alike(gaps))
-    return Finding(f"{test['above'][0]} less {test['above'][1]} in points: {told}", verdict, seeds)
+    whole = _alike(gaps)
+    what = f"{test['above'][0]} less {test['above'][1]} in points"
+    pairs = [(high[row], low[row]) for row in names]
+    return _with_details(what, gaps, [whole] if len(gaps) > 1 else gaps, _told(gaps, whole), pairs)
 
 
 def _shares(test: Mapping[str, Any], found: Mapping[str, tuple[int, int]]) -> Finding:
@@ -354,7 +356,10 @@ def _shares(test: Mapping[str, Any], found: Mapping[str, tuple[int, int]]) -> Fi
             else UNDECIDED
         )
     worst = next((one for one in (CONTRADICTED, UNDECIDED) if one in verdicts), SUPPORTED)
-    return Finding(f"clients better off than with {test['than']}: " + "; ".join(told), worst)
+    better, count = (sum(numbers) for numbers in zip(*found.values(), strict=True))
+    return _summed(
+        f"clients better off than with {test['than']}", told, worst, brief=f"{better} of {count} in all"
+    )
 
 
 JUDGES: dict[str, Callable[[Mapping[str, Any], Scores], Finding]] = {

@@ -1,15 +1,23 @@
-"""Write the papers' tables beside the measured cells."""
+"""Write the papers' tables beside the measured cells: at full size, what was not run, and a line on the small scale."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from generate.text import replace_block
+from generate.agreement import compare_columns
+from generate.text import replace_block, table
 
 ROOT = Path(__file__).parents[2]
-CELLS = ROOT / "results" / "papers.csv"
-SCALE = "small"
+RESULTS = ROOT / "results"
+CELLS = RESULTS / "papers.csv"
+FULL = RESULTS / "full.csv"
+ESTIMATES = RESULTS / "full.estimates.json"
+JPEG = {"cifar10", "cifar100"}
+"""Sets whose copies at hand are not the published bytes."""
 
 
 def update_page(page: str) -> str:
@@ -17,40 +25,206 @@ def update_page(page: str) -> str:
     return replace_block(page, "papers", tables())
 
 
-def update_readme(readme: str, results: Path = ROOT / "results") -> str:
+def tables(results: Path = RESULTS) -> str:
+    """Tables of the full scale, counted ones last, then what was not run and what the small scale is for."""
+    from potluck.recipes.recipe import find_recipe
+    from potluck.recipes.store import read_cells, read_curves, stored_table
+
+    cells, curves = read_cells(results / FULL.name), read_curves(results / FULL.name)
+    names = dict.fromkeys(cell.recipe for cell in cells)
+    found = [stored_table(find_recipe(name), "full", cells, curves) for name in names]
+    found.sort(key=lambda each: each.recipe.counted)
+    parts = [_heading(cells)]
+    for each in found:
+        mine = [cell for cell in cells if cell.recipe == each.recipe.name]
+        parts.append(counted_part(each, mine) if each.recipe.counted else full_part(each, mine))
+    return "\n\n".join([*parts, not_run(results), small_line(results)])
+
+
+def _heading(cells: Sequence[Any]) -> str:
+    runs = {(one.recipe, one.row, one.experiment): one for one in cells}
+    trained = [one for one in runs.values() if one.core_seconds]
+    hours = sum(one.core_seconds for one in trained) / 3600
+    made = sorted({f"{one.versions}; {one.machine}, {one.processor}" for one in cells})
+    return (
+        f"Trained runs at the full scale: {len(trained)}, {hours:.1f} core-hours; counted ones: {len(runs) - len(trained)}"
+        f"; {'; '.join(made)}. Each row of the file names its commit, command and data. "
+        "Read [the claims](claims.md) for what these numbers can carry."
+    )
+
+
+def full_part(full: Any, cells: Sequence[Any]) -> str:
+    """A trained table: both numbers, rounds, agreement with the printed order, curves, what differs and what made it."""
+    rows = [row for row in full.rows if any(key[0] == row for key in full.values)]
+    shown = replace(full, rows=tuple(rows))
+    lines = [f"### {full.recipe.title}", "", *_commands(cells), "", *_beside(shown), ""]
+    lines += [f"* {line}" for line in [_rounds(shown, cells), *_agreements(shown), *_mechanisms(shown)]]
+    lines += [f"* {line}" for line in (_differences(shown), _absent(full, rows), _provenance(cells)) if line]
+    for path in _figures(full):
+        lines += ["", f"![Accuracy over rounds]({path})"]
+    return "\n".join(lines)
+
+
+def counted_part(full: Any, cells: Sequence[Any]) -> str:
+    """A table that follows from shapes alone."""
+    from potluck.recipes.tables import scale_lines
+
+    lines = [f"### {full.recipe.title}", "", *_commands(cells), "", *_beside(full), "", *scale_lines(full)]
+    return "\n".join([*lines, *full.recipe.notes[1:]])
+
+
+def _commands(cells: Sequence[Any]) -> list[str]:
+    commands = dict.fromkeys(_public(cell.command) for cell in cells)
+    return ["```", *commands, "```"]
+
+
+def _public(command: str) -> str:
+    """A command without the folder of the data and the file of the results, which are elsewhere for others."""
+    words, kept = command.split(), list[str]()
+    while words:
+        word = words.pop(0)
+        if word in ("--data-root", "--out", "--store"):
+            words[:1] = []
+        elif word != "-q":
+            kept.append(word)
+    return " ".join(kept)
+
+
+def _beside(full: Any) -> list[str]:
+    """The table with the printed and the measured numbers."""
+    from potluck.recipes.tables import blocks
+
+    parts = blocks(full)
+    heads = [f"{heading}, {name}" for heading, columns in parts for name, _ in columns]
+    lines = ["| method | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
+    for position, row in enumerate(full.rows):
+        cells = [column[position] for _, columns in parts for _, column in columns]
+        lines.append("| " + " | ".join([row, *cells]) + " |")
+    return lines
+
+
+def _rounds(full: Any, cells: Sequence[Any]) -> str:
+    done = dict.fromkeys(
+        f"{cell.rounds} of the paper's {cell.paper_rounds}" for cell in cells if cell.row in full.rows
+    )
+    seeds, kinds = sorted({cell.seed for cell in cells}), sorted({cell.precision for cell in cells})
+    text = f"Rounds: {', '.join(done)}. Seed {', '.join(map(str, seeds))}. Losses in {', '.join(kinds)}."
+    picked = {each.evaluate.select for each in full.work.values()}
+    if picked == {"test"}:
+        text += " Best rounds are picked on the test samples, as in the paper, which flatters every row."
+    return text
+
+
+def _agreements(full: Any) -> list[str]:
+    return [f"{full.recipe.heading(name)}: {each}." for name, each in compare_columns(full).items()]
+
+
+def _mechanisms(full: Any) -> list[str]:
+    from potluck.recipes.tables import mechanism_lines
+
+    return mechanism_lines(full)
+
+
+def _differences(full: Any) -> str:
+    """Settings that are not the paper's, but for the rounds, which each row states."""
+    left = {name: pairs for name, pairs in full.differs.items() if name != "schedule.rounds"}
+    told = "; ".join(
+        f"{name} " + ", ".join(f"{paper} → {here}" for paper, here in pairs) for name, pairs in left.items()
+    )
+    return f"Not as in the paper, beside the rounds (paper → here): {told}." if told else ""
+
+
+def _absent(full: Any, rows: Sequence[str]) -> str:
+    recipe = full.recipe
+    columns = [recipe.heading(name) for name in recipe.columns if name not in full.columns]
+    absent = [row for row in recipe.rows if row not in rows]
+    told = [f"rows {', '.join(absent)}"] if absent else []
+    told += [f"columns {', '.join(columns)}"] if columns else []
+    return f"Not run: {'; '.join(told)}." if told else ""
+
+
+def _provenance(cells: Sequence[Any]) -> str:
+    commits = dict.fromkeys(cell.commit for cell in cells)
+    data = dict.fromkeys(cell.data for cell in cells)
+    runs = {cell.experiment: cell.core_seconds or 0 for cell in cells}
+    text = (
+        f"Code of {', '.join(commits)}; data {', '.join(data)}; {sum(runs.values()) / 3600:.2f} core-hours."
+    )
+    if any(name.split(" ")[0] in JPEG for name in data):
+        text += " The CIFAR images at hand were once stored as JPEG of quality 95: they are not the published bytes."
+    return text
+
+
+def _figures(full: Any) -> list[str]:
+    from generate.curves import curve_files
+
+    return [f"figures/{path.name}" for path in curve_files(full)]
+
+
+def not_run(results: Path = RESULTS) -> str:
+    """What the next runs are and what each will cost, as far as it was estimated."""
+    file = results / ESTIMATES.name
+    head = "### Not run at full size"
+    if not file.exists():
+        return f"{head}\n\nNothing is estimated yet."
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    lines = [
+        (f"`{_public(one['command'])}`", one["runs"], f"{one['core_hours']:.1f}", f"{one['hours']:.1f}")
+        for one in stored.values()
+    ]
+    text = table(("command", "runs", "core-hours", "hours"), lines, numbers=(1, 2, 3))
+    return f"{head}\n\nEstimated with `--estimate` on this machine while other work ran on it; hours are with nothing else running.\n\n{text}"
+
+
+def small_line(results: Path = RESULTS) -> str:
+    """One line on the rows of the small scale."""
+    from potluck.recipes.store import read_cells
+
+    cells = read_cells(results / CELLS.name)
+    runs = {(one.recipe, one.row, one.experiment) for one in cells}
+    names = dict.fromkeys(one.recipe for one in cells)
+    return (
+        "### At the small scale\n\n"
+        f"{len(runs)} runs of {', '.join(f'`{name}`' for name in names)} are stored in `results/papers.csv`. They have some "
+        "ten epochs on a few thousand images, show that each method learns, and decide nothing."
+    )
+
+
+# -- the front page ------------------------------------------------------------------------------------------------
+
+
+def update_readme(readme: str, results: Path = RESULTS) -> str:
     """The front page with what the stored cells and the ledger come to, in a few sentences."""
     return replace_block(readme, "papers", f"{reproduction_status(results)}\n\n{_claims(results)}")
 
 
 def reproduction_status(results: Path) -> str:
-    """Which recipes were run, how far, with how many seeds, and how long that took."""
+    """Which tables were trained at full size and how far, and which were counted."""
     from potluck.recipes.recipe import find_recipe, recipe_names
-    from potluck.recipes.store import read_cells, stored_table
+    from potluck.recipes.store import read_cells
 
-    cells, whole, parts = read_cells(results / CELLS.name), [], []
-    for name in recipe_names():
-        recipe = find_recipe(name)
-        table = stored_table(recipe, SCALE, cells)
-        if table.values:
-            (whole if _is_whole(table) else parts).append(name)
-    seeds = len({one.seed for one in cells})
-    runs = f"{seeds} seeds" if seeds > 1 else "one seed"
-    who = f"{_listed(whole)} {'has' if len(whole) == 1 else 'have'} been" if whole else "none has been"
-    told = [f"Of the {len(recipe_names())} recipes {who} run whole at the small scale"]
-    told += [f"and {_listed(parts)} in part"] if parts else []
+    cells = read_cells(results / FULL.name)
+    counted = [name for name in recipe_names() if find_recipe(name).counted]
+    done = [name for name in counted if any(cell.recipe == name for cell in cells)]
+    trained = [
+        _attempt(name, cells) for name in dict.fromkeys(one.recipe for one in cells) if name not in counted
+    ]
+    text = f"Of the {len(recipe_names())} recipes, {len(done)} are counted at the paper's size"
+    text += f" and {len(trained)} attempted there in part: {'; '.join(trained)}. " if trained else ". "
+    return text + "The tables stand [beside the printed numbers](docs/reproduce.md#measured-here)."
+
+
+def _attempt(name: str, cells: Sequence[Any]) -> str:
+    """How much of a recipe was run at full size."""
+    from potluck.recipes.recipe import find_recipe
+
+    mine, recipe = [cell for cell in cells if cell.recipe == name], find_recipe(name)
+    rows, columns = ({getattr(cell, kind) for cell in mine} for kind in ("row", "column"))
+    rounds = sorted({f"{cell.rounds} of {cell.paper_rounds} rounds" for cell in mine})
     return (
-        f"{' '.join(told)}, with {runs}; none at its paper's size. The tables stand "
-        "[beside the printed numbers](docs/reproduce.md#measured-here)."
+        f"`{name}`, {len(rows)} of {len(recipe.rows)} rows and {len(columns)} of {len(recipe.columns)} columns for "
+        f"{', '.join(rounds)}"
     )
-
-
-def _is_whole(table: Any) -> bool:
-    return all(key in table.values for key in table.work) and len(table.columns) == len(table.recipe.columns)
-
-
-def _listed(names: list[str]) -> str:
-    last = f" and `{names[-1]}`" if len(names) > 1 else ""
-    return ", ".join(f"`{name}`" for name in (names[:-1] if last else names)) + last
 
 
 def _claims(results: Path) -> str:
@@ -68,78 +242,3 @@ def _claims(results: Path) -> str:
     }
     told = [f"{found.count(verdict)} {text}" for verdict, text in texts.items() if verdict in found]
     return f"Of the {len(found)} claims of the five papers in [the ledger](docs/claims.md): {', '.join(told[:-1])}, and {told[-1]}."
-
-
-def tables() -> str:
-    """Every recipe of which something is stored: both numbers side by side, what differs, and what made it."""
-    from potluck.recipes.recipe import find_recipe
-    from potluck.recipes.store import read_cells, read_curves, stored_table
-
-    cells, curves = read_cells(CELLS), read_curves(CELLS)
-    if not cells:
-        return "Nothing is stored yet."
-    found = [
-        stored_table(find_recipe(name), SCALE, cells, curves)
-        for name in dict.fromkeys(one.recipe for one in cells)
-    ]
-    had = {table.work[key].data.name for table in found for key in table.values}
-    parts = [_part(table, [one for one in cells if one.recipe == table.recipe.name], had) for table in found]
-    return "\n\n".join([_heading(cells), *parts, _waiting({table.recipe.name for table in found})])
-
-
-def _waiting(run: set[str]) -> str:
-    from potluck.recipes.recipe import recipe_names
-
-    names = [f"`{name}`" for name in recipe_names() if name not in run]
-    return f"Nothing is stored of {', '.join(names)}." if names else "Something is stored of every recipe."
-
-
-def _heading(cells: list[Any]) -> str:
-    seconds = {(one.recipe, one.row, one.experiment): one.core_seconds or 0 for one in cells}
-    made = sorted({f"{one.versions}; {one.machine}" for one in cells})
-    return (
-        f"{len(seconds)} runs, {sum(seconds.values()) / 60:.0f} minutes of processor time in all, at `--scale {SCALE}`; "
-        f"code of {', '.join(sorted({one.commit for one in cells}))}; {'; '.join(made)}. "
-        "Read [the claims](claims.md) for what these numbers can carry."
-    )
-
-
-def _part(table: Any, cells: list[Any], had: set[str]) -> str:
-    from potluck.recipes.tables import blocks, mechanism_lines, scale_lines
-
-    parts = blocks(table)
-    heads = [f"{heading}, {name}" for heading, columns in parts for name, _ in columns]
-    lines = [f"### {table.recipe.title}", "", f"`{cells[0].command}`", ""]
-    lines += ["| method | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
-    for position, row in enumerate(table.rows):
-        shown = [column[position] for _, columns in parts for _, column in columns]
-        lines.append("| " + " | ".join([row, *shown]) + " |")
-    seeds = ", ".join(map(str, table.seeds))
-    told = (
-        " ".join([*scale_lines(table)[1:], *mechanism_lines(table)]) + _absent(table, had) + _without(table)
-    )
-    return "\n".join([*lines, "", f"Seed {seeds}. {told}"])
-
-
-def _without(table: Any) -> str:
-    """Rows that have no result in columns where others have one: runs that failed, or are still to come."""
-    from potluck.recipes.recipe import NO_CELL
-
-    rows = [
-        row
-        for row in table.recipe.rows
-        if not any(key[0] == row for key in table.values)
-        and any(table.recipe.printed(row, name) != NO_CELL for name in table.columns)
-    ]
-    note = f"the notes of `potluck recipes {table.recipe.name}` say why where that is known"
-    return f" Without a result: {', '.join(rows)} ({note})." if rows else ""
-
-
-def _absent(table: Any, had: set[str]) -> str:
-    """Columns of which nothing is stored; sets that no stored run has had are named."""
-    recipe = table.recipe
-    absent = [name for name in recipe.columns if name not in table.columns]
-    settings = {recipe.columns[name].setting for name in absent}
-    sets = {one.data.name for (_, setting, _), one in table.work.items() if setting in settings} - had
-    reason = f" ({', '.join(sorted(sets))}: data not at hand)" if sets else ""
-    return f" Not measured: {', '.join(recipe.heading(name) for name in absent)}{reason}." if absent else ""

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,31 @@ MIN_MARGIN = 1.0
 UNKNOWN_MARGIN = 2.0
 """Points within which single values are not told apart where the number of test samples is not known."""
 CONFIDENCE = 0.95
+ROWS = {"cifar10": 60_000, "cifar100": 60_000, "mnist": 70_000, "fashion-mnist": 70_000}
+"""Samples of a whole data set, training and test part together."""
 TEST_SHARE = {"cifar10": 1 / 6, "cifar100": 1 / 6, "mnist": 1 / 7, "fashion-mnist": 1 / 7}
 """How much of a data set is its publisher's test part; a smaller sample keeps the share."""
 
 
 @dataclass(frozen=True)
+class Spread:
+    """The standard deviation over seeds of the difference between two methods, in points, and its degrees of freedom."""
+
+    deviation: float = 0.0
+    freedom: int = 0
+    source: str = "nowhere"
+
+
+@dataclass(frozen=True)
 class Score:
-    """What one contender got in one place: a value for each seed, and the test samples that one value is of."""
+    """What one contender got in one place: a value for each seed, and the test samples that one value is of.
+
+    `spread` is how far differences vary over seeds elsewhere, for contenders that have one seed.
+    """
 
     by_seed: Mapping[int, float]
     tested: int = 0
+    spread: Spread = Spread()
 
     @property
     def mean(self) -> float:
@@ -39,30 +55,94 @@ Scores = dict[str, dict[str, Score]]
 """For each place (a column of a table, a task of a suite) what each contender got there."""
 
 
-def margins(pairs: Sequence[tuple[Score, Score]]) -> list[float]:
+def margins(pairs: Sequence[tuple[Score, Score]], rivals: int = 1) -> list[float]:
     """How large each pair's difference, in points, must be to be more than chance, at 95 %.
 
-    Where pairs have seeds in common: by the spread of the differences over seeds, pooled over the pairs, and a point at the
-    least. With single values: by the standard error of two shares of so many test samples.
+    Where pairs have seeds in common: by the spread of the differences over seeds, pooled over the pairs. With single
+    values: by the standard error of two shares of so many test samples, or by the spread over seeds that was seen
+    elsewhere, whichever is larger. A rival that is the best of several is one of so many comparisons (Bonferroni).
     """
+    from scipy.stats import norm, t
+
+    tail = 1 - (1 - CONFIDENCE) / (2 * max(1, rivals))
     differences = [
         [a.by_seed[seed] - b.by_seed[seed] for seed in a.by_seed if seed in b.by_seed] for a, b in pairs
     ]
     freedom = sum(max(0, len(each) - 1) for each in differences)
     if not freedom:
-        return [_by_samples(a, b) for a, b in pairs]
-    from scipy.stats import t
-
+        return [_of_one_seed(a, b, tail, float(norm.ppf(tail))) for a, b in pairs]
     pooled = sum(float(np.var(each)) * len(each) for each in differences if len(each) > 1) / freedom
-    factor = float(t.ppf((1 + CONFIDENCE) / 2, freedom))
+    factor = float(t.ppf(tail, freedom))
     return [max(MIN_MARGIN, factor * math.sqrt(pooled / max(1, len(each)))) for each in differences]
 
 
-def _by_samples(a: Score, b: Score) -> float:
+def _of_one_seed(a: Score, b: Score, tail: float, normal: float) -> float:
+    from scipy.stats import t
+
+    spread = a.spread
+    training = float(t.ppf(tail, spread.freedom)) * spread.deviation if spread.freedom else 0.0
     if not (a.tested and b.tested):
-        return UNKNOWN_MARGIN
+        return max(UNKNOWN_MARGIN, training)
     variance = sum((one.mean / 100) * (1 - one.mean / 100) / one.tested for one in (a, b))
-    return max(MIN_MARGIN, 200 * math.sqrt(max(0.0, variance)))
+    return max(MIN_MARGIN, 100 * normal * math.sqrt(max(0.0, variance)), training)
+
+
+SPREAD_SUITES = ("cpu", "gain")
+"""Where the spread over seeds is taken from as long as rows of the full scale have too few: the first that has enough."""
+LEAST_FREEDOM = 4
+
+
+def training_spread(results: Path) -> Spread:
+    """How differences between methods vary over seeds: in rows of the full scale, else in the benchmark's images."""
+    files = [results / CELL_FILES["full"], *(results / f"{name}.csv" for name in SPREAD_SUITES)]
+    return _training_spread(results, *map(_stamp, files))
+
+
+@cache
+def _training_spread(results: Path, *_: int) -> Spread:
+    sources = {"the full scale": _full_values(results)}
+    sources |= {f"the suite {name}": _suite_values(results, name) for name in SPREAD_SUITES}
+    for source, values in sources.items():
+        found = _pooled_spread(values, source)
+        if found.freedom >= LEAST_FREEDOM:
+            return found
+    return Spread()
+
+
+def _pooled_spread(values: Mapping[str, Mapping[str, Mapping[int, float]]], source: str) -> Spread:
+    """Pool the variance over seeds of every contender's difference to the first one of its place."""
+    total, freedom = 0.0, 0
+    for contenders in values.values():
+        first, *others = contenders.values()
+        for other in others:
+            found = [other[seed] - first[seed] for seed in other if seed in first]
+            if len(found) > 1:
+                total += float(np.var(found)) * len(found)
+                freedom += len(found) - 1
+    return Spread(math.sqrt(total / freedom), freedom, source) if freedom else Spread()
+
+
+def _full_values(results: Path) -> dict[str, dict[str, dict[int, float]]]:
+    from potluck.recipes.recipe import find_recipe
+    from potluck.recipes.store import read_cells
+
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for cell in read_cells(results / CELL_FILES["full"]):
+        column = find_recipe(cell.recipe).columns.get(cell.column)
+        if cell.here is not None and column is not None and column.measure == "best":
+            place = found.setdefault(f"{cell.recipe} {cell.column}", {})
+            place.setdefault(cell.row, {})[cell.seed] = cell.here
+    return found
+
+
+def _suite_values(results: Path, suite: str) -> dict[str, dict[str, dict[int, float]]]:
+    from potluck.suites.store import Results
+
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for row in Results.read(results, suite).rows:
+        found.setdefault(row.task, {}).setdefault(row.method, {})[row.seed] = 100 * float(row.accuracy)
+    reference = "standalone"
+    return {task: {reference: there.get(reference, {}), **there} for task, there in found.items()}
 
 
 def read_scores(test: Mapping[str, Any], results: Path) -> Scores:
@@ -75,32 +155,67 @@ def read_scores(test: Mapping[str, Any], results: Path) -> Scores:
 def _of_recipe(test: Mapping[str, Any], results: Path) -> Scores:
     """Cells of a recipe; with `value = "seconds"` processor time instead of what was measured.
 
-    A column counts when all of it is there but for rows that are known to have `failed`.
+    A column counts when every row is there that the test speaks of; with `partial` when any is.
     """
     from potluck.recipes.measures import TO_TARGET
-    from potluck.recipes.recipe import NO_CELL, find_recipe
-    from potluck.recipes.store import read_cells, stored_table
 
-    scale = test.get("scale", "small")
-    recipe, cells = find_recipe(test["recipe"]), read_cells(results / CELL_FILES[scale])
-    table = stored_table(recipe, scale, cells)
+    table, cells = read_table(results / CELL_FILES[test.get("scale", "small")], test["recipe"])
+    recipe, spread = table.recipe, training_spread(results)
     wanted = test.get("columns") or [n for n in recipe.columns if recipe.columns[n].measure == "best"]
     found: Scores = {}
     for name in wanted:
+        needed = needed_rows(test, recipe, name)
         seconds = test.get("value") == "seconds"
-        values = {row: _cell(table, cells, row, name, seconds=seconds) for row in recipe.rows}
-        known = {
-            row: score for row, score in values.items() if score.by_seed and row not in test.get("failed", ())
-        }
-        run = {row for row in recipe.rows if recipe.printed(row, name) != NO_CELL} - set(
-            test.get("failed", ())
-        )
-        if known.keys() == run or recipe.columns[name].measure in TO_TARGET:  # half a column tells nothing
+        values = {row: _cell(table, cells, row, name, spread, seconds=seconds) for row in needed}
+        known = {row: score for row, score in values.items() if score.by_seed}
+        partial = recipe.columns[name].measure in TO_TARGET or test.get("partial")
+        if len(known) == len(needed) or partial:  # half a column supports nothing
             found[recipe.heading(name)] = known
     return found
 
 
-def _cell(table: Any, cells: list[Any], row: str, column: str, *, seconds: bool) -> Score:
+def read_table(file: Path, name: str) -> tuple[Any, list[Any]]:
+    """A recipe's table as a file of cells fills it, and these cells; read again only when the file has changed."""
+    return _read_table(file, _stamp(file), name)
+
+
+@cache
+def _read_table(file: Path, _: int, name: str) -> tuple[Any, list[Any]]:
+    from potluck.recipes.recipe import find_recipe
+    from potluck.recipes.store import read_cells, read_curves, stored_table
+
+    scale: Any = next(scale for scale, there in CELL_FILES.items() if there == file.name)
+    cells = [cell for cell in read_cells(file) if cell.recipe == name]
+    return stored_table(find_recipe(name), scale, cells, read_curves(file)), cells
+
+
+def _stamp(file: Path) -> int:
+    """A number that changes with a file; 0 where there is none."""
+    return file.stat().st_mtime_ns if file.exists() else 0
+
+
+NAMES = ("ahead", "behind", "part", "soonest", "equals", "steady")
+"""Words of a test that name one row."""
+LISTS = ("keeps", "falls", "shows", "spread", "of", "rows")
+"""Words of a test that name several."""
+
+
+def needed_rows(test: Mapping[str, Any], recipe: Any, column: str) -> list[str]:
+    """The rows of a column that a test speaks of: those it names, and all that are printed where it names no rivals."""
+    from potluck.recipes.recipe import NO_CELL, UNPRINTED
+
+    named = {test[word] for word in NAMES if word in test}
+    named |= {name for word in LISTS for name in (test.get(word) or ()) if isinstance(test.get(word), list)}
+    alone = {"equals", "steady"} & test.keys()
+    others = not alone and (not any(test.get(word) for word in LISTS))
+    left_out = {*test.get("without", ()), *test.get("failed", ())}
+    there = {row: text for row in recipe.rows if (text := recipe.printed(row, column)) != NO_CELL}
+    printed = {row for row, text in there.items() if text != UNPRINTED}
+    rivals = (printed if len(printed) > 1 else there.keys()) - left_out
+    return [row for row in there if row in named or (others and row in rivals)]
+
+
+def _cell(table: Any, cells: list[Any], row: str, column: str, spread: Spread, *, seconds: bool) -> Score:
     """A cell's value for every seed, or the processor time that its runs took; empty where nothing is stored."""
     setting = table.recipe.columns[column].setting
     mine = [key for key in table.values if key[:2] == (row, setting)]
@@ -114,12 +229,13 @@ def _cell(table: Any, cells: list[Any], row: str, column: str, *, seconds: bool)
         }
         here = {key[2]: spent.get(key[2], math.nan) for key in mine}
     known = {seed: value for seed, value in here.items() if math.isfinite(value)}
-    return Score(known, samples_tested(table.work[mine[0]]) if mine else 0)
+    return Score(known, samples_tested(table.work[mine[0]]) if mine else 0, spread)
 
 
 def samples_tested(experiment: Any) -> int:
     """How many test samples one round's accuracy is of; 0 where that is not known."""
-    data, rows = experiment.data, experiment.data.limit or 0
+    data = experiment.data
+    rows = data.limit or ROWS.get(data.name, 0)
     if experiment.evaluate.protocol == "shared":
         return round(rows * TEST_SHARE.get(data.name, 0))
     parts = [float(part) for part in data.split.split(":")]

@@ -20,11 +20,14 @@ _PLACES = {
         "read_run",
         "read_runs",
     ),
-    "potluck.runs.export": (
-        "export_client",
+    "potluck.runs.export": ("export_client",),
+    "potluck.runs.exported": (
+        "ExportedModel",
+        "Prediction",
         "load_model",
     ),
     "potluck.runs.join": ("join_run",),
+    "potluck.runs.forget": ("forget_client",),
     "potluck.experiment": ("Experiment",),
     "potluck.federation.federation": (
         "Federation",
@@ -58,6 +61,7 @@ _PLACES = {
         "Range",
         "Samples",
         "Shape",
+        "SecureSums",
         "Supports",
         "Task",
         "Tensors",
@@ -128,6 +132,7 @@ if TYPE_CHECKING:
         Predictor,
         Range,
         Samples,
+        SecureSums,
         Shape,
         Supports,
         Task,
@@ -139,7 +144,9 @@ if TYPE_CHECKING:
         tensors_of,
     )
     from potluck.models import build_model, split
-    from potluck.runs.export import export_client, load_model
+    from potluck.runs.export import export_client
+    from potluck.runs.exported import ExportedModel, Prediction, load_model
+    from potluck.runs.forget import forget_client
     from potluck.runs.join import join_run
     from potluck.runs.read import read_run, read_runs
     from potluck.runs.run import Run

@@ -20,13 +20,14 @@ from potluck.experiment import (
 )
 from potluck.experiment.objects import changed_settings
 from potluck.federation.federation import Federation
-from potluck.federation.population import ModelSource
+from potluck.federation.population import ModelSource, experiment_data
 from potluck.loop.callbacks import Callback
 from potluck.runs import folder
 from potluck.runs.engine import recorded_engine
+from potluck.runs.first_weights import with_first_weights
 from potluck.runs.plan import Parts
 from potluck.runs.read import read_run
-from potluck.runs.resolve import resolve
+from potluck.runs.resolve import choose_partition, resolve
 from potluck.runs.run import Run
 from potluck.runs.train import run_plan
 from potluck.worker.memory import release_free_memory
@@ -105,6 +106,8 @@ def execute(
         if track:
             raise PotluckError("--track is not supported with engine.name = 'flower'; use serial or pool.")
         return _run_on_flower(experiment, out, callbacks, command, resume=resume)
+    if resume and out is not None:
+        parts = with_first_weights(out, parts)
     plan = resolve(experiment, parts, asked=asked, recorded=recorded_engine(out))
     trackers: Sequence[Any] = ()
     if track:
@@ -129,6 +132,10 @@ def _run_on_flower(
     if experiment.engine.ca:  # a relative path would be wrong when the run is resumed from another folder
         experiment = experiment.with_settings({"engine.ca": str(Path(experiment.engine.ca).resolve())})
     data = "own-nodes" if experiment.engine.nodes else experiment.data.name
+    if not experiment.engine.nodes and (data.startswith("sites:") or experiment.data.groups):
+        experiment = choose_partition(
+            experiment, experiment_data(experiment)
+        )  # a node is started for each client
     with folder.run_folder(out, folder.run_label(experiment, data)) as path:
         was_finished = resume and (path / folder.SUMMARY).exists()
         if was_finished and read_run(path).summary.get("rounds") != experiment.schedule.rounds:

@@ -13,7 +13,7 @@ from potluck.core.payload import EmptyPayload, Payload, PayloadError, Tensors
 from potluck.core.samples import Samples
 from potluck.core.schema import Counts, Integers, Labels, Like, Range, Shape
 from potluck.core.settings import setting
-from potluck.core.supports import Supports
+from potluck.core.supports import SecureSums, Supports
 from potluck.core.task import Architecture, ClientInfo, Context, Task
 from potluck.core.training import FitResult, Training
 
@@ -38,6 +38,7 @@ __all__ = [
     "Predictor",
     "Range",
     "Samples",
+    "SecureSums",
     "Shape",
     "Supports",
     "Task",

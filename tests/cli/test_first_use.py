@@ -167,5 +167,5 @@ def test_a_run_with_own_objects_is_exported_from_python(potluck, tmp_path: Path)
     assert code == 2
     assert "run = potluck.run(..., data=..., models=..., out='own', resume=True)" in err
     place = library.export_client(run, 0, tmp_path / "model")
-    model = library.load_model(place, models={"0-net": net})
+    model = library.load_model(place, models={"net": net})
     assert torch.equal(model(X[:5]), run.predict(0, X[:5]))

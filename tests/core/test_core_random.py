@@ -11,6 +11,7 @@ import torch
 from potluck.core.client import Client
 from potluck.core.payload import EmptyPayload
 from potluck.core.random import without_denormals
+from potluck.core.training import FitResult
 from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
 from potluck.engines.vectorized import JobBatcher, VectorizedEngine
@@ -48,7 +49,7 @@ class Noting(Standalone):
 
     def client(self, me: Client, message: EmptyPayload) -> EmptyPayload:
         me.fit()
-        me.report(1, product())
+        me.report(FitResult(1, product()))
         return EmptyPayload()
 
 

@@ -89,18 +89,19 @@ def test_an_exported_model_takes_raw_images_and_names_classes(tmp_path: Path):
     run = library.run("fedgh", clients=3, rounds=1, models="small-mlp", engine="serial", out=tmp_path / "run")
     library.export_client(run, 0, tmp_path / "model")
     digits = library.load_data("digits")
-    ready, plain = (library.load_model(tmp_path / "model", raw=raw) for raw in (True, False))
-    inputs = digits.transform(digits.x[:20])
-    assert (ready(digits.x[:20]) == plain(inputs)).all()
-    assert not (plain(digits.x[:20].float()) == plain(inputs)).all()
-    assert ready.predict(digits.x[:20]) == [digits.class_names[row] for row in plain(inputs).argmax(1)]
+    model = library.load_model(tmp_path / "model")
+    scores = model(digits.transform(digits.x[:20]))
+    found = model.predict(digits.x[:20])
+    assert [one.class_name for one in found] == [digits.class_names[row] for row in scores.argmax(1)]
+    assert list(found[3].probabilities.values()) == pytest.approx(scores[3].double().softmax(0).tolist())
 
 
 @pytest.mark.parametrize("how", ["own", "half", "mean-image", "unit", "none"])
 def test_every_normalisation_survives_the_export(how: str):
     import json
 
-    from potluck.runs.export import describe_input, read_input
+    from potluck.runs.export_description import describe_input
+    from potluck.runs.exported import read_input
 
     data = library.load_data("digits")
     data = data if how == "own" else data.normalised(how)
@@ -112,5 +113,5 @@ def test_an_export_without_normalisation_says_so(tmp_path: Path):
     run = library.run("fedgh", clients=3, rounds=1, models="small-mlp", engine="serial", out=tmp_path / "run")
     place = library.export_client(run, 0, tmp_path / "model") / "model.json"
     place.write_text(place.read_text().replace('"input":', '"other":'))
-    with pytest.raises(PotluckError, match="leave raw=True out"):
-        library.load_model(tmp_path / "model", raw=True)
+    with pytest.raises(PotluckError, match="does not describe the normalisation of raw inputs"):
+        library.load_model(tmp_path / "model").predict(library.load_data("digits").x[:2])

@@ -129,7 +129,7 @@ def test_the_measured_layout_is_on_record_and_not_measured_again(
     del asked["models"]
     mine = [Own, Plain, "small-cnn"]
     potluck.run(asked, models=mine, out=tmp_path / "run")
-    assert recorded(tmp_path / "run") == ["0-Own", "small-cnn"]  # the zoo is not measured: it knows
+    assert recorded(tmp_path / "run") == ["Own", "small-cnn"]  # the zoo is not measured: it knows
     again = potluck.run(asked, models=mine, out=tmp_path / "run", resume=True)
     assert again.was_finished  # a third answer would fail
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -18,8 +19,9 @@ from potluck.core.errors import PotluckError
 from potluck.core.method import payload_types
 from potluck.core.payload import EmptyPayload
 from potluck.core.samples import Samples
+from potluck.core.tree import Flat
 from potluck.experiment import Experiment
-from potluck.flower.node import host
+from potluck.flower.node import host, space
 from potluck.flower.node import node as node_side
 from potluck.flower.node.audit import AuditLog
 from potluck.flower.node.audit_report import node_log
@@ -28,6 +30,7 @@ from potluck.flower.node.config import Policy, jobs_to_keep, read_node
 from potluck.flower.node.federation import node_federation, without_small_classes
 from potluck.flower.node.guard import spent_epsilon
 from potluck.flower.node.host import NodeHost
+from potluck.flower.node.journal import Journal
 from potluck.flower.node.registration import Assignment
 from potluck.privacy.accounting import epsilon
 from potluck.wire import Message as WireMessage
@@ -352,15 +355,46 @@ def test_an_unfinished_line_is_taken_off_and_a_changed_end_stops_the_node(tmp_pa
     assert "was changed at its end" in refused(path, one, training())
 
 
-def test_an_answer_whose_line_did_not_fit_on_the_disk_does_not_leave(
+def test_an_answer_waits_until_its_line_fits_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, one, write = node_with(tmp_path / "n"), experiment("standalone"), os.write
+    sizes: list[int] = []
+
+    def free_the_disk(seconds: float) -> None:
+        sizes.append(read_node(path).audit_log().stat().st_size)
+        if len(sizes) == 2:
+            monkeypatch.setattr(os, "write", write)
+
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:10]))
-    assert "has no room for another line" in refused(path, one, training())
-    monkeypatch.setattr(os, "write", write)
-    ask(path, one)
+    monkeypatch.setattr(time, "sleep", free_the_disk)
+    monkeypatch.setattr(space.write_with_space, "__defaults__", (free_the_disk,))
+    assert "registration" in ask(path, one).facts
+    assert sizes == [0, 0]  # no part of a line stays
     assert [line["number"] for line in AuditLog(read_node(path).audit_log()).lines()] == [1]
+
+
+def test_a_state_waits_for_space_and_other_errors_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, waited = Journal(tmp_path, 4), list[float]()
+    sync, errors = os.fsync, [errno.ENOSPC, errno.EDQUOT]
+
+    def full(file: int) -> None:
+        if errors:
+            raise OSError(errors.pop(0), "no space")
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(space.write_with_space, "__defaults__", (waited.append,))
+    with journal.locked():
+        journal.commit(0, b"answer", Flat({"x": torch.ones(2)}, None))
+    assert waited == [5.0, 5.0]
+    assert journal.answer(0) == b"answer"
+    assert not list(tmp_path.glob("*.new"))
+    errors.append(errno.EIO)
+    with pytest.raises(OSError, match="no space"):
+        journal.commit(1, b"other", Flat({"x": torch.ones(2)}, None))
 
 
 def test_missing_last_newline_keeps_the_hash_chain(tmp_path: Path) -> None:

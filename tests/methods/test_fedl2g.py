@@ -158,7 +158,7 @@ def test_the_weight_counts_in_training_as_well():
     """W = 0, x = 1, y = 0, v = (1, 0): cross-entropy log 2, and 0.5 from the vector."""
     guides = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     for weight in (1.0, 0.1):
-        loss = guided_loss(Straight(), *one(1.0, 0), guides, guide_logits, weight)
+        loss = guided_loss(Straight(), *one(1.0, 0), guides, guide_logits, weight).objective
         assert loss.item() == pytest.approx(math.log(2) + 0.5 * weight)
 
 

@@ -47,7 +47,9 @@ def test_the_loss_is_cross_entropy_plus_the_weighted_pull():
     z = net.features(x)
     expected = cross_entropy(net(x), y) + 10 * (z - FULL.rows[y]).square().mean()
     known = torch.ones(3, dtype=torch.bool)
-    assert prototype_loss(net, x, y, FULL.rows, known, 10.0).item() == pytest.approx(expected.item())
+    assert prototype_loss(net, x, y, FULL.rows, known, 10.0).objective.item() == pytest.approx(
+        expected.item()
+    )
 
 
 @pytest.mark.parametrize("collect", ["after", "training", "last_epoch"])

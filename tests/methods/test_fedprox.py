@@ -51,7 +51,7 @@ def test_the_first_local_step_feels_no_pull():
     gradients = []
     for mu in (0.0, 7.0):
         me.model.zero_grad()
-        proximal_loss(me.model, x, y, reference, mu).backward()
+        proximal_loss(me.model, x, y, reference, mu).objective.backward()
         gradients.append([parameter.grad.clone() for parameter in me.model.parameters()])
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
 

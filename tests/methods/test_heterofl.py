@@ -81,9 +81,11 @@ def test_masked_cross_entropy():
     """Scores (1, 2, 3), class 1 absent, y = 0: 2.169846; -inf instead of 0 would give 2.126928, no mask 2.407606."""
     scores = nn.Identity()
     x, y = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64), torch.tensor([0])
-    value = masked_loss(scores, x, y, torch.tensor([True, False, True]))
-    assert value.item() == pytest.approx(2.169846, abs=1e-6)
-    assert masked_loss(scores, x, y, torch.tensor([True] * 3)).item() == pytest.approx(2.407606, abs=1e-6)
+    value, label_loss = masked_loss(scores, x, y, torch.tensor([True, False, True]))
+    assert value.item() == label_loss.item() == pytest.approx(2.169846, abs=1e-6)
+    assert masked_loss(scores, x, y, torch.tensor([True] * 3)).objective.item() == pytest.approx(
+        2.407606, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("mask", [True, False])

@@ -142,7 +142,7 @@ def test_a_mixing_weight_that_overflows_in_half_precision_stays(monkeypatch: pyt
     fed = tiny(1, training=replace(FULL_BATCH, amp="fp16"), dtype=torch.float32)
     method, me = PFedAFM(alpha_decay=0.5), fed.client(0)
     usual = pfedafm.mixed_loss
-    monkeypatch.setattr(pfedafm, "mixed_loss", lambda *given: usual(*given) * 2.0**30)
+    monkeypatch.setattr(pfedafm, "mixed_loss", lambda *given: usual(*given).objective * 2.0**30)
     message = first_message(fed, method)
     me.begin("train", 0, 1, 1)
     method.client(me, message)

@@ -8,22 +8,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from potluck.analysis.curves import smooth
+from potluck.analysis.representations import linear_cka
 from potluck.recipes.draw import draw_points
 from potluck.recipes.points import LOSS, Point, figure_points, read_points, to_csv
 from potluck.recipes.recipe import find_recipe, recipe_names
 from potluck.recipes.reproduce import Reproduction, plan, run_all, run_path
+from potluck.recipes.tables import scale_lines
 from potluck.report.style import print_style
 from potluck.runs.read import read_run
+from potluck.runs.restore import restore_run
 from potluck.runs.run import Run
 
 FIGURES = {
-    *(f"fedgh-fig{number}" for number in (2, 3, 4, 5)),
-    *(f"fedhe-fig{number}" for number in (3, 4, 5, 6)),
-    *(f"pfedafm-fig{number}" for number in (3, 6, 7, 8)),
-    *(f"fedin-fig{number}" for number in (4, 8, 9)),
-    *(f"fedl2g-fig{number}" for number in (1, 3)),
+    *(f"fedgh-fig{number}" for number in range(2, 6)),
+    *(f"fedhe-fig{number}" for number in range(3, 9)),
+    *(f"pfedafm-fig{number}" for number in range(3, 10)),
+    *(f"fedin-fig{number}" for number in range(4, 10)),
+    *(f"fedl2g-fig{number}" for number in (1, 3, 4, 5, 6)),
 }
 
 OWN = """
@@ -99,6 +103,45 @@ rows = ["pFedAFM", "Standalone"]
 """
 
 
+NEVER = """[columns]
+slow = { setting = "slow", measure = "best" }
+fast = { setting = "fast", measure = "best" }
+never = { setting = "fast", measure = "rounds", target = 1.0 }
+
+[rows]
+"""
+
+NETWORKS = """
+title = "Mine"
+paper = "Somebody, 2026."
+
+[base]
+data = { limit = 200 }
+partition = { rule = "iid", clients = 3 }
+models = { names = ["mini-resnet-1", "mini-resnet-2"] }
+training = { epochs = 1 }
+schedule = { rounds = 2 }
+evaluate = { protocol = "shared" }
+engine = { name = "serial", checkpoint_every = 1 }
+
+[settings.digits]
+
+[rows]
+FedL2G-f = { method = "fedl2g-f", options = { warm_up = 1 } }
+
+[figure]
+setting = "digits"
+rows = ["FedL2G-f"]
+
+[figure.panels]
+stages = { kind = "cka-stages" }
+pairs = { kind = "cka", stage = -2, clients = [0, 2, 7] }
+layout = { kind = "tsne", label = 3, clients = [0, 2] }
+vectors = { kind = "vectors" }
+samples = { kind = "samples" }
+"""
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Path]:
     """A small reproduction with a panel of every kind, over two seeds."""
@@ -112,9 +155,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Path]:
 
 @pytest.fixture(scope="module")
 def points(made: tuple[Reproduction, Path]) -> list[Point]:
-    found, problems = figure_points(*made)
-    assert problems == []
-    return found
+    found = figure_points(*made)
+    assert (found.empty, found.problems) == ([], [])
+    return found.points
 
 
 def runs_of(made: tuple[Reproduction, Path], row: str, setting: str) -> list[Run]:
@@ -229,6 +272,75 @@ def test_what_is_drawn_are_the_points(made, points):
     assert {"Standalone", "pFedAFM", "by hand, printed", "printed", "client 1"} <= legend
 
 
+def test_networks_are_compared_on_common_inputs(tmp_path: Path):
+    (tmp_path / "mine.toml").write_text(NETWORKS)
+    table = plan(find_recipe(str(tmp_path / "mine.toml")), "paper")
+    run_all(table, tmp_path, watch=lambda label: nullcontext([]), keep=lambda table: None)
+    found = figure_points(table, tmp_path)
+    assert (found.empty, found.problems) == ([], [])
+    path = run_path(tmp_path, ("FedL2G-f", "digits", 0))
+    ended = restore_run(path)
+    shared = ended.plan.federation.shared_test
+    clients = [ended.client(index) for index in range(3)]
+    outputs = []
+    for me in clients:  # stem and first stages by hand, on the first samples of the shared test set
+        x = shared.take(slice(0, 200))[0]
+        each = []
+        me.model.eval()
+        with torch.no_grad():
+            for stage in me.model.stages:
+                x = stage(x)
+                each.append(x)
+        outputs.append(each[1:])
+    pairs = {(point.series, point.x): point.y for point in found.points if point.panel == "pairs"}
+    names = ["0: mini-resnet-1", "2: mini-resnet-1"]  # there is no client 7
+    assert set(pairs) == {(one, two) for one in names for two in names}
+    assert pairs[names[0], names[1]] == pytest.approx(linear_cka(outputs[0][-2], outputs[2][-2]))
+    assert pairs[names[0], names[0]] == pytest.approx(1)
+    stages = line(found.points, "stages", "FedL2G-f")
+    assert [point.x for point in stages] == ["0", "1", "2"]
+    for number, point in enumerate(stages):
+        of_pairs = [linear_cka(outputs[a][number], outputs[b][number]) for a, b in ((0, 1), (0, 2), (1, 2))]
+        assert point.y == pytest.approx(np.mean(of_pairs))
+    layout = [point for point in found.points if point.panel == "layout"]
+    assert {point.label for point in layout} == {"3"}
+    assert len(layout) == 2 * min(40, int((shared.labels == 3).sum()))
+    vectors = [point for point in found.points if point.panel == "vectors"]
+    assert {point.series for point in vectors} == {"sent by the server", "mean over the clients"}
+    assert sorted(point.label for point in vectors if point.series == "mean over the clients") == list(
+        "0123456789"
+    )
+    counts = read_run(path).class_counts
+    assert {(point.series, point.x): point.y for point in found.points if point.panel == "samples"} == {
+        (str(label), client): counts[client, label]
+        for client in range(3)
+        for label in range(10)
+        if counts[client, label]
+    }
+    with print_style():
+        figure = draw_points(table.recipe, found.points)
+    axes = {each.get_title(): each for each in figure.axes}
+    assert axes["pairs"].images[0].get_array().tolist()[0][1] == pytest.approx(pairs[names[0], names[1]])
+    offsets = [tuple(place) for each in axes["layout"].collections for place in each.get_offsets().tolist()]
+    assert sorted(offsets) == sorted((point.x, point.y) for point in layout)
+    sizes = {tuple(place): size for each in axes["samples"].collections
+             for place, size in zip(each.get_offsets().tolist(), each.get_sizes().tolist(), strict=True)}  # fmt: skip
+    most = np.unravel_index(counts.argmax(), counts.shape)
+    assert sizes[tuple(map(float, most))] == max(sizes.values())
+
+
+def test_targets_are_lower_at_the_small_scale():
+    recipe = find_recipe("pfedafm-fig5")
+    assert [recipe.columns["c10-rounds"].target_at(scale) for scale in ("paper", "full", "small")] == [
+        0.9,
+        0.9,
+        0.7,
+    ]
+    lines = " ".join(scale_lines(plan(recipe, "small")))
+    assert "CIFAR-10 rounds 90 → 70 %" in lines
+    assert "Targets" not in " ".join(scale_lines(plan(recipe, "paper")))
+
+
 def test_points_survive_the_file(points, tmp_path: Path):
     more = [*points, Point("=1+1", "a, b", "name", math.nan, paper="41.7±.3")]
     (tmp_path / "figure.csv").write_text(to_csv(more), encoding="utf-8")
@@ -253,7 +365,9 @@ def test_the_command_writes_the_figure_and_names_it(
     assert "Figure: r/figure.pdf, .png; its data: .csv" in out
     recipe = find_recipe(name)
     assert recipe.figure is not None
-    assert {point.panel for point in read_points(tmp_path / "r/figure.csv")} == set(recipe.figure.panels)
+    empty = {line.split("'")[1] for line in out.splitlines() if " is empty: " in line}
+    shown = {point.panel for point in read_points(tmp_path / "r/figure.csv")}
+    assert shown | empty == set(recipe.figure.panels)
     assert {path.name for path in (tmp_path / "r").glob("figure.*")} == {
         *("figure.pdf", "figure.png", "figure.csv")
     }
@@ -264,11 +378,17 @@ def test_the_command_writes_the_figure_and_names_it(
 
 
 def test_a_panel_that_cannot_be_drawn_is_named_and_the_others_are_drawn(potluck, tmp_path: Path):
-    (tmp_path / "mine.toml").write_text(OWN.replace('value = "alpha"', 'value = "beta"'))
-    words = ("reproduce", "mine.toml", "--scale", "paper", "--columns", "fast", "--out", "r", "-q")
+    text = (
+        OWN.replace('value = "alpha"', 'value = "beta"')
+        .replace("[rows]", NEVER)
+        .replace('"50.0 ?"', '"50.0 ? ?"')
+    )
+    (tmp_path / "mine.toml").write_text(text + '[figure.panels.never]\nkind = "bars"\ncolumns = ["never"]\n')
+    words = ("reproduce", "mine.toml", "--scale", "paper", "--columns", "fast,never", "--out", "r", "-q")
     code, out, _ = potluck(*words)
     assert code == 1
-    assert "Panel 'weights' is not drawn: nothing was measured for it yet." in out
+    assert "Panel 'weights' is not drawn: Unknown note of pFedAFM 'beta'. Choose one of: alpha." in out
+    assert "Panel 'never' is empty: nothing was measured yet, or no target reached." in out
     assert {point.panel for point in read_points(tmp_path / "r/figure.csv")} >= {"rates", "curve", "gain"}
 
 

@@ -333,6 +333,10 @@ def test_an_estimate_shows_order_and_cost_and_trains_nothing(potluck, tmp_path: 
     ]
     assert "8 of 8 runs are to be done" in out
     assert "A budget of 24 h 0 min covers 8 of them." in out
+    ((command, kept),) = json.loads((tmp_path / "rows.estimates.json").read_text()).items()
+    assert (kept["command"], kept["runs"]) == (command, 8)
+    assert "--estimate" not in command
+    assert 0 <= kept["hours"] <= kept["core_hours"] + 0.001
     assert potluck(*WORDS, "--columns", "other")[0] == 0
     _, out, _ = potluck(*WORDS, "--estimate")
     assert "2 of 4 runs are to be done" in out

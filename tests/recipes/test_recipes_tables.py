@@ -18,6 +18,7 @@ TABLES = {
     *(f"fedl2g-table{number}" for number in (1, 2, 3, 4)),
     *("fedgh-ablation", "fedgh-fig5", "pfedafm-ablation"),
 }
+UNTRAINED = {"fedl2g-fig5", "fedl2g-fig6"}  # partitions alone, of all samples
 COUNTED = {"fedgh-traffic", "fedhe-traffic", "fedin-table6", "pfedafm-traffic"}
 
 
@@ -55,7 +56,7 @@ def test_scales_are_what_they_say(name: str):
         assert quick.partition.clients <= 4
         assert quick.data.limit <= 500
         assert little.data.name == as_printed.data.name
-        assert 2000 <= little.data.limit <= 4000
+        assert 2000 <= little.data.limit <= 4000 or name in UNTRAINED
         assert little.schedule.rounds <= 100
         assert little.partition.clients <= min(40, as_printed.partition.clients)
         warm_up = (little.method.model_extra or {}).get("warm_up")

@@ -160,7 +160,7 @@ def test_band_over_seeds_and_every_axis(compared: list[Path]) -> None:
         == 20
     )
     assert data["axes"] == ["rounds", "bytes", "seconds", "virtual_seconds"]
-    assert set(data["metrics"]) == {"accuracy", "loss", "train_loss", "loss_increase"}
+    assert set(data["metrics"]) == {"accuracy", "loss", "train_loss", "train_ce", "loss_increase"}
 
 
 def test_what_a_method_notes_and_how_its_loss_rises_again_are_among_the_curves(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_what_a_method_notes_and_how_its_loss_rises_again_are_among_the_curves(t
     assert data["metrics"]["notes.alpha"] == "note: alpha"
     curves = data["groups"][0]["curves"]
     assert list(curves["notes.alpha"]["mean"]) == [1, 1 / 2, 1 / 3, 1 / 4]
-    loss = run.curve("train_loss").y  # falls from round to round, so that the best before is the one before
+    loss = run.curve("train_ce").y  # falls from round to round, so that the best before is the one before
     assert list(curves["loss_increase"]["rounds"]) == [2, 3, 4]
     assert np.allclose(curves["loss_increase"]["mean"], loss[1:] - loss[:-1])
 

@@ -106,7 +106,7 @@ def test_a_damaged_export_is_refused(tmp_path: Path):
     for text in (
         "",
         "[]",
-        good.replace('"format": 2', '"format": 9'),
+        good.replace('"format": 3', '"format": 9'),
         good.replace('"zoo": "', '"zoo": "no-'),
     ):
         (place / "model.json").write_text(text)
@@ -135,7 +135,7 @@ def test_onnx_gives_the_same_scores(tmp_path: Path):
 def test_no_memory_is_taken_for_what_a_description_merely_asks_for(tmp_path: Path):
     save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
     facts = {
-        "format": 2,
+        "format": 3,
         "input_shape": [1, 8, 8],
         "num_classes": 10,
         "vocabulary": None,

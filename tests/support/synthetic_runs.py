@@ -93,6 +93,7 @@ class Synthetic:
                 "accuracy_std": float(accuracies.std()) if measured else None,
                 "loss": float(2.3 * np.exp(-self.speed * number) + 0.3 * rng.random()) if measured else None,
                 "train_loss": float(2.0 * np.exp(-1.2 * self.speed * number)),
+                "train_ce": float(1.5 * np.exp(-1.2 * self.speed * number)),
                 "floats_up": up,
                 "floats_down": down,
                 "bytes_up": 4 * up + 64 * len(answered),

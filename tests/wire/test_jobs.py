@@ -66,7 +66,7 @@ def test_received_tensors_own_their_memory(pair: Pair) -> None:
 
 def test_an_answer_arrives_whole(pair: Pair) -> None:
     scores: dict[str, Score] = {"own": Score(3, 4, 0.1)}
-    answer = Answer(7, 3, Means(torch.zeros(1), 2), scores, 0.25, 12, 1.5, 100, 200)  # type: ignore[arg-type]
+    answer = Answer(7, 3, Means(torch.zeros(1), 2), scores, 0.25, 0.125, 12, 1.5, 100, 200)  # type: ignore[arg-type]
     WIRE.send_reports(pair[0], [JobReport(answer, 7, 0.5)])
     (report,) = WIRE.receive_reports(pair[1])
     assert (report.version, report.loading) == (7, 0.5)
@@ -74,7 +74,7 @@ def test_an_answer_arrives_whole(pair: Pair) -> None:
     assert isinstance(got, Answer)
     assert isinstance(got.payload, Means)
     assert got.scores == scores
-    assert (got.train_loss, got.trained_samples, got.seconds) == (0.25, 12, 1.5)
+    assert (got.train_loss, got.train_ce, got.trained_samples, got.seconds) == (0.25, 0.125, 12, 1.5)
     assert (got.bytes_down, got.bytes_up, got.state) == (100, 200, None)
 
 

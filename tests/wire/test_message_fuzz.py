@@ -41,7 +41,7 @@ JOB = Job(7, "train", 1, 0, 1, 2, message=Row(torch.zeros(3), 1), tests=("own",)
 def honest() -> Message:
     score = Score(2, 3, 1.5, 0.5, 0.25)
     return pack_result(
-        Answer(7, 1, Row(torch.ones(3), 2), {"own": score}, 0.5, 12, 0.1, 40, 41, {"temperature": 3.0})
+        Answer(7, 1, Row(torch.ones(3), 2), {"own": score}, 0.5, 0.5, 12, 0.1, 40, 41, {"temperature": 3.0})
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,27 @@ def test_mixture_weight_is_the_share_of_samples_that_the_federated_model_explain
     labels = [0, 1, 0, 1]
     federated = scores_for(labels, [True] * 4, sure=1e3)
     alone = scores_for(labels, [False] * 4, sure=1e3)
-    assert mixture_weight(federated, alone, torch.tensor(labels), 0.0) == 1.0
+    assert mixture_weight(federated, alone, torch.tensor(labels), 0.0) == pytest.approx(1.0)
     assert mixture_weight(federated, alone, torch.tensor(labels), 4.0) == pytest.approx((4 + 2) / (4 + 4))
     assert mixture_weight(alone, federated, torch.tensor(labels), 4.0) == pytest.approx(2 / 8)
     assert mixture_weight(federated, federated, torch.tensor(labels), 4.0) == pytest.approx(0.5)
+
+
+def test_mixture_weight_is_the_maximum_of_the_density_for_many_nearly_equal_models():
+    """Iterations that stop early stay near one half here, where the maximum is far from it."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(2, (4000,), generator=generator)
+    alone = torch.randn(4000, 2, generator=generator)
+    federated = alone.clone()
+    federated[torch.arange(4000), labels] += 0.05
+    weight = mixture_weight(federated, alone, labels, 10.0)
+    first, second = (scores.softmax(1)[torch.arange(4000), labels].double() for scores in (federated, alone))
+
+    def density(share: float) -> float:
+        return float((share * first + (1 - share) * second).log().sum()) + 5 * math.log(share * (1 - share))
+
+    assert weight > 0.9
+    assert density(weight) >= max(density(weight - 1e-4), density(weight + 1e-4))
 
 
 def test_ensemble_that_makes_more_errors_than_alone_is_not_used():

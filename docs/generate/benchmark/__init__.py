@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from generate.benchmark import ablations, asynchrony, attacks, defaults, gain, leaks, privacy, tasks
+from generate.benchmark import (
+    ablations,
+    asynchrony,
+    attacks,
+    defaults,
+    gain,
+    leaks,
+    pretrained,
+    privacy,
+    tasks,
+)
 from potluck.core.errors import unknown
 from potluck.suites.store import Results
 from potluck.suites.suite import Suite
@@ -20,6 +30,7 @@ PAGES: dict[str, Page] = {
     "leaks": (leaks.page, leaks.draw, "docs/leaks.md"),
     "defaults": (defaults.page, defaults.draw, "docs/defaults.md"),
     "ablations": (ablations.page, ablations.draw, "docs/ablations.md"),
+    "pretrained": (pretrained.page, pretrained.draw, "docs/pretrained-results.md"),
     "asynchrony": (asynchrony.page, asynchrony.draw, "docs/asynchrony.md"),
 }
 """For each kind of page: functions for its text and figures, and its path in the repository."""

@@ -20,6 +20,7 @@ ALONE = "standalone training"
 SHOWN = {"as it comes": "default"}
 """What pages show for labels that stored task names hold."""
 NOTES: dict[str, tuple[str, str, Callable[[Sequence[float]], float]]] = {
+    "fedgh": ("movement", "header moves per round", lambda values: float(np.mean(values))),
     "pfedafm": ("alpha", "mean of α at the end", lambda values: values[-1]),
     "fedl2g-l": ("movement", "vectors move per round", lambda values: float(np.mean(values))),
     "fedl2g-f": ("movement", "vectors move per round", lambda values: float(np.mean(values))),

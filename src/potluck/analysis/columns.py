@@ -71,6 +71,7 @@ COLUMNS: dict[str, Column] = {
     "floats-up": _sent("floats up", lambda r: r.floats_up, 9, formatting.count),
     "floats-down": _sent("floats down", lambda r: r.floats_down, 9, formatting.count),
     "traffic": _sent("MiB", lambda r: r.bytes_total, 4, formatting.mebibytes),
+    "flops": Column("MFLOPs", lambda r: formatting.megaflops(r.flops), lambda r: r.flops, "min", 14),
     "seconds": Column("seconds", lambda r: formatting.seconds(r.seconds), lambda r: r.seconds, "min", 7),
 }
 """Columns by the name used in `--columns`, without those of a target."""
@@ -89,7 +90,7 @@ _DEFAULT: tuple[str, ...] = (
     "gain",
     "p",
 )
-_DEFAULT += (TARGET, "floats-up", "floats-down", "traffic", "seconds")
+_DEFAULT += (TARGET, "floats-up", "floats-down", "traffic", "flops", "seconds")
 
 
 def check_columns(names: Sequence[str], target: float | None) -> None:
@@ -142,6 +143,7 @@ def _default_columns(comparison: Comparison) -> list[str]:
         "newcomers": no_newcomers,
         "gain": no_newcomers,
         "p": len(rows) == 1,
+        "flops": not any(math.isfinite(row.flops) for row in rows),
         TARGET: comparison.target is None,
     }
     return [name for name in _DEFAULT if not left_out.get(name)]

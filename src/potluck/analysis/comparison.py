@@ -53,6 +53,7 @@ class ComparisonRow:
     validation: float = math.nan  # accuracy of the best round on validation samples
     newcomers: float = math.nan  # accuracy of clients that joined at the end
     newcomers_gain: float = math.nan  # minus the accuracy of the same amount of local training
+    flops: float = math.nan  # floating-point operations of a client's job, without tests
     incomparable: str = ""  # why the row cannot be compared with the first; empty where it can
 
     @property
@@ -174,6 +175,7 @@ def _row(group: Group, first: Group, target: float | None) -> ComparisonRow:
         validation=mean_of_finite([run.summary_number("best_accuracy_validation") for run in runs]),
         newcomers=mean_of_finite([run.newcomers("accuracy") for run in runs]),
         newcomers_gain=mean_of_finite([run.newcomers("gain") for run in runs]),
+        flops=mean_of_finite([run.summary_number("flops_per_client_round") for run in runs]),
     )
 
 

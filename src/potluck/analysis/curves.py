@@ -48,7 +48,7 @@ def band(runs: Sequence[Run], key: str = "accuracy", x: str = "rounds") -> Band:
 
 def loss_increase_band(runs: Sequence[Run], x: str = "rounds") -> Band:
     """Return mean and spread of the loss increase over runs that differ in seed."""
-    return band_of_curves([loss_increase(run.curve("train_loss", x)) for run in runs])
+    return band_of_curves([loss_increase(run.curve(training_metric(run), x)) for run in runs])
 
 
 def band_of_curves(curves: Sequence[Curve]) -> Band:
@@ -66,6 +66,11 @@ def band_of_curves(curves: Sequence[Curve]) -> Band:
     x = np.stack([curve.x[keep] for curve, keep in zip(curves, at, strict=True)])
     std = y.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(common))
     return Band(common, x.mean(axis=0), y.mean(axis=0), std, len(curves))
+
+
+def training_metric(run: Run) -> str:
+    """Return the field of a run's training cross-entropy; of its whole objective where that is all there is."""
+    return "train_ce" if run.has("train_ce") else "train_loss"
 
 
 def loss_increase(loss: Curve) -> Curve:

@@ -41,6 +41,11 @@ def kibibytes(value: float) -> str:
     return f"{value / 2**10:,.2f}" if math.isfinite(value) else MISSING
 
 
+def megaflops(value: float) -> str:
+    """Format floating-point operations in millions with three significant digits."""
+    return _three_digits(value / 1e6)
+
+
 def seconds(value: float) -> str:
     """Format seconds with three significant digits."""
     return _three_digits(value)

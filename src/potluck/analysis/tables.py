@@ -258,6 +258,7 @@ def _csv_cells(row: ComparisonRow) -> dict[str, object]:
         "floats_up_per_client_round": row.floats_up,
         "floats_down_per_client_round": row.floats_down,
         "bytes_total": row.bytes_total,
+        "flops_per_client_round": row.flops,
         "seconds": row.seconds,
         "p_value": test.p if test else None,
     }

@@ -1,4 +1,4 @@
-"""`potluck join`: clients that come after a run."""
+"""`potluck join | forget`: clients that come after a run, and clients that leave it."""
 
 from __future__ import annotations
 
@@ -69,3 +69,37 @@ def _show_joined(joined: Joined) -> None:
         f"only the standalone model on {joined.validation_lost}."
     )
     typer.echo(f"Model: {joined.path}")
+
+
+def forget(
+    run: RunFolder,
+    client: Annotated[int, typer.Argument(metavar="CLIENT", help="the client's number, from 0")],
+    last: Annotated[bool, typer.Option("--last", help="remove only its last contribution")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder of the copy; default: RUN-without-CLIENT")
+    ] = None,
+) -> None:
+    """Copy a run with a server state that a client's contributions never entered; say what only retraining removes."""
+    from potluck.runs.folder import FORGOTTEN
+    from potluck.runs.forget import forget_client
+
+    done = forget_client(run, client, last=last, out=out)
+    rounds = ", ".join(map(str, done.removed))
+    typer.echo(
+        f"Removed from the server's state: {done.name}'s contributions of rounds {rounds} ({done.how})."
+    )
+    equality = "bit by bit" if done.how == "replayed" else "up to rounding"
+    if done.complete:
+        typer.echo(f"The state is {equality} that of a run that never had them.")
+    else:
+        typer.echo(
+            f"Given the other clients' answers, the state is {equality} that of a run that never had them; but "
+            f"{done.learned} of these answers were computed after their clients had received something of it."
+        )
+    if done.received:
+        typer.echo(
+            f"The models of {len(done.received)} other clients were trained with messages that held something of it. "
+            "Only retraining removes that:"
+        )
+        typer.echo(done.retrain)
+    typer.echo(f"Run folder: {done.path} ({FORGOTTEN})")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from potluck.analysis.formatting import duration
 from potluck.core.errors import PotluckError
@@ -44,8 +44,16 @@ class Expected:
         return 0.0 if self.cost is None else self.share_left * self.cost.seconds
 
 
-def show_estimate(table: Reproduction, out: Path | None, budget: float | None, *, quiet: bool) -> None:
-    """Measure what is still to be done and print it as a table, in the order of the runs."""
+class Totals(NamedTuple):
+    """Runs that are still to be done, and what they will take with nothing else running."""
+
+    runs: int
+    core_hours: float
+    hours: float
+
+
+def show_estimate(table: Reproduction, out: Path | None, budget: float | None, *, quiet: bool) -> Totals:
+    """Measure what is still to be done and print it as a table, in the order of the runs; return the totals."""
     from rich.console import Console
 
     console, runs = Console(), list(_expected(table, out, quiet=quiet))
@@ -61,6 +69,7 @@ def show_estimate(table: Reproduction, out: Path | None, budget: float | None, *
     lines += [f"{', '.join(map(str, run.key))}: {run.reason}" for run in runs if run.reason]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
+    return Totals(len(left), core_seconds / 3600, seconds / 3600)
 
 
 def _expected(table: Reproduction, out: Path | None, *, quiet: bool) -> Iterator[Expected]:

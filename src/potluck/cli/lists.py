@@ -23,10 +23,11 @@ def build_catalogue() -> dict[str, dict[str, str]]:
     from potluck.data import list_data
     from potluck.methods import METHODS, method_class
     from potluck.models import groups, model_names, model_summary
+    from potluck.models.pretrained import MODELS
 
     return {
         "methods": {name: method_class(name).summary for name in METHODS},
-        "models": {name: model_summary(name) for name in model_names()},
+        "models": {name: model_summary(name) for name in (*model_names(), *MODELS)},
         "groups": {name: ", ".join(members) for name, members in groups.items()},
         "datasets": {source.name: source.about for source in list_data()},
     }

@@ -101,6 +101,15 @@ def show(
     partition: options.Partition = None,
     clients: options.Clients = None,
     seed: Annotated[int, typer.Option("--seed")] = 0,
+    label: Annotated[str | None, typer.Option("--label", help="the column of a table to predict")] = None,
+    groups: Annotated[
+        str | None, typer.Option("--groups", help="the column of a table that names each row's client")
+    ] = None,
+    text: Annotated[str | None, typer.Option("--text", help="the column of a table that holds texts")] = None,
+    image_size: Annotated[int | None, typer.Option("--image-size", help="resize images to this size")] = None,
+    missing: Annotated[
+        str | None, typer.Option("--missing", help="impute: replace missing values of a table")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="bubble plot: .png or .svg")] = None,
 ) -> None:
     """Print the number of samples per client and class, and draw a bubble plot."""
@@ -108,11 +117,15 @@ def show(
     from potluck.data import partition as deal
     from potluck.experiment.sections import PartitionSettings
 
-    defaults = PartitionSettings()
-    data = load_data(name, data_root).merged()
+    given = {"label": label, "groups": groups, "text": text, "image_size": image_size, "missing": missing}
+    data = load_data(name, data_root, **given).merged()  # type: ignore[arg-type]
+    defaults, names = PartitionSettings(), data.group_names
+    if names and partition in (None, "natural"):
+        partition, clients = "natural", clients or len(names)
     rule = parse_partition(partition or defaults.rule)
     dealt = deal(data, rule, clients or defaults.clients, seed)
+    shown = names[: len(dealt.counts)] if str(rule) == "natural" else ()
     typer.echo(repr(data))
-    typer.echo(sizes_table(dealt.counts, data.class_names))
+    typer.echo(sizes_table(dealt.counts, data.class_names, shown))
     if out is not None:
-        typer.echo(f"Bubble plot: {bubble_plot(dealt.counts, out)}")
+        typer.echo(f"Bubble plot: {bubble_plot(dealt.counts, out, '', data.class_names, shown)}")

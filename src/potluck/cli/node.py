@@ -67,6 +67,23 @@ def log(
         typer.echo(line)
 
 
+@app.command("export")
+def export(
+    path: NodePath = Path("node.toml"),
+    out: Annotated[Path, typer.Option("--out", help="folder of the exported model")] = Path("model"),
+    run: Annotated[
+        str | None, typer.Option("--run", help="a run's id, or its beginning; default: the latest")
+    ] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="also write model.onnx")] = False,
+) -> None:
+    """Export this node's own trained model after a run; nothing passes through the server."""
+    from potluck.flower.node.export import export_node
+
+    place = export_node(path, out, run=run, onnx=onnx)
+    typer.echo(f"Model: {place}")
+    typer.echo(f"Predict with: potluck predict {place} FILE")
+
+
 @app.command("start")
 def start(
     server: Annotated[str, typer.Option("--server", help="HOST:PORT of the server")],

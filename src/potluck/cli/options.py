@@ -8,7 +8,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 Data = Annotated[
-    str | None, typer.Option("--data", help="digits, cifar10, folder:PATH, … (see potluck datasets)")
+    str | None,
+    typer.Option("--data", help="digits, cifar10, folder:PATH, sites:PATH, … (see potluck datasets)"),
 ]
 DataRoot = Annotated[
     str | None, typer.Option("--data-root", help="folder of data files; default: POTLUCK_DATA")

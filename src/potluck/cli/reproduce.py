@@ -63,7 +63,12 @@ Out = Annotated[Path | None, typer.Option("--out", help="folder for everything; 
 Resume = Annotated[
     bool, typer.Option("--resume", help="continue what --out holds; at --scale full always so")
 ]
-Store = Annotated[Path | None, typer.Option("--store", help="add each measured cell to this CSV file")]
+Store = Annotated[
+    Path | None,
+    typer.Option(
+        "--store", help="add each measured cell to this CSV file; with --estimate, what is still to do"
+    ),
+]
 
 
 def reproduce(
@@ -155,7 +160,7 @@ def _estimate(
     from potluck.cli.estimate import show_estimate
     from potluck.core.errors import PotluckError
     from potluck.recipes.budget import parse_budget
-    from potluck.recipes.store import read_cells, take_stored_values
+    from potluck.recipes.store import add_estimate, read_cells, take_stored_values
 
     if table.recipe.counted:
         raise PotluckError(
@@ -163,7 +168,10 @@ def _estimate(
         )
     if store is not None:
         take_stored_values(table, read_cells(store))
-    show_estimate(table, place, None if budget is None else parse_budget(budget), quiet=quiet)
+    total = show_estimate(table, place, None if budget is None else parse_budget(budget), quiet=quiet)
+    if store is not None:
+        command = shlex.join(["potluck", *(word for word in sys.argv[1:] if word != "--estimate")])
+        add_estimate(store, {**total._asdict(), "command": command})
 
 
 def _again(out: Path | None, *, resume: bool) -> str:
@@ -300,12 +308,12 @@ def _draw(table: Reproduction, out: Path, console: Console) -> list[str]:
 
     if table.recipe.figure is None:
         return []
-    problems = draw.write_figure(table, out)
-    for problem in problems:
-        console.print(problem, highlight=False, soft_wrap=True)
-    if (out / f"{draw.STEM}.csv").exists():
+    made = draw.write_figure(table, out)
+    for sentence in (*made.empty, *made.problems):
+        console.print(sentence, highlight=False, soft_wrap=True)
+    if made.points:
         console.print(f"Figure: {out}/{draw.STEM}.pdf, .png; its data: .csv", highlight=False, soft_wrap=True)
-    return problems
+    return made.problems
 
 
 def _pictures(table: Reproduction, out: Path) -> dict[str, Path]:

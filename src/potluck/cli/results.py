@@ -65,6 +65,46 @@ def export(
     place = export_client(run, client, out or run / "export" / f"client-{client}", onnx=onnx)
     typer.echo(f"Model: {place}")
     typer.echo(f"Load it with: potluck.load_model({str(place)!r})")
+    typer.echo(f"Predict with: potluck predict {place} FILE")
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="the folder of an exported model")],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT…",
+            help="image files or folders, texts or text files, CSV files, .npy or .npz files",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="a CSV file with the probability of every class")
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option("--network", help="module:factory that makes your own network, if the model is one"),
+    ] = None,
+) -> None:
+    """Predict class names, with probabilities, of raw images, texts or rows of a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from potluck.runs.predict import predict_inputs, to_csv
+
+    rows = predict_inputs(model, inputs, network)
+    if out is not None:
+        out.write_text(to_csv(rows), encoding="utf-8")
+        typer.echo(f"Predictions: {out} ({len(rows)} rows)")
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("input", overflow="fold")
+    for heading, side in (("class", "left"), ("probability", "right"), ("next best", "left")):
+        table.add_column(heading, justify="right" if side == "right" else "left")
+    for name, prediction in rows:
+        others = sorted(prediction.probabilities.items(), key=lambda pair: -pair[1])[1:2]
+        following = "".join(f"{other} {share:.3f}" for other, share in others)
+        table.add_row(name, prediction.class_name, f"{prediction.probability:.3f}", following)
+    Console().print(table)
 
 
 def plot(

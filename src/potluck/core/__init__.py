@@ -16,7 +16,7 @@ from potluck.core.random import derive_seed, generator, one_thread, seeded
 from potluck.core.samples import ClassMean, Samples, outputs
 from potluck.core.schema import Counts, Integers, Labels, Like, Range, Shape, check_payload
 from potluck.core.settings import Settings, setting
-from potluck.core.supports import Supports
+from potluck.core.supports import SecureSums, Supports
 from potluck.core.task import Architecture, Averaging, ClientInfo, Context, Task
 from potluck.core.training import FitResult, Loss, Training, cross_entropy_loss
 
@@ -44,6 +44,7 @@ __all__ = [
     "Predictor",
     "Range",
     "Samples",
+    "SecureSums",
     "Settings",
     "Shape",
     "Supports",

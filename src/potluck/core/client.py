@@ -22,7 +22,7 @@ from potluck.core.samples import ClassMean, Samples, outputs, prepare
 from potluck.core.task import ClientInfo, Task
 from potluck.core.torch_fast import backward
 from potluck.core.trained import trained_parameters
-from potluck.core.training import FitRequest, FitResult, Loss, Training, cross_entropy_loss
+from potluck.core.training import FitRequest, FitResult, Loss, LossMeans, Training, cross_entropy_loss
 
 ClassMeans = Callable[[Callable[[Tensor], Tensor], Samples | None], tuple[Tensor, Tensor, Tensor]]
 PREFETCH_VALUES = 1 << 20
@@ -68,6 +68,7 @@ class Client:
         self.rounds = 1
         self.trained_samples = 0
         self.train_loss: float | None = None
+        self.train_ce: float | None = None
         self.notes: dict[str, float] = {}
         self._phase = "train"
         self._streams: Counter[str] = Counter()
@@ -84,7 +85,7 @@ class Client:
         self._phase, self.job, self.round, self.rounds = phase, job, round_number, rounds
         self._streams.clear()
         self.trained_samples = 0
-        self.train_loss = None
+        self.train_loss = self.train_ce = None
         self.notes = {}
 
     def note(self, name: str, value: float) -> None:
@@ -131,13 +132,9 @@ class Client:
 
     def train_alone(self, request: FitRequest) -> FitResult:
         """Train as `fit` requests, this client alone."""
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return request.loss(request.model, x, y, *request.loss_args, *request.also)
-
         return self.fit_models(
             {request.name: request.model},
-            loss,
+            request.parts,
             epochs=request.epochs,
             samples=request.samples,
             batch_size=request.batch_size,
@@ -149,7 +146,7 @@ class Client:
     def fit_models(
         self,
         models: Mapping[str, nn.Module],
-        loss: Callable[[Tensor, Tensor], Tensor],
+        loss: Loss,
         *,
         batches: Iterable[tuple[Tensor, Tensor]] | None = None,
         epochs: int | None = None,
@@ -170,11 +167,11 @@ class Client:
         if batches is None:
             batches = self.batches(epochs, samples, models=models.values(), batch_size=batch_size)
         scale = self._loss_scale()
-        total, steps = torch.zeros((), device=self.task.device, dtype=self.task.dtype), 0
+        means = LossMeans(self.task.dtype, self.task.device)
         with self.training_mode(*models.values(), samples=samples, batch_size=batch_size):
             for x, y in batches:
                 with autocast(self.training.amp, self.task.device):
-                    value = loss(x, y)
+                    value = means.add(loss(x, y))
                 for optimizer in optimizers:
                     optimizer.zero_grad()
                 if scale is None:
@@ -189,15 +186,13 @@ class Client:
                     scale.update()
                 if after is not None:
                     after()
-                total += value.detach()
-                steps += 1
-        return self.report(steps, float(total) / steps if steps else float("nan"))
+        return self.report(means.result())
 
-    def report(self, steps: int, loss: float) -> FitResult:
-        """Record the training loss of this job; methods with their own training loop call it themselves."""
-        if steps and self.private_class_means is None:  # with row-level privacy the loss stays on the client
-            self.train_loss = loss
-        return FitResult(steps, loss)
+    def report(self, fit: FitResult) -> FitResult:
+        """Record the training losses of this job; methods with their own training loop call it themselves."""
+        if fit.steps and self.private_class_means is None:  # with row-level privacy losses stay on the client
+            self.train_loss, self.train_ce = fit.loss, fit.cross_entropy
+        return fit
 
     def batches(
         self,

@@ -46,6 +46,13 @@ class Update(Generic[Up]):
     sent: Any = None
     job: int = 0
     fresh: bool = True
+    members: tuple[ClientInfo, ...] = ()
+    """Where the payload is the average of many clients that only their sum is known of: these clients."""
+
+    @property
+    def clients(self) -> tuple[ClientInfo, ...]:
+        """Return the clients that the payload is of."""
+        return self.members or (self.client,)
 
 
 @dataclass(frozen=True)
@@ -127,6 +134,10 @@ class Method(ABC, Generic[State, Down, Up]):
     def workload(self, samples: int, training: Training) -> int:
         """Return how many training samples one job passes through the model, for the virtual clock."""
         return training.epochs * samples
+
+    def forget(self, state: State, me: Client, ctx: Context) -> State | None:
+        """Return the state without what a client contributed, where the state keeps that apart; None: it does not."""
+        return None
 
     def paper_accounting(self, down: Down, up: Up) -> PaperAccounting | None:
         """Return the paper's count of one exchange, where it differs from what travels."""

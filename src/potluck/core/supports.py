@@ -11,6 +11,22 @@ Condition = bool | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class SecureSums:
+    """How a server that needs nothing but sums over clients uses them; masks can then hide the single answers.
+
+    Weights are averaged as `max_share` says (by samples, or all alike), tensors with a row per label class by class.
+
+    * `when`: the settings of the method under which sums are enough.
+    * `others`: of tensors that are neither, the server needs the `mean` over clients or their `total`.
+    * `per`: one sum over all clients, or one for the clients of each architecture.
+    """
+
+    when: Condition = True
+    others: Literal["mean", "total"] = "mean"
+    per: Literal["federation", "architecture"] = "federation"
+
+
+@dataclass(frozen=True)
 class Supports:
     """A method's declaration: `supports: ClassVar[Supports] = Supports(robust="the weights")`. Every default is safe.
 
@@ -20,6 +36,8 @@ class Supports:
     * `row_privacy`: clients read their training rows through `me.fit` and `me.class_means` alone, and nothing else that
       they send depends on rows; noise added there then protects every single row.
     * `fits`: how often one job calls `me.fit`, which the privacy accounting counts and enforces.
+    * `sums`: the server needs nothing but sums over clients, which `privacy.secure_sums` masks; None: it needs single
+      answers, and `single_answers` says for what.
     * `asynchronous`: a server step on less than a whole round makes sense.
     * `schedule`: the mode that the paper describes, used where the experiment sets none.
     """
@@ -29,6 +47,8 @@ class Supports:
     max_share: Condition = False
     row_privacy: Condition = False
     fits: int = 1
+    sums: SecureSums | None = None
+    single_answers: str = ""
     asynchronous: Condition = True
     schedule: Literal["sync", "async"] = "sync"
 

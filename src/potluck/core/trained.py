@@ -139,11 +139,11 @@ def _frozen_roots(names: Sequence[str], start: int) -> tuple[str, ...]:
 
 
 def share_frozen(model: ClientModel, common: ClientModel) -> None:
-    """Give a model the frozen tensors of another one of its architecture, in the same memory."""
+    """Give a model the frozen tensors that another one of its architecture has, in the same memory."""
     tensors = {**dict(common.named_parameters()), **dict(common.named_buffers())}
     frozen = frozen_tensors(model)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if name in frozen:
+        if name in frozen and name in tensors:
             tensor.data = tensors[name].data
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,22 @@ from potluck.core.trained import parse_rules
 if TYPE_CHECKING:
     from potluck.core.samples import Samples
 
-Loss = Callable[..., Tensor]
+
+class LossParts(NamedTuple):
+    """The objective of a batch, which is trained on, and the cross-entropy of the client's own model in it."""
+
+    objective: Tensor
+    cross_entropy: Tensor | None = None
+
+    @classmethod
+    def of(cls, value: Tensor | LossParts, loss: Loss | None = None) -> LossParts:
+        """Return what `loss` returned as parts; a plain number is all cross-entropy only where that is the loss."""
+        if isinstance(value, LossParts):
+            return value
+        return cls(value, value if loss is cross_entropy_loss else None)
+
+
+Loss = Callable[..., Tensor | LossParts]
 """`loss(model, x, y, *given)`: pure, so that an engine may run many clients of one architecture at once."""
 
 
@@ -89,10 +104,39 @@ def cross_entropy_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FitResult:
-    """What local training did: optimiser steps taken and the mean loss over them."""
+    """What local training did: optimiser steps, and means over them of the objective and its cross-entropy."""
 
     steps: int
     loss: float
+    cross_entropy: float | None = None
+
+
+class LossMeans:
+    """Means over the steps of a fit."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.steps = 0
+        self.objective = torch.zeros((), dtype=dtype, device=device)
+        self.cross_entropy: Tensor | None = torch.zeros_like(self.objective)
+
+    def add(self, value: Tensor | LossParts) -> Tensor:
+        """Add what the loss of a step returned; return its objective."""
+        parts = LossParts.of(value)
+        self.steps += 1
+        self.objective += parts.objective.detach()
+        if self.cross_entropy is not None and parts.cross_entropy is not None:
+            self.cross_entropy += parts.cross_entropy.detach()
+        else:
+            self.cross_entropy = None
+        return parts.objective
+
+    def result(self) -> FitResult:
+        """Return the means; the cross-entropy is None where a step had none on record."""
+        if not self.steps:
+            return FitResult(0, float("nan"))
+        known = self.cross_entropy
+        mean = None if known is None else float(known) / self.steps
+        return FitResult(self.steps, float(self.objective) / self.steps, mean)
 
 
 @dataclass(frozen=True)
@@ -109,3 +153,7 @@ class FitRequest:
     adjust: Callable[[], None] | None = None
     also: tuple[nn.Parameter, ...] = ()
     after: Callable[[], None] | None = None
+
+    def parts(self, x: Tensor, y: Tensor) -> LossParts:
+        """Return the loss of a batch."""
+        return LossParts.of(self.loss(self.model, x, y, *self.loss_args, *self.also), self.loss)

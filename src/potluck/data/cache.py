@@ -20,7 +20,7 @@ from potluck.core.samples import Transform
 from potluck.data.dataset import Data
 from potluck.data.raw import RawInput, describe_raw, image_rows, read_raw
 
-FORMAT = 2  # raise it when the meaning of the files below changes
+FORMAT = 3  # raise it when the meaning of the files below changes
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class RawArrays:
     class_names: tuple[str, ...] = ()
     vocabulary: int | None = None
     raw: RawInput | None = None
+    group_names: tuple[str, ...] = ()
 
     def data(self, name: str, transform: Transform | None, num_classes: int | None = None) -> Data:
         """Return the data set as tensors over the same memory."""
@@ -54,6 +55,7 @@ class RawArrays:
             self.class_names,
             self.vocabulary,
             self.raw or image_rows(x.shape[1:], x.dtype),
+            self.group_names,
         )
 
 
@@ -96,7 +98,7 @@ def _write(folder: Path, raw: RawArrays) -> None:
         for key, array in arrays.items():
             np.save(temporary / f"{key}.npy", np.ascontiguousarray(array), allow_pickle=False)
         meta = {"train": raw.train, "class_names": raw.class_names, "vocabulary": raw.vocabulary}
-        meta["raw"] = describe_raw(raw.raw)
+        meta |= {"raw": describe_raw(raw.raw), "group_names": raw.group_names}
         (temporary / "meta.json").write_text(json.dumps(meta))
         os.replace(temporary, folder)
     except OSError:
@@ -119,7 +121,8 @@ def _open(folder: Path) -> RawArrays | None:
     except (OSError, ValueError, LookupError, TypeError):
         shutil.rmtree(folder, ignore_errors=True)
         return None
-    return RawArrays(x, y, int(meta["train"]), groups, tuple(meta["class_names"]), meta["vocabulary"], raw)
+    names, whose = tuple(meta["class_names"]), tuple(meta["group_names"])
+    return RawArrays(x, y, int(meta["train"]), groups, names, meta["vocabulary"], raw, whose)
 
 
 def _map(path: Path) -> NDArray[np.generic]:

@@ -39,10 +39,22 @@ class Data:
     vocabulary: int | None = None
     raw: RawInput | None = None
     """How a raw image, text or table row becomes a row of `x`; None where rows come as numbers."""
+    group_names: tuple[str, ...] = ()
+    """What the groups are called, where each should be a client of that name: sites, or values of a column."""
 
     def __len__(self) -> int:
         """Return the number of training rows."""
         return len(self.y)
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and standard deviation that model inputs were normalised by; None where it was not per channel."""
+        transform = self.transform
+        while isinstance(transform, Cast):
+            transform = transform.first
+        if transform is None:
+            return (0.0,), (1.0,)
+        return (transform.mean, transform.std) if isinstance(transform, Normalise) else None
 
     @property
     def train(self) -> Samples:

@@ -19,6 +19,7 @@ from potluck.data.sources import (
     hf,
     idx,
     npz,
+    sites,
     svhn,
     table,
     text,
@@ -26,9 +27,9 @@ from potluck.data.sources import (
 )
 from potluck.data.sources.base import LoadRequest, Source
 
-_MODULES = (digits, idx, cifar, svhn, flowers, tiny_imagenet, har, text, folder, npz, table, hf)
+_MODULES = (digits, idx, cifar, svhn, flowers, tiny_imagenet, har, text, folder, sites, npz, table, hf)
 SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}
-WITH_ARGUMENT = ("folder", "npz", "csv", "hf")
+WITH_ARGUMENT = ("folder", "sites", "npz", "csv", "hf")
 
 
 def load_data(
@@ -42,7 +43,8 @@ def load_data(
     class_names: Sequence[str] = (),
     missing: str | None = None,
 ) -> Data:
-    """Return the data set called `name`: one of the list, or `folder:PATH`, `npz:PATH`, `csv:PATH`, `hf:NAME`.
+    """Return the data set called `name`: one of the list, or `folder:PATH`, `sites:PATH`, `npz:PATH`, `csv:PATH`,
+    `hf:NAME`.
 
     Files are looked for below `root`, else `POTLUCK_DATA`, else the user's cache folder. `label` and `groups`
     name columns of a table (what to predict; who produced the row), `text` one of texts to read as words.

@@ -23,15 +23,16 @@ def counts(labels: ArrayLike, parts: Sequence[NDArray[np.int64]], num_classes: i
 
 def sizes_table(counts: NDArray[np.int64], class_names: Sequence[str] = (), names: Sequence[str] = ()) -> str:
     """Return a line per client: its rows, its classes, and the class it has most of."""
-    lines = [f"{'client':>10} {'rows':>8} {'classes':>8}  most of"]
+    width = max([10, *map(len, names)])
+    lines = [f"{'client':>{width}} {'rows':>8} {'classes':>8}  most of"]
     for client, row in enumerate(counts):
         top = int(np.argmax(row))
         name = class_names[top] if class_names else f"class {top}"
         share = row[top] / max(row.sum(), 1)
-        client_name = names[client] if names else str(client)
-        lines.append(f"{client_name:>10} {row.sum():>8,} {(row > 0).sum():>8}  {name} ({share:.0%})")
+        who = names[client] if names else str(client)
+        lines.append(f"{who:>{width}} {row.sum():>8,} {(row > 0).sum():>8}  {name} ({share:.0%})")
     sizes = counts.sum(axis=1)
-    lines.append(f"{'all':>10} {sizes.sum():>8,} {(counts.sum(axis=0) > 0).sum():>8}  ")
+    lines.append(f"{'all':>{width}} {sizes.sum():>8,} {(counts.sum(axis=0) > 0).sum():>8}  ")
     lines[-1] += f"rows per client {sizes.min():,} to {sizes.max():,}, mean {sizes.mean():,.1f}"
     return "\n".join(lines)
 
@@ -41,6 +42,7 @@ def bubble_plot(
     path: str | os.PathLike[str] | None = None,
     title: str = "",
     class_names: Sequence[str] = (),
+    names: Sequence[str] = (),
 ) -> Any:
     """Draw a bubble per client (across) and class (up) whose area is the number of samples; save by suffix.
 
@@ -61,7 +63,8 @@ def bubble_plot(
     axes.set(
         xlabel="client", ylabel="class", xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3), title=title
     )
-    axes.set_xticks(range(0, clients, -(-clients // 25)))
+    every = -(-clients // 25)
+    axes.set_xticks(range(0, clients, every), list(names)[::every] or None, rotation=45 if names else 0)
     step = -(-classes // 25)
     axes.set_yticks(range(0, classes, step), list(class_names)[::step] or None)
     axes.grid(color="#dddddd", linewidth=0.5)

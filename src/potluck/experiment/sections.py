@@ -92,6 +92,21 @@ class ModelSettings(Settings):
     shared: str | None = setting(
         None, "shared small model; unset: the smallest of the group (for fedmrl with half of its features)"
     )
+    pretrained: bool | str | None = setting(
+        None,
+        "weights of networks that have some: true, false (drawn at random), or a file or folder; unset: for lite0, "
+        "minilm, hf: and file:, not for timm: and torchvision:",
+        later=True,
+    )
+    image_size: int | None = setting(
+        None,
+        "side of the pictures that pretrained networks see; unset: as in their training",
+        ge=32,
+        later=True,
+    )
+    cache: bool = setting(
+        True, "compute the features of frozen pretrained networks once and keep them on disk", later=True
+    )
     same_init: bool = setting(False, "clients of one architecture start from the same weights")
     precision: Literal["float32", "float64"] = setting("float32", "type of the models' numbers")
 

@@ -18,6 +18,7 @@ from potluck.core.random import derive_seed
 from potluck.core.samples import Samples
 from potluck.core.task import CPU
 from potluck.data import Data, Partition, match_shares, parse_partition, split_in_three
+from potluck.data.partitions.rules import Natural
 from potluck.data.public import hold_out, public_samples
 from potluck.experiment import Experiment
 from potluck.federation.federation import LazySequence
@@ -61,6 +62,8 @@ class Allocation:
     shared_test: Samples | None
     public: Samples | None
     partition_arrays: Sequence[Tensor] = ()
+    names: Sequence[str] = ()
+    """The clients' names, where the data name them."""
 
 
 def allocate(
@@ -94,7 +97,15 @@ def allocate(
     tested = None if data.test is None else match_shares(parts, labels, data.test.labels.numpy(), seed)
     own = ClientRows.of(parts)
     own = ClientRows(rows[own.rows], own.ends)
-    return _cut(experiment, data, rule, own, tested, Allocation((), (), shared_test, public))
+    names = client_names(data, rule, groups, len(parts))
+    return _cut(experiment, data, rule, own, tested, Allocation((), (), shared_test, public, names=names))
+
+
+def client_names(data: Data, rule: Partition, groups: Rows | None, clients: int) -> Sequence[str]:
+    """Name the clients: by their group where each is one of the data's named groups, else by their number."""
+    if groups is not None and data.group_names and isinstance(rule, Natural):
+        return [data.group_names[group] for group in np.unique(groups)[:clients].tolist()]
+    return LazySequence(clients, lambda client: f"client-{client}")
 
 
 def _cut(
@@ -112,7 +123,9 @@ def _cut(
     )
 
     def share(client: int) -> Share:
-        train, validation, test = (data.view(rows) for rows in split(own[client], client=f"client-{client}"))
+        train, validation, test = (
+            data.view(rows) for rows in split(own[client], client=common.names[client])
+        )
         return train, validation, test if tests is None else data.test_view(tests[client])
 
     @functools.cache

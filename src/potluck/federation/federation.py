@@ -20,10 +20,13 @@ from potluck.core.samples import Samples
 from potluck.core.task import CPU, Architecture, ClientInfo, Task
 from potluck.core.trained import ALL, TrainRule, model_name, rules_by_name, share_frozen
 from potluck.core.training import Training
+from potluck.data.memory import default_transform
 from potluck.data.raw import RawInput
 from potluck.data.targets import check_finite_rows, checked_labels
 from potluck.federation.devices import Device
+from potluck.models import SplitModel, split
 from potluck.models.lora import apply_rule
+from potluck.models.split import check_last
 
 Builder = Callable[[], ClientModel]
 TensorPair = tuple[Tensor, Tensor]
@@ -84,7 +87,7 @@ class LazySequence(Sequence[One]):
 
 
 def as_samples(given: TensorPair | Samples) -> Samples:
-    """Return a pair of tensors as samples."""
+    """Return a pair of tensors as samples; bytes, such as rows of `load_data`, are scaled to [0, 1]."""
     if isinstance(given, Samples):
         return given
     x, y = given
@@ -95,17 +98,25 @@ def as_samples(given: TensorPair | Samples) -> Samples:
             "potluck.data.as_data((x, y)).train turns arrays into samples."
         )
     check_finite_rows(x, "a client's samples")
-    return Samples(x, torch.from_numpy(checked_labels(y.detach().cpu().numpy(), "of a client")).to(y.device))
+    labels = torch.from_numpy(checked_labels(y.detach().cpu().numpy(), "of a client")).to(y.device)
+    return Samples(x, labels, None, default_transform(x, None) if x.dtype == torch.uint8 else None)
 
 
-def as_client_model(model: nn.Module, owner: object) -> ClientModel:
-    """Return the module itself, or a sentence on how to split it."""
-    if not isinstance(model, ClientModel):
+def as_client_model(model: nn.Module, who: object) -> ClientModel:
+    """Return the module, or its split at the last linear layer if it has no features and head of its own."""
+    if isinstance(model, ClientModel):
+        return model
+    if not isinstance(model, nn.Module):
         raise PotluckError(
-            f"The model of client {owner} is a {type(model).__name__}, which has no features and head; "
-            'pass potluck.split(model, head="NAME OF ITS LAST LAYER").'
+            f"The model of client {who} is {type(model).__name__}, not a torch module; pass one."
         )
-    return model
+    try:
+        return split(model)
+    except PotluckError as error:
+        raise PotluckError(
+            f"The model of client {who} cannot be split by itself ({str(error).rstrip('.')}); "
+            'pass potluck.split(model, head="NAME OF ITS LAST LAYER").'
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -303,6 +314,8 @@ def describe_architecture(
                 shapes.append(tuple(x.shape[1:]))
             features = model.features(example)
             scores = model.head(features)
+            if isinstance(model, SplitModel):
+                check_last(model, example)
     except (RuntimeError, ValueError, IndexError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PotluckError(

@@ -15,6 +15,7 @@ from potluck.core.training import Training
 from potluck.data.targets import check_label_numbers
 from potluck.federation.devices import Device, fleet
 from potluck.federation.federation import Federation, Member, TensorPair, as_samples, assemble
+from potluck.models import network_name
 
 
 def federate(
@@ -31,8 +32,9 @@ def federate(
 ) -> Federation:
     """Return a federation from your own list of clients. Weights start exactly as given; your modules stay as they are.
 
-    A model that is no `ClientModel` must be split first: `potluck.split(model, head="fc")`. Clients whose models
-    have the same class and the same tensor shapes count as one architecture. The precision is that of the models.
+    A model that is no `ClientModel` is split at its last linear layer; `potluck.split(model, head="fc")` names another.
+    Clients whose models have the same class and the same tensor shapes count as one architecture. The precision is that
+    of the models.
     `devices` give the virtual clock something to count: a fleet's name, or one `Device` per client.
     """
     if not members:
@@ -107,8 +109,7 @@ class _ModelFacts:
 
 def _model_facts(model: ClientModel) -> _ModelFacts:
     shapes = tuple((key, tuple(tensor.shape)) for key, tensor in model.state_dict().items())
-    name = str(getattr(model, "name", None) or type(model).__name__)
-    return _ModelFacts(name, shapes, next((parameter.dtype for parameter in model.parameters()), None))
+    return _ModelFacts(network_name(model), shapes, next((one.dtype for one in model.parameters()), None))
 
 
 def _architecture_name(base: str, look: _ModelFacts, seen: dict[str, list[object]]) -> str:

@@ -23,6 +23,7 @@ from potluck.data.raw import TableInput, TextInput
 from potluck.data.sources.table import read_columns
 from potluck.data.targets import checked_labels
 from potluck.experiment import Experiment
+from potluck.federation.features import RowNumbers, original_rows, with_networks
 from potluck.federation.federation import Federation, LazySequence, Member, describe_architecture
 from potluck.federation.population import initial_model_builder, model_builder
 
@@ -48,8 +49,8 @@ def newcomer_data(
         size = settings.image_size if source.startswith("folder:") else None
         data = load_data(source, label=label, image_size=size)
     data = data.merged()
-    transform = federation.members[0].train.transform
-    example, expected = data.x[:1], federation.members[0].train.x
+    expected, transform = original_rows(federation.members[0].train)
+    example = data.x[:1]
     if example.shape[1:] != expected.shape[1:] or example.dtype != expected.dtype:
         raise PotluckError(
             f"Rows of the new client are {tuple(example.shape[1:])} of {example.dtype} and those of the run "
@@ -129,9 +130,13 @@ def with_newcomer(
     _check_sizes(train, validation, split)
     architecture = _architecture(federation, experiment, data, model)
     count = len(federation.members)
-    assert architecture.build is not None
+    if federation.task.public is not None and isinstance(federation.task.public.transform, RowNumbers):
+        raise PotluckError(
+            f"The run of {type(method).__name__} has public data as stored features, which a new client cannot read; "
+            "repeat it with models.cache = false."
+        )
     member = Member(
-        initial_model_builder(architecture.build, experiment, architecture.name, name),
+        initial_model_builder(partial(_whole_model, architecture), experiment, architecture.name, name),
         train,
         test,
         name,
@@ -143,6 +148,12 @@ def with_newcomer(
     check_needs(method, task)
     members = LazySequence(count + 1, lambda place: member if place == count else federation.members[place])
     return replace(federation, task=task, members=members), info
+
+
+def _whole_model(architecture: Architecture) -> ClientModel:
+    """Build a model that reads rows, also where the run's clients read stored features."""
+    assert architecture.build is not None
+    return with_networks(architecture.build())
 
 
 def _check_sizes(train: Samples, validation: Samples, split: str) -> None:

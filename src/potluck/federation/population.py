@@ -21,13 +21,19 @@ from potluck.core.trained import TrainRule, architecture_name, model_name, pair_
 from potluck.data import Data, Partition, load_data
 from potluck.data.augment import augmentation
 from potluck.data.classes import with_class_names
+from potluck.data.load import data_root
+from potluck.data.raw import TextInput
 from potluck.data.targets import check_classes
 from potluck.experiment import Experiment
 from potluck.federation.allocation import Allocation, allocate
 from potluck.federation.devices import COPIES, Device, assign_by_memory, fleet
+from potluck.federation.features import FeatureCache, can_be_cached, table_backbone
 from potluck.federation.federation import Builder, Federation, LazySequence, Member, as_client_model, assemble
-from potluck.models import assign, build_model, count_parameters, resolve_models, smallest
+from potluck.models import assign, build_model, count_parameters, network_name, resolve_models, smallest
+from potluck.models.inputs import InputFacts
 from potluck.models.lora import apply_rule
+from potluck.models.pretrained import is_pretrained
+from potluck.models.registry import parse_name
 
 ModelSource = str | nn.Module | Callable[[], nn.Module]
 
@@ -41,12 +47,7 @@ def build_federation(
     partition: Partition | None = None,
 ) -> Federation:
     """Return the federation that an experiment describes; data, models and partition may be the user's own objects."""
-    data = data or experiment_data(experiment)
-    if experiment.data.class_names:
-        data = with_class_names(data, experiment.data.class_names, f"Data {data.name!r}")
-    check_classes(data)
-    if experiment.data.limit:
-        data = data.limit(experiment.data.limit, experiment.seed)
+    data = _limited(experiment, data or experiment_data(experiment))
     dtype = getattr(torch, experiment.models.precision)
     device = resolve_devices(experiment.engine.device)[0]
     data = data.to_dtype(dtype)
@@ -54,9 +55,11 @@ def build_federation(
     clients = len(dealt.shares)
     devices = fleet(experiment.devices.fleet, clients, experiment.seed) if experiment.devices.fleet else []
     builders, rules, names = _architectures(experiment, data, models, clients, devices)
+    if models is None and caches_features(experiment, method, builders, rules):
+        dealt, builders = _with_tables(experiment, data, dealt, builders, names, device)
     kinds = [device.kind for device in devices] or ["default"] * clients
     infos = tuple(
-        ClientInfo(index, f"client-{index}", samples, names[index], kinds[index], validation)
+        ClientInfo(index, dealt.names[index], samples, names[index], kinds[index], validation)
         for index, (samples, validation) in enumerate(dealt.sizes)
     )
     federation = assemble(
@@ -81,6 +84,14 @@ def build_federation(
         train_rules=rules,
     )
     return replace(federation, partition_arrays=dealt.partition_arrays)
+
+
+def _limited(experiment: Experiment, data: Data) -> Data:
+    """Return the rows that the experiment uses, with its names of classes."""
+    if experiment.data.class_names:
+        data = with_class_names(data, experiment.data.class_names, f"Data {data.name!r}")
+    check_classes(data)
+    return data.limit(experiment.data.limit, experiment.seed) if experiment.data.limit else data
 
 
 def _member(
@@ -158,6 +169,57 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+# -- frozen networks --------------------------------------------------------------------------------------
+
+
+def caches_features(
+    experiment: Experiment,
+    method: Method[Any, Any, Any],
+    architectures: Mapping[str, Builder],
+    rules: Mapping[str, TrainRule],
+) -> bool:
+    """Return whether clients read stored features: nothing below the heads is trained, and nothing else sees inputs."""
+    needs = {Need.SHARED_MODEL, Need.SHARED_FEATURES, Need.SMALLER_FEATURES}
+    if not experiment.models.cache or experiment.data.augment or needs & method.requires():
+        return False
+    used = {name: rules[name] for name in architectures}
+    return can_be_cached(list(used), used, experiment.models.pretrained)
+
+
+def _with_tables(
+    experiment: Experiment,
+    data: Data,
+    dealt: Allocation,
+    builders: Mapping[str, Builder],
+    names: Sequence[str],
+    device: torch.device,
+) -> tuple[Allocation, dict[str, Builder]]:
+    """Return the allocation with numbers for rows, and builders of models that read their features."""
+    settings = experiment.models
+    plain = experiment.with_settings({"models.feature_dim": None})
+    cache = FeatureCache(
+        data_root(experiment.data.root),
+        settings.pretrained,
+        (data.input_shape, input_facts(experiment, data)),
+        lambda name: model_builder(name, name, plain, data)(),
+        getattr(torch, settings.precision),
+        device,
+    )
+    numbered, tables = cache.number_rows(dealt, names)
+    return numbered, {
+        name: functools.partial(
+            build_model,
+            model_name(name),
+            data.input_shape,
+            data.num_classes,
+            settings.feature_dim,
+            projection=settings.projection,
+            backbone=table_backbone(tables[name], build),
+        )
+        for name, build in builders.items()
+    }
+
+
 # -- models -----------------------------------------------------------------------------------------------
 
 
@@ -170,12 +232,7 @@ def _architectures(
 ) -> tuple[dict[str, Builder], dict[str, TrainRule], list[str]]:
     """Return a builder and a rule per architecture; each client's architecture, in turn or by its device's memory."""
     sources: Sequence[ModelSource] = models if models is not None else resolve_models(experiment.models.names)
-    labels = [
-        source
-        if isinstance(source, str)
-        else f"{number}-{getattr(source, '__name__', type(source).__name__)}"
-        for number, source in enumerate(sources)
-    ]
+    labels = _labels(sources)
     pairs = pair_models(labels, experiment.training.train)
     by_label = dict(zip(labels, sources, strict=True))
     named, rules = dict[str, Builder](), dict[str, TrainRule]()
@@ -190,6 +247,19 @@ def _architectures(
             sizes = {name: _training_size(build(), rules[name], experiment) for name, build in named.items()}
         used = assign_by_memory(sizes, devices)
     return {name: build for name, build in named.items() if name in used}, rules, used
+
+
+def _labels(sources: Sequence[ModelSource]) -> list[str]:
+    """Name each model: own ones by their class, with a number from the second of a class on, and apart from the zoo."""
+    labels: list[str] = []
+    for source in sources:
+        name = source if isinstance(source, str) else network_name(source)
+        if not isinstance(source, str):
+            base = f"own-{name}" if _in_zoo(name) else name
+            number = 1 + sum(label == base or label.startswith(f"{base}-") for label in labels)
+            name = base if number == 1 else f"{base}-{number}"
+        labels.append(name)
+    return labels
 
 
 def _training_size(model: ClientModel, rule: TrainRule, experiment: Experiment) -> int:
@@ -209,10 +279,19 @@ def model_builder(source: ModelSource, name: str, experiment: Experiment, data: 
             experiment.models.feature_dim,
             projection=experiment.models.projection,
             vocabulary=data.vocabulary,
+            inputs=input_facts(experiment, data),
+            pretrained=experiment.models.pretrained,
         )
     if isinstance(source, nn.Module):
         return lambda: as_client_model(copy.deepcopy(source), name)
     return lambda: as_client_model(source(), name)
+
+
+def input_facts(experiment: Experiment, data: Data) -> InputFacts:
+    """What pretrained networks need to know of the rows of a data set."""
+    mean, std = data.normalisation or (None, (1.0,))
+    words = data.raw.words if isinstance(data.raw, TextInput) else ()
+    return InputFacts(mean, std, words, experiment.models.image_size)
 
 
 def initial_model_builder(build: Builder, experiment: Experiment, architecture: str, client: str) -> Builder:
@@ -249,7 +328,8 @@ def shared_model_choice(
 ) -> tuple[str, int | None] | None:
     """Return the shared small model (named, or the smallest of the clients') and the size of its features.
 
-    A method whose small model lies inside of the large ones gets it with half of the features.
+    A method whose small model lies inside of the large ones gets it with half of the features. None where all networks
+    are pretrained or the user's own and none is named.
     """
     settings = experiment.models
     if settings.shared is not None:
@@ -273,8 +353,6 @@ def shared_model_choice(
 
 
 def _in_zoo(name: str) -> bool:
-    try:
-        resolve_models(name)
-    except PotluckError:
-        return False
-    return True
+    """Return whether a name is one of the zoo; pretrained networks are not, which are no small models to be sent."""
+    parsed = parse_name(name)
+    return parsed is not None and not is_pretrained(parsed.base)

@@ -31,6 +31,9 @@ SWEEP_SECONDS = 2.0
 LONGEST_POLL = 1.0
 """Seconds between two requests for answers that have been waited for long."""
 
+WAITED_FOR = ("train", "sum")
+"""The kinds of job that are sent again after an outage."""
+
 MAX_ATTEMPTS = 3
 """How often a job is sent, each time with twice the patience, before it counts as lost."""
 
@@ -280,14 +283,14 @@ class FlowerEngine:
         if reply.kind == "invalid":
             return Failure(job.id, job.client, reply.reason, "invalid")
         self._stalled.add(job.client)
-        if job.kind != "train":
+        if job.kind not in WAITED_FOR:
             self._note_stall(job.client)
         return self._lost(job, reply.reason)
 
     def _lost(self, job: Job, reason: str) -> Failure:
         self.registry.mark_missing(job.client)
         failure = Failure(job.id, job.client, f"{_named(job)}: {reason}", "lost")
-        if job.kind == "train":
+        if job.kind in WAITED_FOR:
             self._lost_jobs[job.id] = (job, failure)
         return failure
 

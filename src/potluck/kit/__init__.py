@@ -18,6 +18,7 @@ from potluck.core.samples import (
     outputs,
 )
 from potluck.core.training import (
+    LossParts,
     cross_entropy_loss,
 )
 from potluck.kit.averages import (
@@ -42,6 +43,7 @@ from potluck.kit.class_vectors import (
     ClassTable,
     ClassVectors,
     ClientVectors,
+    average_vectors,
     class_mse,
     client_vectors,
     fit_with_class_means,
@@ -82,14 +84,17 @@ from potluck.kit.networks import (
     proximal_term,
     relative_change,
     sgd_step,
+    softmax_kl,
 )
 from potluck.kit.shared_models import (
     Head,
+    OptionalHead,
     SharedWeights,
     copy_shared_model,
     extractor_tensors,
     initial_head,
     load_shared_model,
+    mix_head,
     predictor_with_head,
 )
 from potluck.kit.slicing import (
@@ -115,7 +120,9 @@ __all__ = [
     "Ensemble",
     "Groups",
     "Head",
+    "LossParts",
     "NearestPrototype",
+    "OptionalHead",
     "RoundShare",
     "SelectTensors",
     "SharedWeights",
@@ -129,6 +136,7 @@ __all__ = [
     "average",
     "average_groups",
     "average_tensors",
+    "average_vectors",
     "batch_norm_in_eval_mode",
     "call_with_tensors",
     "class_mse",
@@ -152,6 +160,7 @@ __all__ = [
     "mean_by_class",
     "mean_change",
     "mean_class_change",
+    "mix_head",
     "nearest_prototype",
     "new_updates",
     "norms_without_statistics",
@@ -170,6 +179,7 @@ __all__ = [
     "server_steps",
     "sgd_step",
     "slice_indices",
+    "softmax_kl",
     "split_by_group",
     "stack_vectors",
     "statistics_of",

@@ -20,6 +20,7 @@ from potluck.core.payload import Payload
 from potluck.core.samples import ClassMean
 from potluck.core.schema import Labels, Shape
 from potluck.core.task import Averaging, ClientInfo, Context, Task
+from potluck.core.training import LossParts
 from potluck.kit.averages import cap_counts, round_share
 from potluck.kit.robust import robust_class_means, screen_rows
 
@@ -109,10 +110,11 @@ def class_mse(vectors: Tensor, y: Tensor, rows: Tensor, has_vector: Tensor) -> T
 
 def prototype_loss(
     model: ClientModel, x: Tensor, y: Tensor, rows: Tensor, has_vector: Tensor, weight: float
-) -> Tensor:
+) -> LossParts:
     """Return CE + λ·MSE(z, p_y), over the classes that have a prototype."""
     features = model.features(x)
-    return cross_entropy(model.head(features), y) + weight * class_mse(features, y, rows, has_vector)
+    label_loss = cross_entropy(model.head(features), y)
+    return LossParts(label_loss + weight * class_mse(features, y, rows, has_vector), label_loss)
 
 
 def prototype_scores(vectors: Tensor, table: ClassTable) -> Tensor:
@@ -125,7 +127,7 @@ def prototype_scores(vectors: Tensor, table: ClassTable) -> Tensor:
 
 def fit_with_class_means(
     me: Client,
-    loss: Callable[[Tensor, Tensor], Rows],
+    loss: Callable[[Tensor, Tensor], tuple[Tensor | LossParts, Tensor]],
     *,
     batches: Iterable[tuple[Tensor, Tensor]] | None = None,
     means: ClassMean | None = None,
@@ -137,7 +139,7 @@ def fit_with_class_means(
     """
     collected = ClassMean(me.task.num_classes) if means is None else means
 
-    def collect(x: Tensor, y: Tensor) -> Tensor:
+    def collect(x: Tensor, y: Tensor) -> Tensor | LossParts:
         value, vectors = loss(x, y)
         collected.add(vectors, y)
         return value
@@ -190,6 +192,16 @@ def stack_vectors(clients: Sequence[ClientVectors]) -> tuple[Tensor, Tensor, Ten
     labels = torch.cat([client.labels for client in clients])
     weights = [client.vectors.new_full((len(client.labels),), client.weight) for client in clients]
     return vectors, labels, torch.cat(weights)
+
+
+def average_vectors(clients: Sequence[ClientVectors], num_classes: int) -> list[ClientVectors]:
+    """Return the mean vector of each class over its senders, as if a single client had sent them."""
+    if not clients:
+        return []
+    rows, senders = mean_by_class([(client.vectors, client.labels) for client in clients], num_classes)
+    labels = torch.nonzero(senders).flatten()
+    weight = sum(client.weight for client in clients) / len(clients)
+    return [ClientVectors(clients[0].client, rows[labels], labels, weight)]
 
 
 def mean_by_class(

@@ -111,6 +111,12 @@ def proximal_term(model: nn.Module, reference: Mapping[str, Tensor], mu: float) 
     return mu / 2 * torch.stack(squares).sum()
 
 
+def softmax_kl(teacher: Tensor, student: Tensor) -> Tensor:
+    """Return KL(softmax(teacher) ‖ softmax(student)) of each sample, `[batch]`."""
+    log_teacher, log_student = F.log_softmax(teacher, dim=1), F.log_softmax(student, dim=1)
+    return F.kl_div(log_student, log_teacher, reduction="none", log_target=True).sum(dim=1)
+
+
 def distillation(teacher: Tensor, student: Tensor, *, htfllib_compat: bool = False) -> Tensor:
     """Return KL(softmax(teacher) ‖ softmax(student)), averaged over the batch; the teacher gets no gradient.
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from potluck.core.client import Client
 from potluck.core.method import Predictor
-from potluck.core.model import ClientModel, is_transferable, load_tensors
+from potluck.core.model import ClientModel, is_transferable, load_tensors, tensors_of
 from potluck.core.payload import Payload, Tensors
 from potluck.core.schema import Like
 from potluck.core.task import Task
@@ -24,6 +25,13 @@ class Head(Payload):
     """The weights of a head, in either direction."""
 
     weights: Annotated[Tensors, Like("head")]
+
+
+@dataclass(frozen=True)
+class OptionalHead(Payload):
+    """The weights of a head, or none where the receiver keeps its own."""
+
+    weights: Annotated[Tensors, Like("head")] | None
 
 
 def initial_head(task: Task) -> Tensors:
@@ -39,6 +47,14 @@ def initial_head(task: Task) -> Tensors:
 def predictor_with_head(me: Client, head: Mapping[str, Tensor]) -> Predictor:
     """Return the client's own extractor under another head; the client does not change."""
     return me.predictor({PREFIX + name: tensor for name, tensor in head.items()})
+
+
+def mix_head(me: Client, received: Mapping[str, Tensor], own_share: float) -> Tensors:
+    """Return the received head, mixed with this share of the client's own."""
+    if not own_share:
+        return dict(received)
+    own = tensors_of(me.model.head)
+    return {name: torch.lerp(tensor, own[name], own_share) for name, tensor in received.items()}
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,7 @@ class Dispatcher:
         state: tree.Flat | None = None,
         details: bool = False,
         epochs: int = 0,
+        sums: tree.Flat | None = None,
     ) -> Job:
         """Number a job and submit it to the engine."""
         now = self.progress
@@ -215,22 +216,27 @@ class Dispatcher:
             details=details,
             epochs=epochs,
             step=now.step,
+            sums=sums,
         )
         if self.listeners:
-            self._under_way[job.id] = replace(job, message=None, state=None)
+            self._under_way[job.id] = replace(job, message=None, state=None, sums=None)
         self.engine.submit(job)
         return job
 
     def answers(self, jobs: Sequence[Job]) -> list[Answer | None]:
         """Wait for these jobs; a failed one gives None, or stops the run where the schedule says so."""
+        return [result if isinstance(result, Answer) else None for result in self.results(jobs)]
+
+    def results(self, jobs: Sequence[Job]) -> list[Answer | Failure]:
+        """Wait for these jobs; a client's exception stops the run where the schedule says so."""
         self._wait_for({job.id for job in jobs})
-        answers: list[Answer | None] = []
+        results: list[Answer | Failure] = []
         for job in jobs:
             result = self._validated(job)
             if isinstance(result, Failure):
                 self.stop_on_error(result)
-            answers.append(result if isinstance(result, Answer) else None)
-        return answers
+            results.append(result)
+        return results
 
     def exchange(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer | None]]:
         """Yield each job with its answer, in order. The first jobs are submitted now, others as earlier ones end.

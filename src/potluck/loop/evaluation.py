@@ -75,7 +75,7 @@ class Evaluator:
     dispatcher: Dispatcher
     evaluation: Evaluation
     shared_test: Samples | None = None
-    newcomers: Collection[int] = ()
+    absent: Collection[int] = ()
     attackers: Attackers | None = None
 
     def after_round(self, context: Context) -> Scores:
@@ -95,12 +95,12 @@ class Evaluator:
     @functools.cached_property
     def _population(self) -> list[int]:
         """The clients tested after a round."""
-        return self.evaluation.population(self.server.task, self.newcomers)
+        return self.evaluation.population(self.server.task, self.absent)
 
     def at_end(self) -> Scores:
         """Test every client that takes part once, by the chosen protocol."""
         local, task = self.evaluation.protocol == "local", self.server.task
-        participants = [info.index for info in task.clients if info.index not in self.newcomers]
+        participants = [info.index for info in task.clients if info.index not in self.absent]
         tests = self.evaluation.last_tests(task)
         asked = self._ask(participants, tests, received=not local, details=True)
         return self._scores(asked, self.server.schedule.rounds, "local" if local else "received", final=True)

@@ -19,7 +19,9 @@ from potluck.loop.evaluation import Evaluator, attack_metrics, safeguard_metrics
 from potluck.loop.newcomers import Newcomer, evaluate_newcomers, hide_samples
 from potluck.loop.records import Progress, Scores, count_exchanges, record_step
 from potluck.loop.schedule import Clock, Evaluation, Schedule
+from potluck.loop.secure_sums import SecureSumServer
 from potluck.loop.server import Server
+from potluck.privacy.settings import Privacy
 from potluck.wire.jobs import Answer, Engine, Failure, Job
 
 
@@ -30,7 +32,8 @@ class TooFewClients(PotluckError):
 class Loop:
     """Runs server steps until all rounds are done.
 
-    `newcomers` are kept out of training and evaluated when it is over (see `potluck.loop.newcomers`).
+    `newcomers` are kept out of training and evaluated when it is over (see `potluck.loop.newcomers`); clients of
+    `schedule.exclude` are kept out of both.
     """
 
     def __init__(
@@ -47,18 +50,23 @@ class Loop:
         shared_test: Samples | None = None,
         attackers: Attackers | None = None,
         newcomers: Mapping[int, ClientInfo] | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         self.attackers, self.newcomers = attackers, dict(newcomers or {})
-        if self.newcomers:
-            task = hide_samples(task, self.newcomers)
+        excluded = {index: task.clients[index] for index in schedule.exclude}
+        self.absent = {**self.newcomers, **excluded}
+        task = hide_samples(task, self.absent)
         self.method, self.task, self.schedule = method, task, schedule
         self.evaluation, self.callbacks = evaluation, callbacks
         self.server = Server(method, task, schedule, progress)
         self.progress, self.cohort = self.server.progress, self.server.cohort
         name = type(method).__name__
         self.dispatcher = Dispatcher(engine, task, name, self.progress, schedule, clock or Clock())
+        self.sums: SecureSumServer | None = None
+        if privacy is not None and privacy.secure_sums:
+            self.sums = SecureSumServer(method, self.dispatcher, privacy, real=engine.remote)
         self.tester = Evaluator(
-            self.server, self.dispatcher, evaluation, shared_test, self.newcomers, self.attackers
+            self.server, self.dispatcher, evaluation, shared_test, self.absent, self.attackers
         )
 
     def run(self) -> Progress:
@@ -87,15 +95,16 @@ class Loop:
         # 2. Wait for as many answers as a step needs.
         arrived = self.dispatcher.collect(self.schedule.answers_per_step(len(self.server.eligible)))
 
-        # 3. Check the answers.
-        accepted = self.server.accept(arrived, context)
+        # 3. Open secure sums, and check the answers.
+        sums = self.sums.open(arrived, context) if self.sums is not None else {}
+        accepted = self.server.accept(arrived, context, sums)
         for failure in accepted.failures:
             self.dispatcher.stop_on_error(failure)
         now.scores.update(accepted.scores)
         self._report_updates(accepted.updates, context)
 
         # 4. Aggregate.
-        updates, failures = self.server.aggregate(accepted.updates, accepted.failures, context)
+        updates, failures = self.server.aggregate(accepted.updates, accepted.failures, context, sums)
         self.server.keep_latest(arrived, updates)
         ends_round = (now.ended + len(arrived)) // self.cohort > now.ended // self.cohort
         now.step, now.ended = now.step + 1, now.ended + len(arrived)

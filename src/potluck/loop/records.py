@@ -92,6 +92,9 @@ class StepRecord:
     loss: float | None
     loss_validation: float | None
     train_loss: float | None
+    """Mean of the participants' training objectives."""
+    train_ce: float | None
+    """Mean of the participants' training cross-entropies, by their training samples."""
     floats_up: int
     floats_down: int
     bytes_up: int
@@ -143,6 +146,7 @@ def record_step(
         loss=chosen.loss,
         loss_validation=validation.loss,
         train_loss=sum(losses) / len(losses) if losses else None,
+        train_ce=_mean_cross_entropy(answers, updates),
         floats_up=sum(update.payload.numel() for update in updates),
         floats_down=sum(pending.job.message.numel() for pending in used if pending.job.message is not None),
         bytes_up=sum(answer.bytes_up for answer in answers),
@@ -156,6 +160,14 @@ def record_step(
         notes={**_mean_notes(answers), **notes},
         client_notes=_client_notes(answers, updates),
     )
+
+
+def _mean_cross_entropy(answers: Sequence[Answer], updates: Sequence[Update[Any]]) -> float | None:
+    """Return Σ n_k CE_k / Σ n_k over the clients that have one on record."""
+    samples = {update.client.index: update.client.samples for update in updates}
+    known = [(answer.train_ce, samples[answer.client]) for answer in answers if answer.train_ce is not None]
+    total = sum(count for _, count in known)
+    return sum(value * count for value, count in known) / total if total else None
 
 
 def _mean_notes(answers: Sequence[Answer]) -> dict[str, float]:

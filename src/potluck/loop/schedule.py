@@ -31,6 +31,9 @@ class Schedule(Settings):
         (),
         "clients of each draw, one list of client numbers after another, repeated; empty: drawn at random",
     )
+    exclude: tuple[int, ...] = setting(
+        (), "clients, by number, that take no part: they neither train nor are tested", later=True
+    )
     mode: Mode = setting(
         "auto", "server steps per round (sync) or per answer (async); auto: the method's own"
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from potluck.core import tree
 from potluck.core.errors import PotluckError
@@ -18,6 +18,9 @@ from potluck.loop.records import PendingJob, Progress
 from potluck.loop.schedule import Schedule
 from potluck.wire.jobs import Answer, Failure, Test
 from potluck.wire.score import Score
+
+if TYPE_CHECKING:
+    from potluck.loop.secure_sums import ClientSum
 
 Aggregated = tuple[list[Update[Any]], list[Failure]]
 
@@ -82,8 +85,11 @@ class Server:
             message: Payload = self.method.broadcast(self.progress.state, client, context)
         return message.copy().to(CPU)
 
-    def accept(self, arrived: Sequence[PendingJob], context: Context) -> Accepted:
-        """Check the answers of ended jobs."""
+    def accept(
+        self, arrived: Sequence[PendingJob], context: Context, sums: Mapping[int, ClientSum] | None = None
+    ) -> Accepted:
+        """Check the answers of ended jobs; `sums` has the secure sum that a client is in."""
+        sums = sums or {}
         updates: list[Update[Any]] = []
         failures: list[Failure] = []
         scores: dict[int, dict[Test, Score]] = {}
@@ -91,7 +97,8 @@ class Server:
             result, info = pending.result, self.task.clients[pending.job.client]
             if isinstance(result, Answer):
                 try:
-                    payload = self._checked(result.payload, info, context)
+                    given = sums[info.index].info if info.index in sums else info
+                    payload = self._checked(result.payload, given, context)
                 except PayloadError as error:
                     result = Failure(pending.job.id, info.index, str(error), "invalid")
                 else:
@@ -140,13 +147,21 @@ class Server:
         self.method.check_update(payload, info, context)
         return payload.to(self.task.device)
 
-    def aggregate(self, updates: list[Update[Any]], failures: list[Failure], context: Context) -> Aggregated:
+    def aggregate(
+        self,
+        updates: list[Update[Any]],
+        failures: list[Failure],
+        context: Context,
+        sums: Mapping[int, ClientSum] | None = None,
+    ) -> Aggregated:
         """Run the method's server function; if its state would not be finite, reject all updates instead."""
         now = self.progress
         if not updates:
             return updates, failures
         before = self._copy_state()
         given = self._with_latest(updates) if self._keeps_latest else updates
+        if sums:
+            given = join_sums(given, sums)
         with self._seeded("server"):
             now.state = self.method.server(now.state, given, context)
         if tree.is_finite(now.state):
@@ -174,3 +189,19 @@ class Server:
 
     def _seeded(self, purpose: str) -> AbstractContextManager[None]:
         return seeded(self.task.seed, "torch", purpose, self.progress.step)
+
+
+def join_sums(updates: Sequence[Update[Any]], sums: Mapping[int, ClientSum]) -> list[Update[Any]]:
+    """Return one update for each secure sum, in place of those of its members.
+
+    Where a method counts all clients alike, a sum counts by its members, relative to the largest sum.
+    """
+    joined, largest = list[Update[Any]](), max(len(one.members) for one in sums.values())
+    for update in updates:
+        one = sums.get(update.client.index)
+        if one is None:
+            joined.append(update)
+        elif update.client.index == one.members[0].index:
+            weight = update.weight if one.by_samples else update.weight * len(one.members) / largest
+            joined.append(replace(update, client=one.info, weight=weight, members=one.members))
+    return joined

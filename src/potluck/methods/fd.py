@@ -16,6 +16,7 @@ from potluck.method import (
     Context,
     Method,
     PaperAccounting,
+    SecureSums,
     Supports,
     Tensors,
     Update,
@@ -42,7 +43,9 @@ class FD(Method[Outputs, kit.ClassVectors, kit.ClassLogits]):
     name: ClassVar[str] = "fd"
     summary: ClassVar[str] = "distillation from the mean logits of each class"
     supports: ClassVar[Supports] = Supports(
-        robust="the mean outputs of each class", asynchronous={"target": ("kl", "raw_ce", "mse")}
+        robust="the mean outputs of each class",
+        asynchronous={"target": ("kl", "raw_ce", "mse")},
+        sums=SecureSums(when={"target": ("kl", "raw_ce", "mse")}),
     )
 
     distillation_weight: float = setting(1.0, "weight λ of the pull", ge=0)
@@ -68,11 +71,12 @@ class FD(Method[Outputs, kit.ClassVectors, kit.ClassLogits]):
         """Train towards the labels and q_y; average the outputs q_{k,c} of the same passes per class."""
         received = message.table(me.task.num_classes)
 
-        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        def loss(x: Tensor, y: Tensor) -> tuple[kit.LossParts, Tensor]:
             scores = me.model(x)
             pull = pull_to(self.target, scores, received.rows[y]) * received.known[y]
             shared = scores.softmax(dim=1) if self.target == "softmax_excl_own" else scores
-            return F.cross_entropy(scores, y) + self.distillation_weight * pull.mean(), shared
+            label_loss = F.cross_entropy(scores, y)
+            return kit.LossParts(label_loss + self.distillation_weight * pull.mean(), label_loss), shared
 
         rows, labels, _ = kit.fit_with_class_means(me, loss)
         return kit.ClassLogits(rows, labels)
@@ -86,6 +90,17 @@ class FD(Method[Outputs, kit.ClassVectors, kit.ClassLogits]):
         table, senders = kit.update_class_table(ctx, old.table, updates, sent)
         return Outputs(table, torch.where(senders > 0, senders, old.senders), {})
 
+    def forget(self, state: Outputs, me: Client, ctx: Context) -> Outputs | None:
+        """Take the client's contribution out of the means that still hold it, where contributions are kept."""
+        if self.target != "softmax_excl_own":
+            return None
+        own = state.own.get(me.info.name)
+        if own is None:
+            return state
+        others = _mean_of_others(state, own)
+        left = {name: entry for name, entry in state.own.items() if name != me.info.name}
+        return Outputs(others, state.senders - own["held"].to(torch.int64), left)
+
     def paper_accounting(self, down: kit.ClassVectors, up: kit.ClassLogits) -> PaperAccounting:
         """Count own classes only, both ways, without ids (FedGH's Table 3)."""
         count = up.rows.numel()
@@ -95,8 +110,7 @@ class FD(Method[Outputs, kit.ClassVectors, kit.ClassLogits]):
 def pull_to(target: Target, scores: Tensor, mean: Tensor) -> Tensor:
     """Return the regulariser per sample, `[batch]`, towards the mean output of its class."""
     if target == "kl":  # KL(σ(q_y) ‖ σ(o))
-        log_mean, log_scores = F.log_softmax(mean, dim=1), F.log_softmax(scores, dim=1)
-        return F.kl_div(log_scores, log_mean, reduction="none", log_target=True).sum(dim=1)
+        return kit.softmax_kl(mean, scores)
     if target == "mse":
         return (scores - mean).square().mean(dim=1)
     return -(mean * F.log_softmax(scores, dim=1)).sum(dim=1)

@@ -19,6 +19,7 @@ from potluck.method import (
     Need,
     Predictor,
     Samples,
+    SecureSums,
     Supports,
     Tensors,
     Update,
@@ -38,7 +39,7 @@ class FedAPEN(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
     summary: ClassVar[str] = "mutual learning with a shared model, and a learned ensemble of both"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.SHARED_MODEL})
     supports: ClassVar[Supports] = Supports(
-        robust="the shared model's weights", max_share={"weight": "samples"}
+        robust="the shared model's weights", max_share={"weight": "samples"}, sums=SecureSums()
     )
 
     adaptability: float = setting(0.05, "share of the training data that λ learns from", ge=0, lt=1)
@@ -74,9 +75,10 @@ class FedAPEN(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
         me.note("lambda", share)
         share = 0.5 if self.train_with == "equal" else share
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            private_loss, shared_loss = self.losses(me.model(x), shared(x), y, share)
-            return private_loss + shared_loss
+        def loss(x: Tensor, y: Tensor) -> kit.LossParts:
+            private_scores = me.model(x)
+            private_loss, shared_loss = self.losses(private_scores, shared(x), y, share)
+            return kit.LossParts(private_loss + shared_loss, cross_entropy(private_scores.detach(), y))
 
         me.fit_models({"model": me.model, "shared": shared}, loss, samples=self.split(me)[0])
         return kit.SharedWeights(kit.tensors_of(shared, buffers=self.buffers))

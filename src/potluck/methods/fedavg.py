@@ -14,6 +14,7 @@ from potluck.method import (
     Need,
     PaperAccounting,
     Predictor,
+    SecureSums,
     Supports,
     Update,
     kit,
@@ -28,7 +29,10 @@ class FedAvg(Method[kit.Groups, kit.Weights, kit.Weights]):
     name: ClassVar[str] = "fedavg"
     summary: ClassVar[str] = "average of the weights: full, inside architecture groups, or layer by layer"
     supports: ClassVar[Supports] = Supports(
-        robust="the weights", max_share={"weight": "samples"}, row_privacy=True
+        robust="the weights",
+        max_share={"weight": "samples"},
+        row_privacy=True,
+        sums=SecureSums(per="architecture"),
     )
 
     aggregate: kit.Sharing = setting(

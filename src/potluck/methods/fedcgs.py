@@ -23,7 +23,9 @@ from potluck.method import (
     PayloadError,
     PotluckError,
     Predictor,
+    SecureSums,
     Shape,
+    Supports,
     Task,
     Tensors,
     Training,
@@ -87,6 +89,7 @@ class FedCGS(Method[Sums, Classifier, Statistics]):
         "one message per client: a Gaussian classifier from class sums and products of features"
     )
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.LINEAR_HEADS})
+    supports: ClassVar[Supports] = Supports(sums=SecureSums(others="total", per="architecture"))
 
     shrinkage: float | None = setting(
         None, "share of the average variance in the covariance; unset: estimated from the sums", ge=0, le=1
@@ -137,22 +140,34 @@ class FedCGS(Method[Sums, Classifier, Statistics]):
         groups, heads, received = dict(state.groups), dict(state.heads), dict(state.received)
         for update in updates:
             sent, name = update.payload, update.client.architecture
-            if (
-                update.client.name in received
-                or sent.counts is None
-                or sent.sums is None
-                or sent.products is None
-            ):
+            new = [client.name for client in update.clients if client.name not in received]
+            if not new or sent.counts is None or sent.sums is None or sent.products is None:
                 continue
             parts = {"counts": sent.counts, "sums": sent.sums, "products": sent.products}
             old = groups.get(name)
             groups[name] = {
                 key: part.double() if old is None else old[key] + part.double() for key, part in parts.items()
             }
-            received[update.client.name] = 1
+            received |= dict.fromkeys(new, 1)
         for name, group in groups.items():
             if group is not state.groups.get(name) and float(group["counts"].sum()):
                 heads[name] = discriminant(group, self.shrinkage, ctx.task.dtype)
+        return Sums(groups, heads, received)
+
+    def forget(self, state: Sums, me: Client, ctx: Context) -> Sums | None:
+        """Subtract the client's sums, which its data give again, and make its architecture's classifier anew."""
+        name, kind = me.info.name, me.info.architecture
+        received = {client: 1 for client in state.received if client != name}
+        if name not in state.received:
+            return state
+        own = {key: part.to(ctx.task.dtype).double() for key, part in feature_sums(me).items()}
+        group = {key: part - own[key] for key, part in state.groups[kind].items()}
+        groups, heads = {**state.groups, kind: group}, dict(state.heads)
+        heads.pop(kind, None)
+        if float(group["counts"].sum()):
+            heads[kind] = discriminant(group, self.shrinkage, ctx.task.dtype)
+        else:
+            del groups[kind]
         return Sums(groups, heads, received)
 
     def predict(self, me: Client, message: Classifier | None) -> Predictor:

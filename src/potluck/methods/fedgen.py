@@ -87,7 +87,9 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
         {Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS, Need.LINEAR_HEADS}
     )
     supports: ClassVar[Supports] = Supports(
-        robust="the heads, and which of them the generator is trained under", max_share={"weight": "samples"}
+        robust="the heads, and which of them the generator is trained under",
+        max_share={"weight": "samples"},
+        single_answers="its generator is trained under the head of each client",
     )
 
     variant: Literal["htfllib", "original"] = setting(
@@ -175,12 +177,13 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
 
         decay = 0.98 ** (me.round - 1) if self.original else 1.0
 
-        def loss(model: ClientModel, x: Tensor, y: Tensor) -> Tensor:
+        def loss(model: ClientModel, x: Tensor, y: Tensor) -> kit.LossParts:
             scores, drawn = model(x), _labels(draw, me.batch_size(), labels_rng)
             extra = F.cross_entropy(model.head(make(drawn)), drawn)
             if self.original:
                 extra = extra + kit.distillation(model.head(make(y)), scores)
-            return F.cross_entropy(scores, y) + self.strength * decay * extra
+            label_loss = F.cross_entropy(scores, y)
+            return kit.LossParts(label_loss + self.strength * decay * extra, label_loss)
 
         me.fit(loss)
 

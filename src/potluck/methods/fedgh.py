@@ -18,6 +18,7 @@ from potluck.method import (
     Need,
     PaperAccounting,
     Predictor,
+    SecureSums,
     Supports,
     Update,
     kit,
@@ -26,7 +27,7 @@ from potluck.method import (
 
 
 @dataclass
-class FedGH(Method[nn.Linear, kit.Head, kit.ClassMeans]):
+class FedGH(Method[nn.Linear, kit.OptionalHead, kit.ClassMeans]):
     """Extractors stay private; the head is trained on the server and replaces every client's head each round."""
 
     name: ClassVar[str] = "fedgh"
@@ -34,29 +35,44 @@ class FedGH(Method[nn.Linear, kit.Head, kit.ClassMeans]):
     needs: ClassVar[frozenset[Need]] = frozenset(
         {Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS, Need.LINEAR_HEADS}
     )
-    supports: ClassVar[Supports] = Supports(robust="class means that train the head", row_privacy=True)
+    supports: ClassVar[Supports] = Supports(
+        robust="class means that train the head",
+        row_privacy=True,
+        sums=SecureSums(when={"server_mode": "averaged"}),
+    )
 
     server_lr: float = setting(0.01, "step η_θ of the head on a class mean", gt=0)
-    server_mode: Literal["per_mean", "per_client", "pooled"] = setting(
+    server_mode: Literal["per_mean", "per_client", "pooled", "averaged"] = setting(
         "per_mean",
-        "what makes a step: one class mean (the paper), all of a client's, or minibatches of all clients' (HtFLlib)",
+        "what makes a step: one class mean (the paper), all of a client's, minibatches of all clients' (HtFLlib), or "
+        "one class's mean over all clients",
     )
     server_passes: int = setting(
         1, "passes over the class means; 0 freezes the head (the released code)", ge=0
     )
     server_batch: int = setting(10, "class means per step when pooled", ge=1)
+    first_header: Literal["global", "own"] = setting(
+        "global",
+        "header of the first round: the server's (Alg. 1), or each client's own (Fig. 1)",
+        later=True,
+    )
+    own_header: float = setting(
+        0.0, "share of a client's own header in what replaces it; 0: eq. 5", ge=0, le=1, later=True
+    )
 
     def init_server(self, ctx: Context) -> nn.Linear:
         """θ⁰: one random head, so that all clients start from the same."""
         return ctx.head()
 
-    def broadcast(self, state: nn.Linear, client: ClientInfo, ctx: Context) -> kit.Head:
-        """θ^{t-1}."""
-        return kit.Head(kit.tensors_of(state))
+    def broadcast(self, state: nn.Linear, client: ClientInfo, ctx: Context) -> kit.OptionalHead:
+        """θ^{t-1}; in a first round with own headers nothing, as no header has been trained."""
+        withheld = self.first_header == "own" and ctx.round == 1 and not ctx.testing
+        return kit.OptionalHead(None if withheld else kit.tensors_of(state))
 
-    def client(self, me: Client, message: kit.Head) -> kit.ClassMeans:
+    def client(self, me: Client, message: kit.OptionalHead) -> kit.ClassMeans:
         """Replace the head (eq. 5), train everything (eq. 6), send class means of the new features (eq. 3)."""
-        me.model.head.load_state_dict(message.weights)
+        if message.weights is not None:
+            me.model.head.load_state_dict(kit.mix_head(me, message.weights, self.own_header))
         me.fit()
         means, labels, _ = me.class_means(me.model.features)
         return kit.ClassMeans(means, labels)
@@ -64,6 +80,8 @@ class FedGH(Method[nn.Linear, kit.Head, kit.ClassMeans]):
     def server(self, state: nn.Linear, updates: Sequence[Update[kit.ClassMeans]], ctx: Context) -> nn.Linear:
         """Take gradient steps on the head (eq. 4), clients in ascending order, all class means alike."""
         clients, before = kit.client_vectors(ctx, updates, "means", fresh=True), state.weight.detach().clone()
+        if self.server_mode == "averaged":
+            clients = kit.average_vectors(clients, ctx.task.num_classes)
         for number in range(self.server_passes):
             for means, labels, weights in self._steps(clients, ctx.rng(f"pooled {number}")):
                 loss = cross_entropy(state(means), labels, reduction="none")
@@ -71,13 +89,16 @@ class FedGH(Method[nn.Linear, kit.Head, kit.ClassMeans]):
         ctx.note("movement", kit.relative_change(state.weight, before))
         return state
 
-    def predict(self, me: Client, message: kit.Head | None) -> Predictor:
+    def predict(self, me: Client, message: kit.OptionalHead | None) -> Predictor:
         """Return the client's own extractor with its trained head, or with the global one just received."""
-        return me.model if message is None else kit.predictor_with_head(me, message.weights)
+        if message is None or message.weights is None:
+            return me.model
+        return kit.predictor_with_head(me, kit.mix_head(me, message.weights, self.own_header))
 
-    def paper_accounting(self, down: kit.Head, up: kit.ClassMeans) -> PaperAccounting:
+    def paper_accounting(self, down: kit.OptionalHead, up: kit.ClassMeans) -> PaperAccounting:
         """Leave the head's bias out of the downlink (Table 3)."""
-        return PaperAccounting(up.numel(), down.weights["weight"].numel(), "head bias not counted (Table 3)")
+        received = 0 if down.weights is None else down.weights["weight"].numel()
+        return PaperAccounting(up.numel(), received, "head bias not counted (Table 3)")
 
     def _steps(self, clients: list[kit.ClientVectors], rng: torch.Generator) -> Iterator[tuple[Tensor, ...]]:
         """Yield (means, labels, weights) of each step."""

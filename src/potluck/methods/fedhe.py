@@ -25,6 +25,8 @@ from potluck.method import (
     setting,
 )
 
+Distance = Literal["mse", "kl"]
+
 
 @dataclass
 class Store:
@@ -46,9 +48,16 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
         robust="the logits that enter the store: outliers among the clients' latest are left out",
         row_privacy={"collect": "after", "inner_batches": 0},
         schedule="async",
+        single_answers="it keeps the latest logits of each client",
     )
 
     distillation_weight: float = setting(1.0, "weight α of the distance to the store's mean logits", ge=0)
+    distance: Distance = setting(
+        "mse",
+        "distance of logits to the store's mean: squared and averaged over the classes (the released code), or KL of "
+        "their softmax",
+        later=True,
+    )
     inner_batches: int = setting(
         0, "batches that make a job (the paper: 3); 0: the experiment's local epochs", ge=0
     )
@@ -87,8 +96,8 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
         """Train on eq. 13 and share the mean logits of the same passes per class (eq. 8)."""
         received = message.table(me.task.num_classes)
 
-        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            return _distilled(me.model, x, y, received, self.distillation_weight)
+        def loss(x: Tensor, y: Tensor) -> tuple[kit.LossParts, Tensor]:
+            return _distilled(me.model, x, y, received, self.distillation_weight, self.distance)
 
         if self.collect == "after":
             means, labels, counts = self._fit_then_collect(me, received)
@@ -119,6 +128,13 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
                 total, count = _mean(total, count), count.clamp(max=1)
         return Store(total, count, events, {})
 
+    def forget(self, state: Store, me: Client, ctx: Context) -> Store | None:
+        """Drop the client's latest rows; with another store its logits cannot be told from those of others."""
+        if self.store != "latest_per_client":
+            return None
+        latest = {name: entry for name, entry in state.latest.items() if name != me.info.name}
+        return _mean_of_latest(latest, state.events, ctx)
+
     def workload(self, samples: int, training: Training) -> int:
         """Count a few batches, not epochs, where a job has few."""
         if not self.inner_batches:
@@ -137,30 +153,41 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
 
     def _fit_then_collect(self, me: Client, received: kit.ClassTable) -> tuple[Tensor, Tensor, Tensor]:
         """Train, then average the logits of every sample once."""
-        weight = self.distillation_weight
+        weight, distance = self.distillation_weight, self.distance
         if self.inner_batches:
             me.fit_models(
                 {"model": me.model},
-                lambda x, y: distilled_loss(me.model, x, y, received, weight),
+                lambda x, y: distilled_loss(me.model, x, y, received, weight, distance),
                 batches=self._batches(me),
             )
         else:
-            me.fit(distilled_loss, received, weight)
+            me.fit(distilled_loss, received, weight, distance)
         return me.class_means(me.model)
 
 
-def distilled_loss(model: nn.Module, x: Tensor, y: Tensor, received: kit.ClassTable, weight: float) -> Tensor:
-    """Return CE + α · ‖o − p_{s,y}‖² (eq. 13)."""
-    return _distilled(model, x, y, received, weight)[0]
+def distilled_loss(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    received: kit.ClassTable,
+    weight: float,
+    distance: Distance = "mse",
+) -> kit.LossParts:
+    """Return CE + α · distance of o to p_{s,y} (eq. 13)."""
+    return _distilled(model, x, y, received, weight, distance)[0]
 
 
 def _distilled(
-    model: nn.Module, x: Tensor, y: Tensor, received: kit.ClassTable, weight: float
-) -> tuple[Tensor, Tensor]:
+    model: nn.Module, x: Tensor, y: Tensor, received: kit.ClassTable, weight: float, distance: Distance
+) -> tuple[kit.LossParts, Tensor]:
     """Return eq. 13 and the logits it is computed from."""
     logits = model(x)
-    pull = kit.class_mse(logits, y, received.rows, received.known)
-    return cross_entropy(logits, y) + weight * pull, logits
+    if distance == "mse":
+        pull = kit.class_mse(logits, y, received.rows, received.known)
+    else:  # KL(σ(p_{s,y}) ‖ σ(o)); a class that the server does not know adds nothing
+        pull = (kit.softmax_kl(received.rows[y], logits) * received.known[y]).mean()
+    label_loss = cross_entropy(logits, y)
+    return kit.LossParts(label_loss + weight * pull, label_loss), logits
 
 
 def _with_latest(state: Store, updates: Sequence[Update[kit.ClassLogits]], ctx: Context) -> Store:
@@ -173,10 +200,20 @@ def _with_latest(state: Store, updates: Sequence[Update[kit.ClassLogits]], ctx: 
         rows = torch.where(both[:, None], torch.lerp(old["rows"], rows, update.weight), rows)
         rows = torch.where(present[:, None], rows, old["rows"])
         latest[update.client.name] = {"rows": rows, "held": present | old["held"]}
+    return _mean_of_latest(latest, state.events + len(fresh), ctx)
+
+
+def _mean_of_latest(latest: dict[str, Tensors], events: int, ctx: Context) -> Store:
+    """Average the rows of all clients that are kept."""
+    if not latest:
+        total = torch.zeros(
+            ctx.task.num_classes, ctx.task.num_classes, dtype=ctx.task.dtype, device=ctx.task.device
+        )
+        return Store(total, torch.zeros_like(total[0]), events, {})
     sent = [(entry["rows"][entry["held"]], entry["held"].nonzero()[:, 0]) for entry in latest.values()]
     rows, senders = kit.screened_mean_by_class(ctx, sent)
     count = senders.to(rows.dtype)
-    return Store(rows * count[:, None], count, state.events + len(fresh), latest)
+    return Store(rows * count[:, None], count, events, latest)
 
 
 def _mean(total: Tensor, count: Tensor) -> Tensor:

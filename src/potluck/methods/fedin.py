@@ -61,7 +61,11 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
 
     name: ClassVar[str] = "fedin"
     summary: ClassVar[str] = "FedProx whose intermediate layers also learn from other clients' features"
-    supports: ClassVar[Supports] = Supports(robust="the weights", max_share={"weight": "samples"})
+    supports: ClassVar[Supports] = Supports(
+        robust="the weights",
+        max_share={"weight": "samples"},
+        single_answers="it passes single clients' features on to others",
+    )
 
     mu: float = setting(0.1, "strength μ of the pull towards the received weights; 0 is 'without Prox'", ge=0)
     alleviation: Alleviation = setting(
@@ -135,13 +139,16 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
         seen: list[Tensor] = []
         full = me.batch_size()
 
-        def local_loss(model: ClientModel, x: Tensor, y: Tensor, reference: Tensors) -> Tensor:  # eq. 4
+        def local_loss(
+            model: ClientModel, x: Tensor, y: Tensor, reference: Tensors
+        ) -> kit.LossParts:  # eq. 4
             entering = extractor(x)
             leaving = middle(entering)
             if len(x) >= full or not seen:  # what is sent comes from the last full batch
                 seen[:] = entering.detach(), leaving.detach()
             scores = model.head(model.pool(leaving))
-            return F.cross_entropy(scores, y) + kit.proximal_term(model, reference, self.mu)
+            label_loss = F.cross_entropy(scores, y)
+            return kit.LossParts(label_loss + kit.proximal_term(model, reference, self.mu), label_loss)
 
         me.fit(local_loss, kit.tensors_of(me.model, buffers=False), adjust=adjust)
         if alignment and not adjust:

@@ -73,7 +73,11 @@ class FedKD(Method[Server, Compressed, Compressed]):
     name: ClassVar[str] = "fedkd"
     summary: ClassVar[str] = "mutual distillation with a shared student that travels at low rank"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.SHARED_MODEL})
-    supports: ClassVar[Supports] = Supports(robust="the student's weights", max_share={"weight": "samples"})
+    supports: ClassVar[Supports] = Supports(
+        robust="the student's weights",
+        max_share={"weight": "samples"},
+        single_answers="its clients send factors of different rank",
+    )
 
     energy_start: float = setting(
         0.95, "share of a matrix's energy that is sent in the first round", gt=0, le=1
@@ -112,7 +116,7 @@ class FedKD(Method[Server, Compressed, Compressed]):
             "hidden map", lambda: nn.Linear(student.feature_dim, me.model.feature_dim, bias=False)
         )
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
+        def loss(x: Tensor, y: Tensor) -> kit.LossParts:
             teacher_features, student_features = me.model.features(x), student.features(x)
             scores = me.model.head(teacher_features), student.head(student_features)
             return self.loss(teacher_features, student_features, *scores, hidden_map, y)
@@ -131,7 +135,7 @@ class FedKD(Method[Server, Compressed, Compressed]):
         student: Tensor,
         hidden_map: nn.Module,
         y: Tensor,
-    ) -> Tensor:
+    ) -> kit.LossParts:
         """Return L_t + L_s. Each model is trained by its own: D and what it imitates are fixed; W_h follows both."""
         stop = (lambda tensor: tensor) if self.htfllib_compat else Tensor.detach
         teacher_ce, student_ce = cross_entropy(teacher, y), cross_entropy(student, y)
@@ -142,7 +146,7 @@ class FedKD(Method[Server, Compressed, Compressed]):
             imitation = imitation + mse_loss(stop(teacher_features), hidden_map(student_features))
         # A client of one class soon has no loss left: without a floor its distillation grows without bound.
         divisor = stop(teacher_ce + student_ce).clamp(min=self.floor) if self.adaptive else 1.0
-        return teacher_ce + student_ce + imitation / divisor
+        return kit.LossParts(teacher_ce + student_ce + imitation / divisor, teacher_ce)
 
     def server(self, state: Server, updates: Sequence[Update[Compressed]], ctx: Context) -> Server:
         """Rebuild, average, apply to the full student, compress again for the next round."""

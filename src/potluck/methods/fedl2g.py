@@ -144,7 +144,10 @@ class FedL2GLogits(Guiding, Method[Tensor, Guides, LogitGradients]):
 
     name: ClassVar[str] = "fedl2g-l"
     summary: ClassVar[str] = "learned guiding vectors for the logits"
-    supports: ClassVar[Supports] = Supports(robust="the gradients of each guiding vector")
+    supports: ClassVar[Supports] = Supports(
+        robust="the gradients of each guiding vector",
+        single_answers="it divides the gradients of a guiding vector by its senders",
+    )
 
     def init_server(self, ctx: Context) -> Tensor:
         """Draw random vectors of one entry per class."""
@@ -170,7 +173,10 @@ class FedL2GFeatures(Guiding, Method[Tensor, Guides, FeatureGradients]):
     name: ClassVar[str] = "fedl2g-f"
     summary: ClassVar[str] = "learned guiding vectors for the features"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
-    supports: ClassVar[Supports] = Supports(robust="the gradients of each guiding vector")
+    supports: ClassVar[Supports] = Supports(
+        robust="the gradients of each guiding vector",
+        single_answers="it divides the gradients of a guiding vector by its senders",
+    )
 
     server_lr: float = setting(
         100.0, "step η_s of the guiding vectors (the paper, with 512 features and guide_weight 1: 100)", gt=0
@@ -207,10 +213,11 @@ def guide_features(model: ClientModel, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def guided_loss(
     model: ClientModel, x: Tensor, y: Tensor, guides: Tensor, outputs: Outputs, weight: float
-) -> Tensor:
+) -> kit.LossParts:
     """Return the mean cross-entropy plus the weighted mean squared distance to the class's guiding vector (eq. 4)."""
     guided, scores = outputs(model, x)
-    return cross_entropy(scores, y) + weight * (guided - guides[y]).square().mean()
+    label_loss = cross_entropy(scores, y)
+    return kit.LossParts(label_loss + weight * (guided - guides[y]).square().mean(), label_loss)
 
 
 def guide_gradient(
@@ -272,8 +279,10 @@ def pseudo_step(
     """Return θ' = θ − η_c ∇L(θ; G, study) (eq. 5), while the model keeps θ."""
 
     def study_loss(tensors: Tensors) -> Tensor:
-        loss: Tensor = kit.call_with_tensors(model, tensors, guided_loss, *study, guides, outputs, weight)
-        return loss
+        loss: kit.LossParts = kit.call_with_tensors(
+            model, tensors, guided_loss, *study, guides, outputs, weight
+        )
+        return loss.objective
 
     gradient = grad(study_loss)(parameters)
     return {name: tensor - lr * gradient[name] for name, tensor in parameters.items()}

@@ -21,6 +21,7 @@ from potluck.method import (
     Payload,
     PayloadError,
     Samples,
+    SecureSums,
     Shape,
     Supports,
     Task,
@@ -55,7 +56,7 @@ class FedMD(Method[Tensors, Consensus, Logits]):
     name: ClassVar[str] = "fedmd"
     summary: ClassVar[str] = "a consensus of logits on public data"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.PUBLIC_DATA})
-    supports: ClassVar[Supports] = Supports(robust="the logits of each public sample")
+    supports: ClassVar[Supports] = Supports(robust="the logits of each public sample", sums=SecureSums())
 
     public_samples: int = setting(
         5000, "public samples drawn for each round; all, where there are fewer", ge=1

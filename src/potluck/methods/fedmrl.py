@@ -18,6 +18,7 @@ from potluck.method import (
     Method,
     Need,
     Predictor,
+    SecureSums,
     Supports,
     Tensors,
     Update,
@@ -34,7 +35,7 @@ class FedMRL(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
     summary: ClassVar[str] = "nested features of a private large and a shared small model"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.SHARED_MODEL, Need.SMALLER_FEATURES})
     supports: ClassVar[Supports] = Supports(
-        robust="the small model's weights", max_share={"weight": "samples"}
+        robust="the small model's weights", max_share={"weight": "samples"}, sums=SecureSums()
     )
 
     weight: kit.Weighting = setting(
@@ -59,10 +60,11 @@ class FedMRL(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
         small = kit.load_shared_model(me, message.tensors)
         projector = me.module("projector", _projector(me, small))
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
+        def loss(x: Tensor, y: Tensor) -> kit.LossParts:
             fused = fuse(projector, small.features(x), me.model.features(x))
             large_scores, small_scores = both_heads(me.model.head, small, fused)
-            return cross_entropy(large_scores, y) + cross_entropy(small_scores, y)
+            label_loss = cross_entropy(large_scores, y)
+            return kit.LossParts(label_loss + cross_entropy(small_scores, y), label_loss)
 
         me.fit_models({"model": me.model, "shared": small, "projector": projector}, loss)
         return kit.SharedWeights(kit.tensors_of(small, buffers=self.buffers))

@@ -46,7 +46,9 @@ class FedNova(Method[kit.Groups, kit.Weights, Direction]):
     name: ClassVar[str] = "fednova"
     summary: ClassVar[str] = "FedAvg of directions, normalised by each client's number of steps"
     supports: ClassVar[Supports] = Supports(
-        robust="the normalised directions", max_share={"weight": "samples"}
+        robust="the normalised directions",
+        max_share={"weight": "samples"},
+        single_answers="it divides each change by its client's steps",
     )
 
     aggregate: kit.Sharing = setting("same_arch", "whose weights are averaged, as for fedavg")

@@ -22,6 +22,7 @@ from potluck.method import (
     Payload,
     PayloadError,
     Predictor,
+    SecureSums,
     Shape,
     Supports,
     Update,
@@ -50,6 +51,7 @@ class FedProto(Method[kit.ClassTable, kit.ClassVectors, Prototypes]):
         robust="the class means",
         max_share={"aggregate": ("weighted", "literal")},
         row_privacy={"collect": "after", "aggregate": "mean"},
+        sums=SecureSums(when={"aggregate": ("mean", "weighted")}),
     )
 
     prototype_weight: float = setting(
@@ -134,10 +136,11 @@ class FedProto(Method[kit.ClassTable, kit.ClassVectors, Prototypes]):
                     means.clear()
                 yield from me.batches(1)
 
-        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        def loss(x: Tensor, y: Tensor) -> tuple[kit.LossParts, Tensor]:
             features = me.model.features(x)
             pull = kit.class_mse(features, y, table.rows, table.known)
-            return cross_entropy(me.model.head(features), y) + self.prototype_weight * pull, features
+            label_loss = cross_entropy(me.model.head(features), y)
+            return kit.LossParts(label_loss + self.prototype_weight * pull, label_loss), features
 
         rows, labels, _ = kit.fit_with_class_means(me, loss, batches=batches(), means=means)
         # |D_{k,c}|: a sample counts once, in however many epochs its features passed.

@@ -27,6 +27,7 @@ class FedProx(FedAvg):
         return kit.Weights(kit.tensors_of(me.model, buffers=self.buffers))
 
 
-def proximal_loss(model: nn.Module, x: Tensor, y: Tensor, reference: Tensors, mu: float) -> Tensor:
+def proximal_loss(model: nn.Module, x: Tensor, y: Tensor, reference: Tensors, mu: float) -> kit.LossParts:
     """Return the objective h_k with its squared distance (eq. 2)."""
-    return kit.cross_entropy_loss(model, x, y) + kit.proximal_term(model, reference, mu)
+    label_loss = kit.cross_entropy_loss(model, x, y)
+    return kit.LossParts(label_loss + kit.proximal_term(model, reference, mu), label_loss)

@@ -62,7 +62,11 @@ class FedTGP(Method[Prototypes, GlobalPrototypes, kit.ClassMeans]):
     name: ClassVar[str] = "fedtgp"
     summary: ClassVar[str] = "features drawn to prototypes that the server trains apart"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES})
-    supports: ClassVar[Supports] = Supports(robust="class means that train the prototypes", row_privacy=True)
+    supports: ClassVar[Supports] = Supports(
+        robust="class means that train the prototypes",
+        row_privacy=True,
+        single_answers="it trains prototypes on the class means of each client",
+    )
 
     prototype_weight: float = setting(
         0.1, "weight λ of the distance, which is a mean over the features (its authors: 10)", ge=0

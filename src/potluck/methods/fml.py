@@ -16,6 +16,7 @@ from potluck.method import (
     Method,
     Need,
     Predictor,
+    SecureSums,
     Supports,
     Tensors,
     Update,
@@ -32,7 +33,7 @@ class FML(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
     summary: ClassVar[str] = "mutual learning of a private model and a small model that is averaged"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.SHARED_MODEL})
     supports: ClassVar[Supports] = Supports(
-        robust="the meme model's weights", max_share={"weight": "samples"}
+        robust="the meme model's weights", max_share={"weight": "samples"}, sums=SecureSums()
     )
 
     alpha: float = setting(
@@ -60,9 +61,10 @@ class FML(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
         """Train both models on every batch; each follows its own loss."""
         meme = kit.load_shared_model(me, message.tensors)
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            private_loss, meme_loss = self.losses(me.model(x), meme(x), y)
-            return private_loss + meme_loss
+        def loss(x: Tensor, y: Tensor) -> kit.LossParts:
+            private_scores = me.model(x)
+            private_loss, meme_loss = self.losses(private_scores, meme(x), y)
+            return kit.LossParts(private_loss + meme_loss, cross_entropy(private_scores.detach(), y))
 
         me.fit_models({"model": me.model, "shared": meme}, loss)
         return kit.SharedWeights(kit.tensors_of(meme, buffers=self.buffers))

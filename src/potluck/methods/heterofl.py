@@ -74,7 +74,11 @@ class HeteroFL(Method[Widest, Slice, Slice]):
     name: ClassVar[str] = "heterofl"
     summary: ClassVar[str] = "width-nested models: each client trains the leading corner of the widest"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.NESTED_WIDTH, Need.LINEAR_HEADS})
-    supports: ClassVar[Supports] = Supports(robust="every scalar of the wide model", comparable=False)
+    supports: ClassVar[Supports] = Supports(
+        robust="every scalar of the wide model",
+        comparable=False,
+        single_answers="it divides each weight by how many clients of its classes sent it",
+    )
 
     rates: Literal["fix", "dynamic"] = setting(
         "fix", "how wide a client's slice is: as its own model, or drawn each round among all widths"
@@ -229,9 +233,10 @@ def _with_statistics(network: nn.Module, statistics: Tensors) -> nn.Module:
     return model
 
 
-def masked_loss(model: nn.Module, x: Tensor, y: Tensor, present: Tensor) -> Tensor:
+def masked_loss(model: nn.Module, x: Tensor, y: Tensor, present: Tensor) -> kit.LossParts:
     """Return the cross-entropy with the scores of absent classes at 0, so that their output rows get no gradient."""
-    return F.cross_entropy(model(x).masked_fill(~present, 0.0), y)
+    label_loss = F.cross_entropy(model(x).masked_fill(~present, 0.0), y)
+    return kit.LossParts(label_loss, label_loss)
 
 
 def _present(classes: Tensor, num_classes: int) -> Tensor:

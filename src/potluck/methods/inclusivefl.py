@@ -42,7 +42,9 @@ class InclusiveFL(Method[kit.Groups, kit.Weights, kit.Weights]):
     )
     needs: ClassVar[frozenset[Need]] = frozenset({Need.NESTED_DEPTH})
     supports: ClassVar[Supports] = Supports(
-        robust="the weights, name by name", max_share={"weight": "samples"}
+        robust="the weights, name by name",
+        max_share={"weight": "samples"},
+        single_answers="it moves changes between architectures layer by layer",
     )
 
     beta: float = setting(0.2, "part β of a top block's change that comes from the deeper model", ge=0, le=1)

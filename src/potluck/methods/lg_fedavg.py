@@ -13,6 +13,7 @@ from potluck.method import (
     Method,
     Need,
     Predictor,
+    SecureSums,
     Supports,
     Tensors,
     Update,
@@ -29,7 +30,7 @@ class LGFedAvg(Method[Tensors, kit.Head, kit.Head]):
     summary: ClassVar[str] = "private extractors under an averaged head"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS})
     supports: ClassVar[Supports] = Supports(
-        robust="the heads", max_share={"weight": "samples"}, row_privacy=True
+        robust="the heads", max_share={"weight": "samples"}, row_privacy=True, sums=SecureSums()
     )
 
     weight: kit.Weighting = setting(

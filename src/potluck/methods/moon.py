@@ -52,11 +52,12 @@ def contrastive_loss(
     previous: ClientModel,
     mu: float,
     temperature: float,
-) -> Tensor:
+) -> kit.LossParts:
     """Return cross-entropy plus the weighted contrast."""
     z = model.features(x)
     term = contrast(z, received.features(x), previous.features(x), temperature)
-    return F.cross_entropy(model.head(z), y) + mu * term
+    label_loss = F.cross_entropy(model.head(z), y)
+    return kit.LossParts(label_loss + mu * term, label_loss)
 
 
 def contrast(z: Tensor, received: Tensor, previous: Tensor, temperature: float) -> Tensor:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from potluck.method import (
@@ -19,6 +21,7 @@ from potluck.method import (
     Method,
     Need,
     Predictor,
+    SecureSums,
     Supports,
     Tensors,
     Update,
@@ -39,8 +42,9 @@ class PFedAFM(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
     supports: ClassVar[Supports] = Supports(
         robust="the small extractor's weights",
         max_share={"weight": "samples"},
-        row_privacy={"train": "iterative"},
+        row_privacy={"train": "iterative", "turns": "round"},
         fits=2,
+        sums=SecureSums(),
     )
 
     alpha_lr: float = setting(1.0, "step η_α of the mixing weights", gt=0)
@@ -56,6 +60,12 @@ class PFedAFM(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
     train: Literal["iterative", "end_to_end"] = setting(
         "iterative",
         "large model and weights first, then the small extractor; or all at once through the mixture",
+    )
+    turns: Literal["round", "epoch", "batch"] = setting(
+        "round",
+        "iterative training: both steps once per round with all local epochs each, or in turns epoch by epoch or batch "
+        "by batch",
+        later=True,
     )
     weight: kit.Weighting = setting(
         "samples", "how clients count in the mean: by training samples, or all alike"
@@ -81,19 +91,21 @@ class PFedAFM(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
         if self.train == "end_to_end":
             self._fit_together(me, small, alpha)
             me.private["extractor"] = kit.extractor_tensors(kit.tensors_of(small))
+        elif self.turns != "round":
+            self._fit_in_turns(me, small, alpha)
         else:
             small.eval()
             mixed = me.fit(mixed_loss, small, also=[alpha], after=lambda: self.adapt(alpha))
             head = copy.deepcopy(me.model.head).eval().requires_grad_(False)
             me.fit(small_loss, head, model=small, name="shared")
-            me.report(mixed.steps, mixed.loss)
+            me.report(mixed)
         me.private["alpha"] = alpha.detach().clone()
         me.note("alpha", float(alpha.detach().mean()))
         return kit.SharedWeights(kit.extractor_tensors(kit.tensors_of(small, buffers=self.buffers)))
 
     def adapt(self, alpha: Tensor) -> None:
         """α ← α - η_α · gradient (eq. 6); decayed only if set, since that pulls every weight towards 0."""
-        if alpha.grad is None:  # it overflowed in half precision
+        if alpha.grad is None:  # the small extractor's step, or an overflow in half precision
             return
         with torch.no_grad():
             alpha -= self.alpha_lr * (alpha.grad + self.alpha_decay * alpha)
@@ -125,22 +137,72 @@ class PFedAFM(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
     def _fit_together(self, me: Client, small: ClientModel, alpha: nn.Parameter) -> None:
         """Train F, G and α at once through the mixture, at three rates."""
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
+        def loss(x: Tensor, y: Tensor) -> kit.LossParts:
             mixed = mix(alpha, small.features(x), me.model.features(x))
-            return cross_entropy(me.model.head(mixed), y)
+            label_loss = cross_entropy(me.model.head(mixed), y)
+            return kit.LossParts(label_loss, label_loss)
 
         models = {"model": me.model, "shared": small}
         me.fit_models(models, loss, also=[alpha], after=lambda: self.adapt(alpha))
 
+    def _fit_in_turns(self, me: Client, small: ClientModel, alpha: nn.Parameter) -> None:
+        """Alternate both steps; a model without a gradient in a step keeps its weights and optimiser state."""
+        head, mixed_losses, step = me.model.head, list[Tensor](), 1
 
-def mixed_loss(large: ClientModel, x: Tensor, y: Tensor, small: ClientModel, alpha: Tensor) -> Tensor:
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            nonlocal step
+            for _ in range(me.training.epochs):
+                if self.turns == "epoch":
+                    step = 1
+                    yield from me.batches(1, models=(small,))
+                    step = 2
+                    yield from me.batches(1, models=(small,))
+                    continue
+                for x, y in me.batches(1, models=(small,)):
+                    step = 1
+                    yield x, y
+                    step = 2
+                    me.trained_samples += len(y)
+                    yield x, y
+
+        def loss(x: Tensor, y: Tensor) -> Tensor | kit.LossParts:
+            if step == 1:
+                with _in_eval_mode(small):
+                    mixed = mixed_loss(me.model, x, y, small, alpha)
+                mixed_losses.append(mixed.objective.detach())
+                return mixed
+            with _in_eval_mode(head):
+                fixed = {name: tensor.detach() for name, tensor in head.named_parameters()}
+                return small_loss(small, x, y, lambda features: functional_call(head, fixed, (features,)))
+
+        models = {"model": me.model, "shared": small}
+        fit = me.fit_models(models, loss, batches=batches(), also=[alpha], after=lambda: self.adapt(alpha))
+        if mixed_losses:
+            mean = float(torch.stack(mixed_losses).mean())
+            me.report(replace(fit, steps=len(mixed_losses), loss=mean, cross_entropy=mean))
+
+
+@contextmanager
+def _in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into eval mode for a block."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def mixed_loss(large: ClientModel, x: Tensor, y: Tensor, small: ClientModel, alpha: Tensor) -> kit.LossParts:
     """Return the loss of the mixture; the small extractor gets no gradient (eqs. 2-4)."""
     with torch.no_grad():
         small_features = small.features(x)
-    return cross_entropy(large.head(mix(alpha, small_features, large.features(x))), y)
+    label_loss = cross_entropy(large.head(mix(alpha, small_features, large.features(x))), y)
+    return kit.LossParts(label_loss, label_loss)
 
 
-def small_loss(small: ClientModel, x: Tensor, y: Tensor, head: nn.Module) -> Tensor:
+def small_loss(small: ClientModel, x: Tensor, y: Tensor, head: Predictor) -> Tensor:
     """Return the loss of the small extractor in front of the head just trained, which is fixed (eqs. 7-10)."""
     return cross_entropy(head(small.features(x)), y)
 

@@ -66,7 +66,9 @@ class Scaffold(Method[Variates, Start, Change]):
     name: ClassVar[str] = "scaffold"
     summary: ClassVar[str] = "FedAvg with control variates against client drift"
     supports: ClassVar[Supports] = Supports(
-        robust="the changes of weights and control variates", max_share={"weight": "samples"}
+        robust="the changes of weights and control variates",
+        max_share={"weight": "samples"},
+        single_answers="it adds changes to weights and control variates apart",
     )
 
     server_lr: float = setting(1.0, "step η_g of the server along the mean change", gt=0)

@@ -13,11 +13,12 @@ from potluck.models.registry import (
     resolve_models,
     smallest,
 )
-from potluck.models.split import check_split, split
+from potluck.models.split import SplitModel, check_split, network_name, original_names, split
 
 __all__ = [
     "Layer",
     "ModelCard",
+    "SplitModel",
     "assign",
     "attach_adapters",
     "build_model",
@@ -30,6 +31,8 @@ __all__ = [
     "merge_adapters",
     "model_names",
     "model_summary",
+    "network_name",
+    "original_names",
     "resolve_models",
     "smallest",
     "split",

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from potluck.core.model import ClientModel, batch_norm_in_eval_mode
 from potluck.core.random import generator, seeded
 from potluck.models.flops import FlopCounter
+from potluck.models.inputs import InputFacts
+from potluck.models.pretrained import is_pretrained
 from potluck.models.registry import build_model, model_summary, require_name
 
 
@@ -64,9 +66,10 @@ class ModelCard:
 def describe(
     name: str, input_shape: tuple[int, ...], num_classes: int, *, vocabulary: int | None = None
 ) -> ModelCard:
-    """Return the card of an architecture. Only shapes are computed, so even the largest take no memory."""
-    with torch.device("meta"):
-        model = build_model(name, input_shape, num_classes, vocabulary=vocabulary)
+    """Return the card of an architecture. Only shapes are computed; the largest of the zoo take no memory."""
+    packaged = is_pretrained(require_name(name).base)  # code of others does not always run without numbers
+    with torch.device("cpu" if packaged else "meta"):
+        model = _random_model(name, input_shape, num_classes, vocabulary)
         x = torch.zeros(1, *input_shape, dtype=torch.int64 if _reads_words(name) else torch.float32)
         with batch_norm_in_eval_mode(model):  # one sample is no batch to normalise over
             layers, flops = _layers(model, x), _flops(model, x)
@@ -96,7 +99,7 @@ def measure_speed(
 ) -> float:
     """Training samples per second on this machine: SGD steps on random inputs for about `seconds`."""
     with seeded("speed", name):
-        model = build_model(name, input_shape, num_classes, vocabulary=vocabulary)
+        model = _random_model(name, input_shape, num_classes, vocabulary)
     x = _inputs((batch_size, *input_shape), vocabulary if _reads_words(name) else None)
     y = torch.arange(batch_size) % num_classes
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
@@ -107,6 +110,14 @@ def measure_speed(
             _step(model, optimizer, x, y)
             steps += 1
         return steps * batch_size / (time.perf_counter() - start)
+
+
+def _random_model(
+    name: str, input_shape: tuple[int, ...], num_classes: int, vocabulary: int | None
+) -> ClientModel:
+    """Build a model with random weights; a pretrained network of texts splits made-up words."""
+    words = InputFacts(words=("word",) * max(0, (vocabulary or 0) - 2))
+    return build_model(name, input_shape, num_classes, vocabulary=vocabulary, inputs=words, pretrained=False)
 
 
 def _reads_words(name: str) -> bool:

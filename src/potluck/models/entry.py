@@ -9,6 +9,7 @@ from typing import Literal
 from torch import nn
 
 from potluck.core.model import ClientModel
+from potluck.models.inputs import PLAIN_INPUTS, InputFacts
 
 Kind = Literal["image", "series", "text", "any"]
 
@@ -22,11 +23,16 @@ EXAMPLE_SHAPES: dict[Kind, tuple[int, ...]] = {
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The task a network is built for: shape of one input, number of classes, words known to a text model."""
+    """The task a network is built for: shape of one input, number of classes, words known to a text model.
+
+    Pretrained networks also ask for what inputs mean, and which weights they start from (`models.pretrained`).
+    """
 
     shape: tuple[int, ...]
     classes: int
     vocabulary: int = 0
+    inputs: InputFacts = PLAIN_INPUTS
+    pretrained: bool | str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Every architecture by name, named groups of them, and how a name becomes a network.
 
 A name is `FAMILY-MEMBER`, optionally followed by `@RATE` (the width of a nested family) and by `+SIZE`
-(features pooled to a common size): `cnn-1`, `slim-cnn@0.5`, `resnet50+512`.
+(features pooled to a common size): `cnn-1`, `slim-cnn@0.5`, `resnet50+512`. Networks of libraries and files have a
+prefix and no suffix: `timm:resnet18` (see `potluck.models.pretrained`).
 """
 
 from __future__ import annotations
@@ -22,16 +23,33 @@ from potluck.models import (
     mlp,
     mobilenet,
     nested,
+    pretrained,
     resnet,
     small,
     text,
     vit,
 )
 from potluck.models.entry import EXAMPLE_SHAPES, InputSpec, Kind, ModelEntry
+from potluck.models.inputs import PLAIN_INPUTS, InputFacts
+from potluck.models.pretrained import PREFIXES, external_entry
 from potluck.models.project import Projected, projection_layer
 
 ENTRIES: dict[str, ModelEntry] = {}
-for _family in (small, cnn, fedhe, fedavgcnn, resnet, nested, mobilenet, googlenet, vit, mlp, har, text):
+for _family in (
+    small,
+    cnn,
+    fedhe,
+    fedavgcnn,
+    resnet,
+    nested,
+    mobilenet,
+    googlenet,
+    vit,
+    mlp,
+    har,
+    text,
+    pretrained,
+):
     ENTRIES.update(_family.MODELS)
 
 RATES = ("1", "0.5", "0.25", "0.125", "0.0625")
@@ -48,19 +66,23 @@ class ModelName:
     @property
     def entry(self) -> ModelEntry:
         """What the family says about the architecture."""
-        return ENTRIES[self.base]
+        return external_entry(self.base) if self.base.startswith(PREFIXES) else ENTRIES[self.base]
 
 
 def model_names() -> list[str]:
-    """Return every architecture, nested families at their usual widths."""
+    """Return every architecture of the zoo, nested families at their usual widths; no networks of other packages."""
     names: list[str] = []
     for name, entry in ENTRIES.items():
+        if name in pretrained.MODELS:
+            continue
         names += [f"{name}@{rate}" for rate in RATES] if entry.rated else [name]
     return names
 
 
 def parse_name(name: str) -> ModelName | None:
     """Return the parts of a name, or nothing when no such architecture exists."""
+    if name.startswith(PREFIXES):
+        return ModelName(name, None, None)
     rest, plus, size = name.partition("+")
     base, at, rate = rest.partition("@")
     if base not in ENTRIES or (plus and not (size.isdecimal() and int(size) > 0)):
@@ -82,7 +104,7 @@ def require_name(name: str) -> ModelName:
     """Return the parts of a name; the error for an unknown one offers the nearest that exists."""
     parsed = parse_name(name)
     if parsed is None:
-        raise unknown("model", name, model_names())
+        raise unknown("model", name, [*model_names(), *pretrained.MODELS])
     return parsed
 
 
@@ -110,20 +132,26 @@ def build_model(
     *,
     projection: str = "linear",
     vocabulary: int | None = None,
+    inputs: InputFacts = PLAIN_INPUTS,
+    pretrained: bool | str | None = None,
+    backbone: Callable[[InputSpec], ClientModel] | None = None,
 ) -> ClientModel:
     """Return a freshly initialised network for inputs of one shape.
 
     The weights come from torch's default generator, so wrap the call in `potluck.core.random.seeded` to
     fix them. `feature_dim` adds a projection where the architecture's own feature size differs. Text models
-    need `vocabulary`, the number of different words including the padding.
+    need `vocabulary`, the number of different words including the padding. Pretrained networks also take `inputs`,
+    what the inputs mean, and `pretrained` (as `models.pretrained`). `backbone` builds the network instead of the
+    architecture's own builder.
     """
     parsed = require_name(name)
     if num_classes < 1:
         raise PotluckError(f"num_classes is {num_classes}; model {name!r} needs at least one class.")
-    request = InputSpec(tuple(input_shape), num_classes, vocabulary or 0)
-    _check_input(name, parsed.entry, request)
+    request = InputSpec(tuple(input_shape), num_classes, vocabulary or 0, inputs, pretrained)
+    if backbone is None:
+        _check_input(name, parsed.entry, request)
     try:
-        return _build(parsed, request, feature_dim, projection)
+        return _build(parsed, request, feature_dim, projection, backbone)
     except (RuntimeError, TypeError, MemoryError) as error:
         if not any(words in str(error) for words in _TOO_LARGE) and not isinstance(error, MemoryError):
             raise
@@ -173,9 +201,18 @@ _TOO_LARGE = ("allocate memory", "calculation overflowed", "Overflow when unpack
 """How torch says that a size is beyond any memory."""
 
 
-def _build(parsed: ModelName, request: InputSpec, feature_dim: int | None, projection: str) -> ClientModel:
+def _build(
+    parsed: ModelName,
+    request: InputSpec,
+    feature_dim: int | None,
+    projection: str,
+    backbone: Callable[[InputSpec], ClientModel] | None,
+) -> ClientModel:
     entry, num_classes = parsed.entry, request.classes
-    model = entry.build(request) if parsed.rate is None else entry.build(request, parsed.rate)
+    if backbone is not None:
+        model = backbone(request)
+    else:
+        model = entry.build(request) if parsed.rate is None else entry.build(request, parsed.rate)
     if parsed.pooled_size is not None and parsed.pooled_size != model.feature_dim:
         model = _project(model, "pool", parsed.pooled_size, num_classes, entry.pooled_head)
     if feature_dim is not None and feature_dim != model.feature_dim:
@@ -228,7 +265,7 @@ def resolve_models(models: str | Sequence[str]) -> list[str]:
         elif parse_name(part):
             names.append(part)
         else:
-            raise unknown("model", part, [*model_names(), *groups])
+            raise unknown("model", part, [*model_names(), *pretrained.MODELS, *groups])
     if not names:
         raise PotluckError("models is an empty list; name at least one model or group, such as 'small5'.")
     return names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -124,8 +125,11 @@ class SplitModel(ClientModel):
     """A user's network seen as features and head.
 
     `body` is the network with its head taken out, in one piece or, when cut points were named, as a
-    list of stages and the rest that follows them.
+    list of stages and the rest that follows them. `cut` holds the class of that
+    network and the arguments of `split`.
     """
+
+    cut: dict[str, Any]
 
     def __init__(
         self,
@@ -184,19 +188,63 @@ def split(
     _replace(body, head, nn.Identity())
     parts = cut_module(body, stages) if stages else ([], body)
     size = _first_linear(top, head).in_features
-    plain = SplitModel(*parts, nn.Identity(), top, size)
+    arguments = {"head": head, "feature_dim": feature_dim, "stages": list(stages), "projection": projection}
+    cut = {"network": type(model).__name__, **arguments}
+    parted = SplitModel(*parts, nn.Identity(), top, size)
+    parted.cut = cut
     if example is not None:
-        _compare(model, plain, head, example)
+        _compare(model, parted, head, example)
     if feature_dim is None or feature_dim == size:
-        return plain
+        return parted
     like = _first_linear(top, head).weight
     layer = projection_layer(projection, size, feature_dim).to(like.device, like.dtype)
-    return SplitModel(*parts, layer, _new_input(top, head, feature_dim), feature_dim)
+    parted = SplitModel(*parts, layer, _new_input(top, head, feature_dim), feature_dim)
+    parted.cut = cut
+    return parted
+
+
+def network_name(model: object) -> str:
+    """Return the name of a network's class, of the one that was split where it was; a factory's own name."""
+    if isinstance(model, SplitModel):
+        return str(model.cut["network"])
+    name = str(getattr(model, "__name__", None) or getattr(model, "name", None) or type(model).__name__)
+    return name if name.isidentifier() else "Network"
+
+
+def original_names(module: nn.Module) -> dict[str, str]:
+    """Map each tensor's name in a module's state to its name in the network that was split, where one was.
+
+    Other tensors keep their names. A projection, which the network did not have, is called `projection`.
+    """
+    names = {key: key for key in module.state_dict()}
+    for place, part in module.named_modules():
+        if isinstance(part, SplitModel):
+            prefix = f"{place}." if place else ""
+            names |= {
+                prefix + key: prefix + _original_name(key, part.cut["head"]) for key in part.state_dict()
+            }
+    return names if len(set(names.values())) == len(names) else {key: key for key in names}
+
+
+def _original_name(key: str, head: str) -> str:
+    first, _, rest = key.partition(".")
+    if first == "head":
+        return f"{head}.{rest}"
+    return {"rest": rest, "body": rest.partition(".")[2]}.get(first, key)
 
 
 def check_split(model: nn.Module, x: Tensor, head: str | None = None) -> None:
     """Raise unless head(features(x)) equals model(x) in eval mode: `head` must be the last operation."""
     split(model, head, example=x)
+
+
+def check_last(model: SplitModel, x: Tensor) -> None:
+    """Raise unless the head of a network that was split in two is its last operation; others are not checked."""
+    if model.stages or not isinstance(model.projection, nn.Identity):
+        return
+    head, whole = model.cut["head"], copy.deepcopy(model.rest)
+    _replace(whole, head, model.head)
+    _same_scores(_scores(whole(x)), _scores(model.head(model.features(x))), head, model.cut["network"])
 
 
 def _compare(model: nn.Module, parts: ClientModel, head: str, x: Tensor) -> None:
@@ -205,8 +253,11 @@ def _compare(model: nn.Module, parts: ClientModel, head: str, x: Tensor) -> None
     name = type(model).__name__
     expected = _scores(_run(whole, x, f"{name} cannot run on the example; pass a batch of its inputs"))
     remedy = f"{name} cannot run with its head {head!r} taken out; name the layer that gives the class scores"
-    scores = _scores(_run(parts, x, remedy))
-    if expected.shape != scores.shape or not torch.allclose(expected, scores, rtol=1e-4, atol=1e-5):
+    _same_scores(expected, _scores(_run(parts, x, remedy)), head, name)
+
+
+def _same_scores(expected: Tensor, found: Tensor, head: str, name: str) -> None:
+    if expected.shape != found.shape or not torch.allclose(expected, found, rtol=1e-4, atol=1e-5):
         raise PotluckError(
             f"head {head!r} is not the last operation of {name}: applying it to the features "
             f"does not give the model's output; move what follows it (such as softmax) out of the model."

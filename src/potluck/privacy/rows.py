@@ -22,7 +22,7 @@ from potluck.core.client import Client
 from potluck.core.errors import PotluckError
 from potluck.core.model import has_batch_norm
 from potluck.core.samples import Samples
-from potluck.core.training import FitRequest, FitResult
+from potluck.core.training import FitRequest, FitResult, LossParts
 from potluck.privacy.messages import secret_normal, seeded_normal
 from potluck.privacy.settings import Privacy
 
@@ -147,7 +147,8 @@ class _RowLoss(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss of one row."""
-        return self.request.loss(self.model, x[None], y[None], *self.request.loss_args, *self.also)
+        loss = self.request.loss(self.model, x[None], y[None], *self.request.loss_args, *self.also)
+        return LossParts.of(loss).objective
 
 
 def _row_gradients(loss: _RowLoss) -> Callable[..., dict[str, Tensor]]:

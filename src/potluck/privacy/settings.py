@@ -32,6 +32,28 @@ class Privacy(Settings):
         True, "whether scores, training losses and notes, which have no noise, leave clients", later=True
     )
 
+    secure_sums: bool = setting(
+        False,
+        "mask answers so that the server learns only the sum of many; for methods that need no more",
+        later=True,
+    )
+    sum_clients: int = setting(3, "fewest clients in a secure sum", ge=2, later=True)
+    sum_threshold: float = setting(
+        0.6,
+        "share of a secure sum's clients that must stay to its end, more than half; without them nothing is learned",
+        gt=0.5,
+        le=1,
+        later=True,
+    )
+    sum_bytes: int = setting(4, "bytes of a masked number", ge=3, le=8, later=True)
+    sum_range: float = setting(
+        1000.0,
+        "largest number of an answer in a secure sum (per row, where rows are summed); numbers are rounded to about "
+        "sum_range / 2^(8 sum_bytes - 1)",
+        gt=0,
+        le=1e9,
+        later=True,
+    )
     unit: Literal["client", "record"] = setting(
         "client",
         "what is protected: a client's whole data, by noise on its answer; or each of its training rows, by noise in "

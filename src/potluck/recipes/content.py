@@ -48,7 +48,9 @@ def inherit(content: Values, read: Callable[[str], Values]) -> Values:
         for label, row in _chosen("row", chosen.get("rows"), parent["rows"]).items()
     }
     settings = {column["setting"]: parent["settings"][column["setting"]] for column in columns.values()}
-    taken: Values = {key: parent[key] for key in ("paper", "base", "small", "full", "counted") if key in parent}
+    taken: Values = {
+        key: parent[key] for key in ("paper", "base", "small", "full", "counted") if key in parent
+    }
     taken |= {"settings": settings, "rows": rows} | ({"columns": columns} if printed else {})
     note = f"Settings are those of `{chosen['recipe']}` where nothing else is said; its notes hold here."
     return {**merged(taken, own), "notes": [note, *own.get("notes", ())]}

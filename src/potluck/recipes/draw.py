@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from potluck.recipes.figure import Kind, Panel
-from potluck.recipes.points import Point, figure_points, to_csv
+from potluck.recipes.points import Point, Points, figure_points, to_csv
 from potluck.recipes.recipe import Recipe
 from potluck.recipes.reproduce import Reproduction
 from potluck.runs.folder import write_files
@@ -18,26 +18,39 @@ from potluck.runs.folder import write_files
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from potluck.report.panels import Axis, Series
+    from potluck.report.panels import Axis, Form, Series
 
 STEM = "figure"
 PICTURES = ("pdf", "png")
 
-_FORMS: dict[Kind, str] = {"sweep": "marks", "bars": "bars", "difference": "dots"}
+_FORMS: dict[Kind, Form] = {
+    "sweep": "marks",
+    "bars": "bars",
+    "cka-stages": "bars",
+    "difference": "dots",
+    "samples": "circles",
+    "cka": "heat",
+    "tsne": "scatter",
+    "vectors": "scatter",
+}
 
 
-def write_figure(table: Reproduction, out: Path) -> list[str]:
-    """Write `figure.pdf`, `figure.png` and `figure.csv` to a folder; return what cannot be shown, a sentence each."""
+_VECTORS = ("mean over the clients", "", "sent by the server")
+"""Places of markers: circles for what clients have, diamonds for what the server sends, as in FedL2G's figure."""
+
+
+def write_figure(table: Reproduction, out: Path) -> Points:
+    """Write `figure.pdf`, `figure.png` and `figure.csv` to a folder; return what they show and what they lack."""
     from potluck.report.style import print_style, save
 
-    points, problems = figure_points(table, out)
-    if points:
-        write_files(out, {f"{STEM}.csv": to_csv(points)})
+    found = figure_points(table, out)
+    if found.points:
+        write_files(out, {f"{STEM}.csv": to_csv(found.points)})
         with print_style():
-            drawn = draw_points(table.recipe, points)
+            drawn = draw_points(table.recipe, found.points)
             for ending in PICTURES:
                 save(drawn, out / f"{STEM}.{ending}")
-    return problems
+    return found
 
 
 def draw_points(recipe: Recipe, points: Sequence[Point]) -> Figure:
@@ -49,19 +62,19 @@ def draw_points(recipe: Recipe, points: Sequence[Point]) -> Figure:
     for title, panel in recipe.figure.panels.items():
         own = [point for point in points if point.panel == title]
         if own:
-            panels.append((_axis(panel, title, own), _series(own, list(recipe.rows))))
+            known = [*_VECTORS] if panel.kind == "vectors" else list(recipe.rows)
+            panels.append((_axis(panel, title, own), _series(own, known)))
     return draw_panels(panels, recipe.figure.across)
 
 
 def _axis(panel: Panel, title: str, points: Sequence[Point]) -> Axis:
     from potluck.report.panels import Axis
 
-    form = _FORMS.get(panel.kind, "line")
     return Axis(
         title=title,
         x=panel.x,
         y=panel.y,
-        form=form,  # type: ignore[arg-type]
+        form=_FORMS.get(panel.kind, "line"),
         scale=panel.scale,
         smooth=panel.smooth,
         lines=panel.lines,
@@ -91,6 +104,7 @@ def _series(points: Sequence[Point], rows: Sequence[str]) -> list[Series]:
                 np.array([point.std for point in own]),
                 np.array([_printed(point.paper) for point in own]),
                 rows.index(label) if label in rows else labels.index(label),
+                [point.label for point in own],
             )
         )
     return series

@@ -7,7 +7,20 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-Kind = Literal["sweep", "curves", "bars", "clients", "groups", "notes", "difference"]
+Kind = Literal[
+    "sweep",
+    "curves",
+    "bars",
+    "clients",
+    "groups",
+    "notes",
+    "difference",
+    "samples",
+    "cka-stages",
+    "cka",
+    "tsne",
+    "vectors",
+]
 
 ABOUT: dict[Kind, str] = {
     "sweep": "cells of the table against what varies between their settings, or between the rows",
@@ -17,7 +30,15 @@ ABOUT: dict[Kind, str] = {
     "groups": "the mean accuracy of groups of clients over the rounds, for each row",
     "notes": "what clients of one row recorded over the rounds, such as mixing weights",
     "difference": "accuracy of each client under the first row minus that under the second",
+    "samples": "training samples of each client and class, as the area of a circle",
+    "cka-stages": "mean similarity (linear CKA) of the clients' networks at every stage, a bar per row",
+    "cka": "similarity of each pair of clients at a stage",
+    "tsne": "t-SNE of the output of a stage for common inputs, a marker per client",
+    "vectors": "t-SNE of the server's vector of each class and the clients' mean of it",
 }
+
+OF_NETWORKS: tuple[Kind, ...] = ("cka-stages", "cka", "tsne", "vectors")
+"""Kinds that are made of the trained networks, and so of a run's last checkpoint; of the first seed."""
 
 OF_CELLS: tuple[Kind, ...] = ("sweep", "bars")
 """Kinds that show cells of the table; the others read the folders of one setting's runs."""
@@ -48,6 +69,11 @@ class Panel(BaseModel, extra="forbid", frozen=True):
     lines: dict[str, float] = {}
     """Printed values that are drawn across, in the units of the y axis."""
     clients: tuple[int, ...] = ()
+    """Clients that are shown; all, or the first ten where networks are compared."""
+    stage: int = Field(-1, le=-1)
+    """CKA, t-SNE: which output, counted from the last stage before the pooling (-1)."""
+    label: int | None = Field(None, ge=0)
+    """t-SNE: the class that all inputs are of; any where it is unset."""
     groups: dict[str, tuple[int, ...]] = {}
 
     @model_validator(mode="after")
@@ -58,7 +84,8 @@ class Panel(BaseModel, extra="forbid", frozen=True):
                 raise ValueError(f"a panel of kind {self.kind!r} needs {name}")
         if self.kind == "difference" and len(self.rows) != 2:
             raise ValueError("a panel of kind 'difference' needs two rows")
-        if self.kind in ("clients", "notes") and len(self.rows) != 1:
+        one = ("clients", "notes", "samples", "cka", "tsne", "vectors")
+        if self.kind in one and len(self.rows) != 1:
             raise ValueError(f"a panel of kind {self.kind!r} shows one row; name it in rows")
         if self.smooth % 2 == 0:
             raise ValueError(f"smooth = {self.smooth} is not an odd number")
@@ -84,6 +111,11 @@ class Figure(BaseModel, extra="forbid", frozen=True):
             for title, panel in content["panels"].items()
         }
         return {**own, "panels": panels}
+
+    @property
+    def reads_networks(self) -> bool:
+        """Return whether a panel is made of checkpoints."""
+        return any(panel.kind in OF_NETWORKS for panel in self.panels.values())
 
     def mistake(
         self, settings: Mapping[str, Any], columns: Mapping[str, Any], rows: Mapping[str, Any]

@@ -20,6 +20,7 @@ MeasureName = Literal[
     "speed-up",
     "kib-to-target",
     "mib-to-target",
+    "gflops-to-target",
     "kib-per-client-round",
     "mib-up-per-round",
     "mib-down-per-round",
@@ -41,7 +42,13 @@ RELATIVE: tuple[MeasureName, ...] = ("speed-up", "saved")
 COUNTS = "counts.json"
 """The file of a run folder that holds what was counted beside the messages."""
 
-TO_TARGET: tuple[MeasureName, ...] = ("rounds", "speed-up", "kib-to-target", "mib-to-target")
+TO_TARGET: tuple[MeasureName, ...] = (
+    "rounds",
+    "speed-up",
+    "kib-to-target",
+    "mib-to-target",
+    "gflops-to-target",
+)
 
 ABOUT: dict[MeasureName, str] = {
     "best": "accuracy of the best round, %",
@@ -50,6 +57,7 @@ ABOUT: dict[MeasureName, str] = {
     "speed-up": "rounds to the target of the first row ÷ those of this one",
     "kib-to-target": "traffic of all clients to the target, KiB, as the paper counts",
     "mib-to-target": "traffic of all clients to the target, MiB, as the paper counts",
+    "gflops-to-target": "operations of all clients' training to the target, in thousands of millions",
     "kib-per-client-round": "traffic per client and round, both ways, KiB, as the paper counts",
     "mib-up-per-round": "numbers that all clients of a round send, MiB at four bytes each",
     "mib-down-per-round": "numbers that all clients of a round receive, MiB at four bytes each",
@@ -86,6 +94,8 @@ def measure(
     cost = cost_to_target(run, target)
     if name in ("rounds", "speed-up") or not cost.reached:
         return cost.rounds
+    if name == "gflops-to-target":
+        return cost.flops / 1e9
     jobs = float(run.jobs[np.flatnonzero(run.axis("rounds") == cost.rounds)[0]])
     return jobs * _paper_bytes(run) / (2**10 if name == "kib-to-target" else 2**20)
 

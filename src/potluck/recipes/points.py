@@ -6,23 +6,23 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
 
 from potluck.analysis.clients import client_differences
 from potluck.analysis.curves import Band, band, band_of_curves, client_curve, loss_increase, note_curves
-from potluck.core.errors import PotluckError
+from potluck.core.errors import PotluckError, unknown
 from potluck.core.files import csv_cell, read_text
-from potluck.recipes.figure import Kind, Panel
+from potluck.recipes.figure import OF_NETWORKS, Kind, Panel
 from potluck.recipes.recipe import NO_CELL
 from potluck.recipes.reproduce import Reproduction, run_path
 from potluck.runs.folder import SUMMARY
 from potluck.runs.read import read_run
 from potluck.runs.run import Curve, Run
 
-LOSS = "train_loss"
+LOSS = "train_ce"
 """What a loss increase is of."""
 
 
@@ -30,7 +30,8 @@ LOSS = "train_loss"
 class Point:
     """One number of a figure: its panel and line (or bar, or set), its place, its value and spread over seeds.
 
-    `paper` is the number printed for it, as printed; nan is a value that was not measured.
+    `paper` is the number printed for it, as printed; `label` the class of a point of a t-SNE; nan is a value that was
+    not measured.
     """
 
     panel: str
@@ -39,27 +40,36 @@ class Point:
     y: float
     std: float = math.nan
     paper: str = ""
+    label: str = ""
 
 
 Panels = Callable[[Reproduction, Panel, str, Path], Iterator[Point]]
 
 
-def figure_points(table: Reproduction, out: Path) -> tuple[list[Point], list[str]]:
-    """Return the points of every panel, and a sentence for each panel that cannot be shown."""
-    points: list[Point] = []
-    problems: list[str] = []
+@dataclass
+class Points:
+    """The points of a figure; a sentence for each panel without any, and for each that cannot be made."""
+
+    points: list[Point] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def figure_points(table: Reproduction, out: Path) -> Points:
+    """Return the points of every panel."""
+    found = Points()
     assert table.recipe.figure is not None
     for title, panel in table.recipe.figure.panels.items():
         try:
             own = list(_MAKERS[panel.kind](table, panel, title, out))
         except PotluckError as error:
-            problems.append(f"Panel {title!r} is not drawn: {error}")
+            found.problems.append(f"Panel {title!r} is not drawn: {error}")
             continue
-        if not any(math.isfinite(point.y) for point in own):
-            problems.append(f"Panel {title!r} is not drawn: nothing was measured for it yet.")
-            continue
-        points += own
-    return points, problems
+        if any(math.isfinite(point.y) for point in own):
+            found.points += own
+        else:
+            found.empty.append(f"Panel {title!r} is empty: nothing was measured yet, or no target reached.")
+    return found
 
 
 def _sweep(table: Reproduction, panel: Panel, title: str, out: Path) -> Iterator[Point]:
@@ -90,6 +100,8 @@ def _cell(table: Reproduction, row: str, column: str, place: Point) -> Iterator[
 
 def _curves(table: Reproduction, panel: Panel, title: str, out: Path) -> Iterator[Point]:
     for row, runs in _runs(table, panel, out):
+        if not any(run.has(LOSS if panel.value == "loss_increase" else panel.value) for run in runs):
+            raise PotluckError(f"No round of {row} has a value {panel.value!r}.")
         yield from _line(_band(runs, panel), title, row, _factor(panel.value))
 
 
@@ -103,7 +115,8 @@ def _groups(table: Reproduction, panel: Panel, title: str, out: Path) -> Iterato
     for row, runs in _runs(table, panel, out):
         for name, clients in panel.groups.items():
             curves = [curve for run in runs if len(curve := _group_curve(run, clients, panel.along))]
-            yield from _line(band_of_curves(curves), title, f"{row}, {name}", 100.0)
+            series = f"{row}, {name}" if name else row
+            yield from _line(band_of_curves(curves), title, series, 100.0)
 
 
 def _group_curve(run: Run, clients: Sequence[int], along: str) -> Curve:
@@ -123,7 +136,9 @@ def _clients(table: Reproduction, panel: Panel, title: str, out: Path) -> Iterat
 
 
 def _notes(table: Reproduction, panel: Panel, title: str, out: Path) -> Iterator[Point]:
-    for _, runs in _runs(table, panel, out):
+    for row, runs in _runs(table, panel, out):
+        if panel.value not in runs[0].client_notes:
+            raise unknown(f"note of {row}", panel.value, runs[0].client_notes or ["(it has none)"])
         for client, curve in note_curves(runs[0], panel.value).items():
             if not panel.clients or client in panel.clients:
                 yield from _curve_points(curve, title, f"client {client}", 1.0)
@@ -141,6 +156,22 @@ def _difference(table: Reproduction, panel: Panel, title: str, out: Path) -> Ite
     for client, values in sorted(found.items()):
         spread = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
         yield Point(title, f"{first} − {second}", float(client), float(np.mean(values)), spread)
+
+
+def _samples(table: Reproduction, panel: Panel, title: str, out: Path) -> Iterator[Point]:
+    """Samples of each class (the series) that each client holds; none are left out."""
+    for _, runs in _runs(table, panel, out):
+        counts = runs[0].class_counts
+        if counts is not None:
+            for client, label in np.argwhere(counts).tolist():
+                yield Point(title, str(label), float(client), float(counts[client, label]))
+
+
+def _networks(table: Reproduction, panel: Panel, title: str, out: Path) -> Iterator[Point]:
+    from potluck.recipes.network_points import network_points
+
+    for row, runs in _runs(table, panel, out):
+        yield from network_points(panel, title, row, runs[0])
 
 
 def _runs(table: Reproduction, panel: Panel, out: Path) -> Iterator[tuple[str, list[Run]]]:
@@ -181,6 +212,8 @@ _MAKERS: dict[Kind, Panels] = {
     "groups": _groups,
     "notes": _notes,
     "difference": _difference,
+    "samples": _samples,
+    **dict.fromkeys(OF_NETWORKS, _networks),
 }
 
 
@@ -188,7 +221,7 @@ def to_csv(points: Sequence[Point]) -> str:
     """Write a line per point; numbers unrounded, nothing where there is no number."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([field.name for field in fields(Point)])
+    writer.writerow([column.name for column in fields(Point)])
     for point in points:
         writer.writerow(["" if value != value else csv_cell(value) for value in astuple(point)])
     return out.getvalue()
@@ -200,5 +233,6 @@ def read_points(file: Path) -> list[Point]:
     for line in csv.DictReader(io.StringIO(read_text(file))):
         names = {name: line[name].removeprefix("'") for name in ("panel", "series", "x")}
         y, std = (float(line[name]) if line[name] else math.nan for name in ("y", "std"))
-        points.append(Point(names["panel"], names["series"], _place(names["x"]), y, std, line["paper"]))
+        last = line["paper"], line["label"]
+        points.append(Point(names["panel"], names["series"], _place(names["x"]), y, std, *last))
     return points

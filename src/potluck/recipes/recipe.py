@@ -36,13 +36,21 @@ class Column(BaseModel, extra="forbid", frozen=True):
     measure: MeasureName
     title: str = ""
     target: float | None = Field(None, gt=0, le=1)
+    small_target: float | None = Field(None, gt=0, le=1)
+    """The target at the small and the smoke scale, whose runs may never reach the paper's."""
     field: Literal["accuracy", "accuracy_micro"] = "accuracy"
 
     @model_validator(mode="after")
     def _target_where_needed(self) -> Column:
         if (self.measure in TO_TARGET) != (self.target is not None):
             raise ValueError(f"measures {', '.join(TO_TARGET)} have a target, and no others do")
+        if self.small_target is not None and self.target is None:
+            raise ValueError("small_target takes a target")
         return self
+
+    def target_at(self, scale: str) -> float | None:
+        """Return the target accuracy at a scale."""
+        return (self.small_target or self.target) if scale in ("small", "smoke") else self.target
 
 
 class Row(BaseModel, extra="forbid", frozen=True):

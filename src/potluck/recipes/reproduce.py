@@ -20,7 +20,7 @@ from potluck.experiment.sections import DataSettings
 from potluck.federation.population import experiment_data
 from potluck.loop.callbacks import Callback
 from potluck.recipes.budget import Budget, BudgetSpentError, ProcessorMeter, read_processor_time
-from potluck.recipes.content import Values
+from potluck.recipes.content import Values, merged
 from potluck.recipes.counting import count_run
 from potluck.recipes.measures import RELATIVE, Activity, activity, measure, relative
 from potluck.recipes.recipe import Recipe, slug
@@ -137,7 +137,10 @@ def _values_at(recipe: Recipe, row: str, setting: str, *, scale: Scale, rounds_s
     if recipe.counted:
         return recipe.values(row, setting)
     own = recipe.scale_values(scale, row, setting) if scale in ("small", "full") else {}
-    return at_scale(recipe.values(row, setting), scale, own, rounds_share)
+    values = at_scale(recipe.values(row, setting), scale, own, rounds_share)
+    if scale == "smoke" and recipe.figure is not None and recipe.figure.reads_networks:
+        return merged(values, {"engine": {"checkpoint_every": 1}})
+    return values
 
 
 def _experiments(
@@ -273,7 +276,9 @@ def collect(table: Reproduction, key: Key, path: Path) -> Run:
     """Measure a finished run for every column of its setting."""
     run = read_run(path)
     table.values[key] = {
-        name: measure(run, column.measure, column.target, column.field, table.recipe.rows[key[0]].copies)
+        name: measure(
+            run, column.measure, column.target_at(table.scale), column.field, table.recipe.rows[key[0]].copies
+        )
         for name in table.columns
         if (column := table.recipe.columns[name]).setting == key[1]
     }

@@ -143,6 +143,27 @@ def _writing_alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def estimates_file(file: Path) -> Path:
+    """The file of the estimates that belong to a file of cells."""
+    return file.with_suffix(".estimates.json")
+
+
+def add_estimate(file: Path, estimate: Mapping[str, Any]) -> None:
+    """Keep what a command will cost beside a file of cells, in the place of the command's earlier estimate."""
+    there = estimates_file(file)
+    kept = dict(parse_json(read_text(there))) if there.exists() else {}
+    rounded = {
+        name: round(value, 3) if isinstance(value, float) else value for name, value in estimate.items()
+    }
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(there, json.dumps({**kept, str(estimate["command"]): rounded}, indent=1) + "\n")
+    except OSError as error:
+        raise PotluckError(
+            f"--store {str(file)!r} cannot be written ({error.strerror}); choose another file."
+        ) from None
+
+
 def take_stored_values(table: Reproduction, cells: Sequence[StoredCell]) -> int:
     """Put the values of stored runs into a table, so that they are not done again; returns how many.
 

@@ -175,9 +175,21 @@ def scale_lines(table: Reproduction) -> list[str]:
     if any(table.recipe.columns[name].measure == "best" for name in table.columns):
         selections = dict.fromkeys(experiment.evaluate.select for experiment in table.work.values())
         lines += [PICKED[selection] for selection in selections]
+    lines += target_lines(table)
     if table.differs:
         lines.append("Not as in the paper (paper → here): " + "; ".join(_difference(table)) + ".")
     return lines
+
+
+def target_lines(table: Reproduction) -> list[str]:
+    """Targets that are not the paper's at this scale."""
+    columns = {name: table.recipe.columns[name] for name in table.columns}
+    moved = [
+        f"{table.recipe.heading(name)} {100 * column.target:g} → {100 * here:g} %"
+        for name, column in columns.items()
+        if column.target and (here := column.target_at(table.scale)) and here != column.target
+    ]
+    return [f"Targets that are not the paper's (paper → here): {'; '.join(moved)}."] if moved else []
 
 
 def _difference(table: Reproduction) -> list[str]:
@@ -309,7 +321,7 @@ def _records(table: Reproduction) -> list[dict[str, object]]:
                     "column": name,
                     "setting": column.setting,
                     "measure": column.measure,
-                    "target": column.target or "",
+                    "target": column.target_at(table.scale) or "",
                     "paper": "" if mean in ("-", UNPRINTED) else float(mean),
                     "paper_std": float(std) if std else "",
                     "here": cell.mean if cell.known else "",

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from potluck.analysis.cost import check_target
-from potluck.analysis.curves import band, client_curve, loss_increase, note_curves, smooth
+from potluck.analysis.curves import (
+    band,
+    client_curve,
+    loss_increase,
+    note_curves,
+    smooth,
+    training_metric,
+)
 from potluck.analysis.groups import Group
 from potluck.core.errors import PotluckError, unknown
 from potluck.report.style import FigureOptions, legend, legend_above, method_style, new_figure
@@ -49,11 +56,23 @@ def train_loss(groups: list[Group], options: FigureOptions) -> Figure:
     return figure
 
 
+def train_ce(groups: list[Group], options: FigureOptions) -> Figure:
+    """Draw the participants' mean training cross-entropy, by their samples, with a band over seeds."""
+    figure, axes = _curves(groups, options, "train_ce")
+    axes.set_ylabel("training cross-entropy")
+    return figure
+
+
 def loss_increases(groups: list[Group], options: FigureOptions) -> Figure:
-    """Draw how far the training loss (the test loss where there is none) lies above the best before it."""
+    """Draw how far the training cross-entropy (the test loss where none is) lies above the best before it."""
     trained = any(run.has("train_loss") for group in groups for run in group.counted_runs)
-    key = "train_loss" if trained else "loss"
-    curves = [[loss_increase(run.curve(key, options.x)) for run in group.counted_runs] for group in groups]
+    curves = [
+        [
+            loss_increase(run.curve(training_metric(run) if trained else "loss", options.x))
+            for run in group.counted_runs
+        ]
+        for group in groups
+    ]
     places = [curve.x for group_curves in curves for curve in group_curves]
     if not any(map(len, places)):
         raise PotluckError(f"No run has two losses against {options.x!r}: choose another kind or x.")

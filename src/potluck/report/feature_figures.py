@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from potluck.analysis.groups import Group
+from potluck.analysis.networks import Rows, class_vector_sets, own_means, sent_per_class, stage_outputs
 from potluck.analysis.representations import Embedding, Features, cka_matrix, mean_cka, tsne
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError, unknown
-from potluck.kit.class_vectors import ClassVectors, mean_by_class
 from potluck.report.curve_figures import single_run
 from potluck.report.map_figures import draw_heat_map
 from potluck.report.style import (
     WIDTH,
     FigureOptions,
     check_output,
+    class_colours,
     label_categories,
     legend_above,
     method_style,
@@ -91,7 +92,8 @@ def tsne_figure(embedding: Embedding, class_names: Sequence[str] = ()) -> Figure
     from matplotlib.lines import Line2D
 
     figure, axes = new_figure(height=2.8)
-    colours, labels = _class_colours(embedding), embedding.labels
+    labels = embedding.labels
+    colours = {} if labels is None else class_colours(np.unique(labels).tolist())
     for position in range(len(embedding.sets)):
         members, style = embedding.set_of == position, method_style(position)
         shades = style.light if labels is None else [colours[label] for label in labels[members].tolist()]
@@ -113,73 +115,14 @@ def tsne_figure(embedding: Embedding, class_names: Sequence[str] = ()) -> Figure
     return figure
 
 
-def _class_colours(embedding: Embedding) -> dict[int, Any]:
-    """Return a colour for each class that occurs: ten distinct ones, or a gradient for more classes."""
-    if embedding.labels is None:
-        return {}
-    from matplotlib import colormaps
-
-    classes = np.unique(embedding.labels).tolist()
-    few = len(classes) <= 10
-    shades = colormaps["tab10"] if few else colormaps["turbo"]
-    return {label: shades(at if few else at / (len(classes) - 1)) for at, label in enumerate(classes)}
-
-
-Rows = tuple[Tensor, Tensor]
-"""Vectors [rows, width] and the class of each."""
-
-
 def prototypes(clients: Mapping[str, Client], class_names: Sequence[str] = ()) -> Figure:
     """Draw the mean feature of each class that a client holds, of several clients."""
-    return _layout_figure({name: _own_means(me, "features") for name, me in clients.items()}, class_names)
+    return _layout_figure({name: own_means(me, "features") for name, me in clients.items()}, class_names)
 
 
 def vectors(ended: RestoredRun, clients: Sequence[Client]) -> Figure:
-    """Draw the vector that the server sends for each class, and the mean over clients of their class means.
-
-    These are FedL2G's guiding vectors and the global prototypes they are compared with (its Figure 4).
-    """
-    sent = sent_per_class(ended)
-    if sent is None:
-        name = ended.plan.method.name
-        raise PotluckError(
-            f"The server of {name!r} sends no vector per class; choose field 'features' or 'prototypes', or a run of "
-            "fedl2g-f, fedl2g-l, fedproto, fedtgp, fd or fedhe."
-        )
-    task = ended.plan.federation.task
-    width = sent[0].shape[1]
-    space = "features" if width == clients[0].model.feature_dim else "scores"
-    own = [_own_means(me, space) for me in clients]
-    if any(rows.shape[1] != width for rows, _ in own):
-        raise PotluckError(
-            f"The server's vectors have {width} entries, as many as neither features nor class scores of the clients; "
-            "choose field 'features' or 'prototypes'."
-        )
-    total, senders = mean_by_class(own, task.num_classes)
-    labels = torch.nonzero(senders).flatten()
-    sets = {"sent by the server": sent, f"mean {space} of clients": (total[labels], labels)}
-    return _layout_figure(sets, ended.plan.federation.class_names)
-
-
-def sent_per_class(ended: RestoredRun) -> Rows | None:
-    """Return the vectors that the server would send next to its first client, if it sends one per class."""
-    server, task = ended.loop.server, ended.plan.federation.task
-    message = server.message(task.clients[0], server.context())
-    if isinstance(message, ClassVectors):
-        table = message.table(task.num_classes)
-        return table.rows[table.known], torch.nonzero(table.known).flatten()
-    tensors, scalars = message.flatten()
-    tables = [tensor for tensor in tensors.values() if tensor.ndim == 2 and len(tensor) == task.num_classes]
-    if len(tables) != 1 or len(tensors) > 1 or scalars:
-        return None
-    return tables[0], torch.arange(task.num_classes)
-
-
-def _own_means(me: Client, space: str) -> Rows:
-    function = me.model.features if space == "features" else me.model
-    with torch.no_grad():
-        means, labels, _ = me.class_means(lambda x: function(x).flatten(1))
-    return means.cpu(), labels.cpu()
+    """Draw the vector that the server sends for each class, and the mean over clients of their class means."""
+    return _layout_figure(class_vector_sets(ended, clients), ended.plan.federation.class_names)
 
 
 def _layout_figure(sets: Mapping[str, Rows], class_names: Sequence[str]) -> Figure:
@@ -208,22 +151,10 @@ def cka_stages(groups: list[Group], options: FigureOptions) -> Figure:
     for group in groups:
         clients = _clients([group], "cka")
         inputs = torch.cat([_inputs(me, -(-INPUTS // len(clients)))[0] for me in clients])
-        outputs = [_stages(me, inputs) for me in clients]
+        outputs = [stage_outputs(me, inputs) for me in clients]
         shared = [name for name in outputs[0] if all(name in each for each in outputs)]
         by_method[group.label] = {name: [each[name] for each in outputs] for name in shared}
     return mean_cka_figure(by_method, [group.position for group in groups])
-
-
-def _stages(me: Client, x: Tensor) -> dict[str, Tensor]:
-    """Return the output of each stage [samples, values], and the features at the end."""
-    me.model.eval()
-    outputs: dict[str, Tensor] = {}
-    with torch.no_grad():
-        features = me.model.features(x).flatten(1)
-        for number, stage in enumerate(me.model.stages, 1):
-            x = stage(x)
-            outputs[f"stage {number}"] = x.flatten(1)
-    return {**outputs, "features": features}
 
 
 def plot_features(groups: list[Group], options: FigureOptions) -> Figure:
@@ -263,7 +194,7 @@ def _trained_clients(run: Run, ended: RestoredRun, most: int) -> list[Client]:
     """Return the first clients of a run that have test samples, as training left them."""
     clients: list[Client] = []
     for index in range(len(ended.plan.federation.members)):
-        if len(clients) < most and index not in ended.loop.newcomers:
+        if len(clients) < most and index not in ended.loop.absent:
             me = ended.client(index)
             if me.test is not None and len(me.test):
                 clients.append(me)

@@ -36,6 +36,7 @@ KINDS: dict[str, Draw] = {
     "accuracy": curve_figures.accuracy,
     "loss": curve_figures.loss,
     "train-loss": curve_figures.train_loss,
+    "train-ce": curve_figures.train_ce,
     "loss-increase": curve_figures.loss_increases,
     "notes": curve_figures.notes,
     "client-curves": curve_figures.client_curves,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potluck.analysis.curves import smooth
-from potluck.report.style import figure_legend, label_categories, method_style, new_grid
+from potluck.report.style import class_colours, figure_legend, label_categories, method_style, new_grid
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -22,8 +22,12 @@ PRINTED = "printed"
 """What the legend says of values that are the paper's."""
 
 _MARKERS = 6  # along a line
+_NUMBERED = 60  # points of a scatter that are named
 _INK = "#444444"
 _DASHES: tuple[tuple[int, tuple[int, ...]], ...] = ((0, (4, 2)), (0, (1, 1)), (0, (4, 1, 1, 1)))
+
+
+Form = Literal["line", "marks", "bars", "dots", "circles", "heat", "scatter"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Series:
     std: NDArray[np.float64]
     paper: NDArray[np.float64]
     position: int = 0
+    labels: Sequence[str] = ()
+    """The class of each point of a scatter."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Axis:
     title: str
     x: str
     y: str
-    form: Literal["line", "marks", "bars", "dots"] = "line"
+    form: Form = "line"
     scale: Literal["linear", "log", "names"] = "linear"
     smooth: int = 1
     lines: Mapping[str, float] = field(default_factory=dict)
@@ -59,8 +65,7 @@ def draw_panels(panels: Sequence[tuple[Axis, Sequence[Series]]], across: int = 2
     figure, grid = new_grid(len(panels), across, height=2.1 if across == 1 else 1.7)
     handles: dict[str, Artist] = {}
     for place, (axes, (axis, series)) in enumerate(zip(grid, panels, strict=True)):
-        draw = _bars if axis.form == "bars" else _dots if axis.form == "dots" else _lines
-        draw(axes, axis, series)
+        _DRAW.get(axis.form, _lines)(axes, axis, series)
         for number, (label, value) in enumerate(axis.lines.items()):
             axes.axhline(value, color=_INK, linewidth=0.9, linestyle=_DASHES[number % 3], label=label)
         if axis.target is not None:
@@ -71,7 +76,11 @@ def draw_panels(panels: Sequence[tuple[Axis, Sequence[Series]]], across: int = 2
             axes.set_ylabel(axis.y)
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    figure_legend(figure, sorted(handles.values(), key=_place_in_legend))
+    heat = [axes for axes, (axis, _) in zip(grid, panels, strict=True) if axis.form == "heat"]
+    if heat:
+        figure.colorbar(heat[0].images[0], ax=heat, label="linear CKA", shrink=0.6)
+    if len(handles) > 1 or panels[0][0].form != "dots":  # the y axis says what single dots are
+        figure_legend(figure, sorted(handles.values(), key=_place_in_legend))
     return figure
 
 
@@ -152,7 +161,7 @@ def _bars(axes: Axes, axis: Axis, series: Sequence[Series]) -> None:
             left, right = at[printed] - 0.45 * width, at[printed] + 0.45 * width
             axes.hlines(each.paper[printed], left, right, color="black", linewidth=1.1, label=PRINTED)
     axes.grid(visible=False, axis="x")
-    label_categories(axes, [_text(name) for name in names])
+    label_categories(axes, [_text(name) for name in names] if len(names) > 1 else [""])
 
 
 def _dots(axes: Axes, axis: Axis, series: Sequence[Series]) -> None:
@@ -164,6 +173,65 @@ def _dots(axes: Axes, axis: Axis, series: Sequence[Series]) -> None:
         axes.plot(x, each.y, style.marker, color=style.light, markersize=2.5, label=each.label)
     axes.axhline(0, color=_INK, linewidth=0.8)
     axes.locator_params(axis="x", integer=True, nbins=5)
+
+
+def _circles(axes: Axes, axis: Axis, series: Sequence[Series]) -> None:
+    """A circle per client (x) and class (series) whose area is the number of samples."""
+    most = max(each.y.max() for each in series)
+    clients = max(float(x) for each in series for x in each.x) + 1
+    classes = max(int(each.label) for each in series) + 1
+    room = 72 * 1.3 / max(clients, classes)  # points between two circles in half a column
+    for each in series:
+        x = np.array([float(at) for at in each.x])
+        sizes = max(2.0, 1.2 * room) ** 2 * each.y / most
+        place = np.full(len(x), int(each.label))
+        axes.scatter(x, place, s=sizes, color=method_style(0).light, alpha=0.75, linewidths=0)
+    axes.set_xlim(-1, clients)
+    axes.set_ylim(-1, classes)
+    axes.locator_params(integer=True, nbins=5)
+
+
+def _heat(axes: Axes, axis: Axis, series: Sequence[Series]) -> None:
+    """A square per pair, between 0 and 1; names are shortened to what stands before the colon."""
+    values = np.stack([each.y for each in series])
+    axes.imshow(values, cmap="cividis", vmin=0, vmax=1)
+    axes.grid(visible=False)
+    names = [each.label.partition(":")[0] for each in series]
+    step = 1 if len(names) <= 5 else 3
+    axes.set_xticks(range(0, len(names), step), names[::step])
+    axes.set_yticks(range(0, len(names), step), names[::step])
+
+
+def _scatter(axes: Axes, axis: Axis, series: Sequence[Series]) -> None:
+    """A point per vector: the marker is the set; the colour its class, or the set where there is one class.
+
+    A few points have the number of their class beside them.
+    """
+    classes = sorted({int(label) for each in series for label in each.labels})
+    colours = class_colours(classes) if len(classes) > 1 else {}
+    numbered = colours and sum(len(each.y) for each in series) <= _NUMBERED
+    for each in series:
+        style = method_style(each.position)
+        shades = [colours[int(label)] for label in each.labels] if colours else style.light
+        x = [float(at) for at in each.x]
+        axes.scatter(x, each.y, c=shades, marker=style.marker, s=14, linewidths=0)
+        shade = "#555555" if colours else style.light
+        axes.plot([], [], style.marker, color=shade, label=each.label)
+        for place in zip(x, each.y, each.labels, strict=True) if numbered else ():
+            axes.annotate(place[2], place[:2], (2, 2), textcoords="offset points", fontsize=5)
+    axes.margins(0.12)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(visible=False)
+
+
+_DRAW: dict[Form, Callable[[Axes, Axis, Sequence[Series]], None]] = {
+    "bars": _bars,
+    "dots": _dots,
+    "circles": _circles,
+    "heat": _heat,
+    "scatter": _scatter,
+}
 
 
 def _whole(places: Sequence[float | str]) -> bool:

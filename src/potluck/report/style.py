@@ -58,6 +58,15 @@ def method_style(position: int) -> MethodStyle:
     return MethodStyle(_LIGHT[colour], _DARK[colour], dash, symbol, linestyle, marker, fill)
 
 
+def class_colours(classes: Sequence[int]) -> dict[int, Any]:
+    """Return a colour for each class: ten distinct ones, or a gradient for more classes."""
+    from matplotlib import colormaps
+
+    few = len(classes) <= 10
+    shades = colormaps["tab10"] if few else colormaps["turbo"]
+    return {label: shades(at if few else at / (len(classes) - 1)) for at, label in enumerate(classes)}
+
+
 @dataclass(frozen=True)
 class FigureOptions:
     """Options of a figure; `potluck.report.figures.plot` describes each."""

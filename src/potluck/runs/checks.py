@@ -36,10 +36,26 @@ def check_schedule(experiment: Experiment, method: Method[Any, Any, Any]) -> Non
         )
 
 
+def check_excluded(experiment: Experiment, federation: Federation) -> None:
+    """Check that `schedule.exclude` names clients, each once, and leaves one with data."""
+    excluded, eligible = experiment.schedule.exclude, federation.task.eligible
+    last = len(federation.task.clients) - 1
+    for index in excluded:
+        if not 0 <= index <= last or excluded.count(index) > 1:
+            problem = "twice" if 0 <= index <= last else f"and the clients are 0 to {last}"
+            raise PotluckError(
+                f"schedule.exclude names client {index} {problem}; list numbers of clients once."
+            )
+    if not set(eligible) - set(excluded):
+        raise PotluckError(
+            f"schedule.exclude = {list(excluded)} leaves no client with data; leave one out of the list."
+        )
+
+
 def check_order(experiment: Experiment, federation: Federation) -> None:
     """Check that every entry of `schedule.order` names as many existing clients as a round or step needs."""
     schedule, clients = experiment.schedule, federation.task.clients
-    eligible = {info.index for info in clients if info.samples > 0}
+    eligible = {info.index for info in clients if info.samples > 0} - set(schedule.exclude)
     count = schedule.jobs_per_round(len(eligible)) if schedule.synchronous else 1
     for entry in schedule.order:
         if unknown := [index for index in entry if index not in eligible]:
@@ -106,6 +122,57 @@ def check_records(experiment: Experiment, method: Method[Any, Any, Any], federat
             raise PotluckError(
                 f"privacy.unit = 'record' needs the gradient of every row, which {', '.join(unsupported)} of {name!r} "
                 "does not give; choose models without such layers, such as small-mlp, small-cnn and small-wide."
+            )
+
+
+def check_secure_sums(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
+    """Check that a sum is all that the server needs under the settings of method and schedule."""
+    sums, schedule, name = method.supports.sums, experiment.schedule, type(method).__name__
+    if sums is None or not holds(sums.when, method):
+        settings = settings_for(sums.when) if sums is not None else ""
+        own = experiment.method.name
+        others = [
+            other for other in METHODS if other != own and method_class(other).supports.sums is not None
+        ]
+        why = method.supports.single_answers or "its server reads the answers one by one"
+        remedy = f"set {settings}, or use" if settings else "use"
+        raise PotluckError(
+            f"privacy.secure_sums = true hides single answers, and {name} needs them with these settings"
+            f"{f': {why}' if not settings else ''}; {remedy} one of {', '.join(others)}."
+        )
+    if not schedule.synchronous:
+        raise PotluckError(
+            "privacy.secure_sums = true needs whole rounds: an asynchronous server step takes single answers; set "
+            "schedule.mode = 'sync', and neither schedule.buffer nor schedule.concurrency."
+        )
+    if schedule.robust != "mean" or schedule.max_share < 1:
+        field = "robust" if schedule.robust != "mean" else "max_share"
+        raise PotluckError(
+            f"privacy.secure_sums = true and schedule.{field} = {getattr(schedule, field)!r} exclude each other: a "
+            "robust rule compares single answers, which the server does not see; leave one of them out."
+        )
+
+
+def check_sum_sizes(experiment: Experiment, method: Method[Any, Any, Any], federation: Federation) -> None:
+    """Check that every sum has enough clients."""
+    sums, least = method.supports.sums, experiment.privacy.sum_clients
+    if sums is None or not experiment.privacy.secure_sums:
+        return
+    task = federation.task
+    asked = experiment.schedule.jobs_per_round(len(task.eligible))
+    if asked < least:
+        raise PotluckError(
+            f"privacy.sum_clients = {least} is more than the {asked} clients of a round; ask more of them "
+            "(schedule.participation), or lower it."
+        )
+    if sums.per != "architecture":
+        return
+    for architecture, count in task.eligible_per_architecture.items():
+        if count < least:
+            raise PotluckError(
+                f"privacy.secure_sums needs {least} clients of each architecture (privacy.sum_clients), because "
+                f"{type(method).__name__} averages inside them, and {architecture!r} has {count}; use fewer "
+                "architectures (models.names), more clients, or a method with one average for all, such as pfedafm."
             )
 
 

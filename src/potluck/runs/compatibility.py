@@ -11,7 +11,7 @@ from potluck.experiment.sections import MethodSection
 from potluck.federation.population import experiment_data
 from potluck.methods import METHODS
 from potluck.models import resolve_models
-from potluck.runs.resolve import choose_models, resolve
+from potluck.runs.resolve import choose_models, choose_partition, resolve
 
 
 @dataclass
@@ -26,7 +26,8 @@ class Compatibility:
 def compatible_methods(experiment: Experiment) -> Compatibility:
     """Resolve every method, with its defaults, for the data, clients, models and schedule of an experiment."""
     method = experiment.build_method()
-    experiment = choose_models(experiment, method, experiment_data(experiment))
+    data = experiment_data(experiment)
+    experiment = choose_models(choose_partition(experiment, data), method, data)
     result = Compatibility(
         f"{experiment.data.name}, {experiment.partition.rule}, {experiment.partition.clients} clients with "
         f"{', '.join(resolve_models(experiment.models.names))}"

@@ -1,11 +1,9 @@
-"""Export a trained predictor with its input transform, and load it again."""
+"""Export a trained predictor with all that a prediction needs; `exported.py` loads it again."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import import_module
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,71 +15,18 @@ from torch import Tensor, nn
 
 from potluck import __version__
 from potluck.core.errors import PotluckError
-from potluck.core.files import parse_json, read_text
 from potluck.core.method import Method, Predictor
-from potluck.core.model import ClientModel, norms_without_statistics, with_batch_norm_statistics
-from potluck.core.samples import Transform
-from potluck.core.task import Architecture
-from potluck.core.trained import model_name
-from potluck.data.dataset import Cast, MeanImage, Normalise
+from potluck.data.raw import describe_raw
 from potluck.experiment import Experiment, read_experiment
+from potluck.federation.features import RowNumbers
 from potluck.federation.federation import Federation
-from potluck.federation.population import shared_model_choice
-from potluck.kit import CombinedModel
-from potluck.models import build_model, merge_adapters
-from potluck.models.lora import has_adapters
+from potluck.models import original_names
+from potluck.runs.export_description import ModelDescriber, describe_input, plain_model
+from potluck.runs.exported import DESCRIPTION, FORMAT, WEIGHTS
 from potluck.runs.folder import EXPERIMENT, write_atomic
 from potluck.runs.plan import Parts
-from potluck.runs.restore import RestoredRun, restore_run
+from potluck.runs.restore import restore_run
 from potluck.runs.run import Run
-
-
-def describe_input(transform: Transform | None) -> dict[str, Any] | None:
-    """Describe a normalisation as JSON; None for a user's own function."""
-    if transform is None:
-        return {"as_is": True}
-    if isinstance(transform, Normalise):
-        return {"mean": list(transform.mean), "std": list(transform.std), "scale": transform.scale}
-    if isinstance(transform, MeanImage):
-        return {"mean_row": transform.mean.cpu().tolist(), "scale": transform.scale}
-    if isinstance(transform, Cast):
-        return describe_input(transform.first)
-    return None
-
-
-def read_input(facts: dict[str, Any], dtype: torch.dtype) -> Transform:
-    """Build the normalisation of a description, with results of one type."""
-    if "mean_row" in facts:
-        return MeanImage(torch.tensor(facts["mean_row"], dtype=torch.float32), float(facts["scale"]), dtype)
-    if "mean" in facts:
-        return Normalise(tuple(facts["mean"]), tuple(facts["std"]), float(facts["scale"]), dtype)
-    return Cast(dtype)
-
-
-class FromRaw(nn.Module):
-    """A model preceded by its normalisation: raw rows, such as bytes of images, to class scores."""
-
-    def __init__(self, model: nn.Module, transform: Transform, class_names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.model, self.transform, self.class_names = model, transform, class_names
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return class scores of rows as the data set holds them."""
-        scores: Tensor = self.model(self.transform(rows))
-        return scores
-
-    def predict(self, rows: Tensor) -> list[str]:
-        """Return the name of the class with the largest score, for each row."""
-        with torch.no_grad():
-            classes = self(rows).argmax(dim=1).tolist()
-        return [self.class_names[index] if self.class_names else str(index) for index in classes]
-
-
-WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
-FORMAT = 2
-_WRONG = (OSError, ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RuntimeError)
-_UNREADABLE = (*_WRONG, safetensors.SafetensorError)
-"""Errors from reading a damaged export."""
 
 
 def export_client(
@@ -108,25 +53,41 @@ def export_client(
     if not 0 <= client < len(members.members):
         last = len(members.members) - 1
         raise PotluckError(f"--client {client} is not in {str(run)!r}; it has clients 0 to {last}.")
-    weight = restored.federated_weight(client) if experiment.safeguard else None
-    return write_model(restored, client, restored.predictor(client), out, weight=weight, onnx=onnx)
+    facts: dict[str, Any] = {
+        "client": members.task.clients[client].name,
+        "protocol": experiment.evaluate.protocol,
+    }
+    if experiment.safeguard:
+        facts["federated_weight"] = restored.federated_weight(client)
+    return write_model(
+        ModelSource(experiment, restored.plan.method, members, client),
+        restored.predictor(client),
+        out,
+        facts,
+        onnx=onnx,
+    )
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """What a model that is exported comes from: a client of a federation, trained by a method of an experiment."""
+
+    experiment: Experiment
+    method: Method[Any, Any, Any]
+    federation: Federation
+    client: int
 
 
 def write_model(
-    restored: RestoredRun,
-    client: int,
-    predictor: Predictor,
-    out: Path,
-    *,
-    weight: float | None = None,
-    onnx: bool = False,
+    source: ModelSource, predictor: Predictor, out: Path, facts: dict[str, Any], *, onnx: bool = False
 ) -> Path:
-    """Write a client's predictor and its description; `weight`: the share of the federated model in it."""
-    model = without_adapters(as_module(predictor, restored.plan.experiment.method.name))
-    description = _description(restored, client, model)
-    if weight is not None:
-        description["federated_weight"] = weight
-    state = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
+    """Write a predictor to a folder, with all that a prediction needs; `facts` are added to its description."""
+    model = plain_model(as_module(predictor, source.experiment.method.name))
+    description = {**_description(source, model), **facts}
+    names = original_names(model)
+    state = {
+        names[key]: tensor.detach().cpu().clone().contiguous() for key, tensor in model.state_dict().items()
+    }
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_atomic(out / DESCRIPTION, json.dumps(description, indent=2) + "\n")
@@ -136,27 +97,37 @@ def write_model(
             f"--out {str(out)!r} cannot be written ({error}); choose another folder."
         ) from None
     if onnx:
-        write_onnx(model, restored.plan.federation.example(), out / "model.onnx")
+        write_onnx(model, _example(source.federation), out / "model.onnx")
     return out
 
 
-def _description(restored: RestoredRun, client: int, model: nn.Module) -> dict[str, Any]:
+def _example(federation: Federation) -> Tensor:
+    """Return one input of the exported model."""
+    if not isinstance(federation.members[0].train.transform, RowNumbers):
+        return federation.example()
+    task = federation.task
+    dtype = task.dtype if federation.vocabulary is None else torch.int64
+    return torch.zeros(1, *task.input_shape, dtype=dtype)
+
+
+def _description(source: ModelSource, model: nn.Module) -> dict[str, Any]:
     """Describe an exported model for readers and for `load_model`."""
-    members, experiment = restored.plan.federation, restored.plan.experiment
-    task, vocabulary = members.task, members.vocabulary
+    members = source.federation
+    task = members.task
     return {
         "format": FORMAT,
         "potluck": __version__,
-        "method": experiment.method.name,
-        "client": task.clients[client].name,
-        "protocol": experiment.evaluate.protocol,
+        "method": source.experiment.method.name,
         "input_shape": list(task.input_shape),
         "num_classes": task.num_classes,
         "class_names": list(members.class_names),
-        "input": describe_input(members.members[client].train.transform),
-        "vocabulary": vocabulary,
+        "raw": describe_raw(members.raw),
+        "input": describe_input(members.members[source.client].train.transform),
+        "vocabulary": members.vocabulary,
         "precision": str(task.dtype).removeprefix("torch."),
-        "model": _Describer(experiment, restored.plan.method, members, vocabulary).describe(model),
+        "model": ModelDescriber(source.experiment, source.method, members, members.vocabulary).describe(
+            model
+        ),
     }
 
 
@@ -172,129 +143,6 @@ def check_objects(run: Path, parts: Parts) -> None:
         )
 
 
-def load_model(
-    path: str | Path,
-    *,
-    raw: bool = False,
-    models: Mapping[str, Callable[[], nn.Module]] | None = None,
-    predictors: Sequence[type[CombinedModel]] = (),
-) -> nn.Module:
-    """Load an exported model, in eval mode: a module from inputs to class scores. No stored code is executed.
-
-    With `raw`, it takes rows as the data set holds them (such as bytes of images) and applies the run's normalisation;
-    it has `class_names`, and `predict(rows)` returns these names. Otherwise it takes the inputs of the run's models.
-
-    Your own networks and predictors are code, which the files do not hold: pass factories of architectures by name as
-    `models`, and the predictor classes of your own method as `predictors`.
-    """
-    place = Path(path)
-    try:
-        description = parse_json(read_text(place / DESCRIPTION))
-        state = safetensors.torch.load_file(place / WEIGHTS)
-        if description["format"] != FORMAT:
-            raise ValueError(f"its format is {description['format']}, this version reads {FORMAT}")
-        # No memory is allocated for the described model before the weights are checked to have that size.
-        with torch.device("meta"):
-            maker = _Maker(description, dict(models or {}), {_class_name(cls): cls for cls in predictors})
-            model = maker.build(description["model"]).to(getattr(torch, description["precision"]))
-        _fill(model, state)
-        if raw:
-            model = _with_normalisation(model, description)
-    except (FileNotFoundError, NotADirectoryError):
-        raise PotluckError(
-            f"{str(place)!r} has no exported model ({WEIGHTS}, {DESCRIPTION}); check the path."
-        ) from None
-    except _UNREADABLE as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise PotluckError(
-            f"The exported model in {str(place)!r} cannot be read ({reason}); export it again."
-        ) from None
-    return model.eval()
-
-
-def _with_normalisation(model: nn.Module, description: dict[str, Any]) -> FromRaw:
-    facts = description.get("input")
-    if not isinstance(facts, dict):
-        raise PotluckError(
-            "The exported model does not describe the normalisation of raw rows; leave raw=True out and prepare inputs "
-            "yourself."
-        )
-    transform = read_input(facts, getattr(torch, description["precision"]))
-    return FromRaw(model, transform, tuple(map(str, description.get("class_names", ()))))
-
-
-def _fill(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """Set the weights of a model without memory; names and shapes must match."""
-    expected = model.state_dict()
-    for name in sorted(expected.keys() ^ state.keys()):
-        raise ValueError(f"its weights {'lack' if name in expected else 'have an unknown'} {name!r}")
-    for name, tensor in expected.items():
-        if tensor.shape != state[name].shape:
-            raise ValueError(f"{name!r} should be {tuple(tensor.shape)} and is {tuple(state[name].shape)}")
-    # Copies in the network's memory layout: tensors that were read may be views of the file.
-    own = {
-        name: torch.empty_like(tensor, device="cpu").copy_(state[name]) for name, tensor in expected.items()
-    }
-    model.load_state_dict(own, assign=True)
-
-
-def _class_name(kind: type[Any]) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
-@dataclass(frozen=True)
-class _Maker:
-    """Builds modules without weights from a description."""
-
-    facts: dict[str, Any]
-    models: dict[str, Callable[[], nn.Module]]
-    predictors: dict[str, type[CombinedModel]] = field(default_factory=dict)
-
-    def build(self, node: dict[str, Any]) -> nn.Module:
-        """Build the module of one node of the description."""
-        if "linear" in node:
-            return nn.Linear(*node["linear"])
-        if "predictor" in node:
-            parts = {name: self.build(part) for name, part in node["models"].items()}
-            empty = {
-                name: torch.zeros(entry["shape"], dtype=getattr(torch, entry["dtype"]))
-                for name, entry in node["tensors"].items()
-            }
-            return self._predictor(node["predictor"])(parts, empty)
-        if "own" in node:
-            if node["own"] not in self.models:
-                raise PotluckError(
-                    f"The exported model is {node['own']!r}, your own network; "
-                    f"pass load_model(..., models={{{node['own']!r}: its factory}})."
-                )
-            model = self.models[node["own"]]()
-        else:
-            model = build_model(
-                node["zoo"],
-                tuple(self.facts["input_shape"]),
-                self.facts["num_classes"],
-                node["feature_dim"],
-                projection=node["projection"],
-                vocabulary=self.facts["vocabulary"],
-            )
-        return with_batch_norm_statistics(model, ()) if node["statistics"] else model
-
-    def _predictor(self, name: str) -> type[CombinedModel]:
-        """Return a predictor class of Potluck, or one that was passed; other names in a file are not imported."""
-        if name in self.predictors:
-            return self.predictors[name]
-        module, _, cls = name.partition(":")
-        if not module.startswith(("potluck.methods.", "potluck.kit.")):
-            raise PotluckError(
-                f"The exported model predicts with {name!r}, your own class; "
-                f"pass load_model(..., predictors=[{cls}])."
-            )
-        predictor = getattr(import_module(module), cls)
-        if not (isinstance(predictor, type) and issubclass(predictor, CombinedModel)):
-            raise ValueError(f"{name!r} is not a predictor")
-        return predictor
-
-
 def as_module(predictor: Predictor, method: str) -> nn.Module:
     """Check that a predictor is a module, which can be exported."""
     if not isinstance(predictor, nn.Module):
@@ -303,14 +151,6 @@ def as_module(predictor: Predictor, method: str) -> nn.Module:
             "let its predict() return a torch module."
         )
     return predictor
-
-
-def without_adapters(model: nn.Module) -> nn.Module:
-    """Return the module with adapters merged into the weights that they change."""
-    if isinstance(model, CombinedModel):
-        for name, part in model.models.items():
-            model.models[name] = without_adapters(part)
-    return merge_adapters(model) if isinstance(model, ClientModel) and has_adapters(model) else model
 
 
 def write_onnx(model: nn.Module, example: Tensor, file: Path) -> None:
@@ -322,88 +162,3 @@ def write_onnx(model: nn.Module, example: Tensor, file: Path) -> None:
     torch.onnx.export(
         model.eval(), (two,), str(file), dynamo=True, dynamic_shapes=({0: batch},), verbose=False
     )
-
-
-@dataclass(frozen=True)
-class _Describer:
-    """Describes how to build the modules of a run."""
-
-    experiment: Experiment
-    method: Method[Any, Any, Any]
-    federation: Federation
-    vocabulary: int | None
-
-    def describe(self, module: nn.Module) -> dict[str, Any]:
-        """Describe how to build this module."""
-        if isinstance(module, CombinedModel):
-            return {
-                "predictor": _class_name(type(module)),
-                "models": {name: self.describe(part) for name, part in module.models.items()},
-                "tensors": {
-                    name: {
-                        "shape": list(module.tensor(name).shape),
-                        "dtype": str(module.tensor(name).dtype).removeprefix("torch."),
-                    }
-                    for name in module.names
-                },
-            }
-        if type(module) is nn.Linear:
-            return {"linear": [module.in_features, module.out_features, module.bias is not None]}
-        name, feature_dim = self._name(module)
-        fresh = self._build(name, feature_dim)
-        # Norms without statistics were given some for evaluation (HeteroFL, FedRolex).
-        measured = bool(norms_without_statistics(fresh)) and not norms_without_statistics(module)
-        if self._is_own(name):
-            return {"own": model_name(name), "statistics": measured}
-        return {
-            "zoo": model_name(name),
-            "feature_dim": feature_dim,
-            "projection": self.experiment.models.projection,
-            "statistics": measured,
-        }
-
-    def _is_own(self, name: str) -> bool:
-        return bool({"models", "federation"} & set(self.experiment.objects or ()))
-
-    def _build(self, name: str, feature_dim: int | None) -> nn.Module:
-        build = self.federation.task.architectures[name].build if self._is_own(name) else None
-        if build is not None:
-            return build()
-        task = self.federation.task
-        return build_model(
-            model_name(name),
-            task.input_shape,
-            task.num_classes,
-            feature_dim,
-            projection=self.experiment.models.projection,
-            vocabulary=self.vocabulary,
-        )
-
-    def _name(self, module: nn.Module) -> tuple[str, int | None]:
-        """Return the architecture with these parameters, or the shared small model, and its feature size."""
-        task = self.federation.task
-        shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-        for name, architecture in task.architectures.items():
-            if shapes == _parameter_shapes(architecture):
-                return name, self.experiment.models.feature_dim
-        shared = shared_model_choice(
-            self.experiment,
-            self.method,
-            list(task.architectures),
-            task.input_shape,
-            task.num_classes,
-            self.vocabulary,
-        )
-        if self._is_own("") or shared is None:
-            raise PotluckError(
-                "The model to export is not a client's; your own shared model cannot be exported."
-            )
-        return shared
-
-
-def _parameter_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all parameters, frozen ones among them, without adapters."""
-    if not architecture.partly_frozen or architecture.build is None:
-        return {key: tuple(architecture.initial[key].shape) for key in architecture.parameters}
-    plain = without_adapters(architecture.build())
-    return {key: tuple(parameter.shape) for key, parameter in plain.named_parameters()}

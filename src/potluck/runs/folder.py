@@ -25,19 +25,21 @@ SUMMARY = "summary.json"
 DIGESTS = "digests.json"
 REPORT = "report.html"
 CHECKPOINT = "checkpoint"
+FIRST_WEIGHTS = "first-weights.safetensors"
 ANSWERS = "answers"
+FORGOTTEN = "forgotten.json"
 LEAKS = "leaks.json"
 LEAK_PICTURES = "leaks.png"
 WORK = ".work"
 METRICS = (ROUNDS, CLIENTS)
 
 
-def write_atomic(path: Path, text: str) -> None:
+def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace a file in one step: a reader sees the old or the new content, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

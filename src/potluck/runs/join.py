@@ -22,7 +22,7 @@ from potluck.experiment import read_experiment
 from potluck.federation.federation import Federation
 from potluck.federation.newcomer import extended_task, newcomer_data, with_newcomer
 from potluck.loop.server import Server
-from potluck.runs.export import check_objects, write_model
+from potluck.runs.export import ModelSource, check_objects, write_model
 from potluck.runs.folder import EXPERIMENT, write_atomic
 from potluck.runs.plan import Parts
 from potluck.runs.restore import RestoredRun, restore_run, used_predictor
@@ -104,9 +104,13 @@ def join_run(
         choice = Safeguard(safeguard)
         weight = learn_weight(choice, me, federated)
         place = Path(out) if out is not None else path / "join" / name
-        write_model(
-            extended, info.index, used_predictor(me, federated, weight), place, weight=weight, onnx=onnx
-        )
+        source = ModelSource(plan.experiment, plan.method, larger, info.index)
+        facts = {
+            "client": info.name,
+            "protocol": plan.experiment.evaluate.protocol,
+            "federated_weight": weight,
+        }
+        write_model(source, used_predictor(me, federated, weight), place, facts, onnx=onnx)
         joined = _outcome(me, federated, weight, safeguard, job, encoded_size(message), place)
     write_atomic(place / JOINED, json.dumps(joined.facts(), indent=1) + "\n")
     return joined

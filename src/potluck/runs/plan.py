@@ -13,6 +13,7 @@ from potluck.data import Data, Partition
 from potluck.experiment import Experiment
 from potluck.federation.federation import Federation
 from potluck.federation.population import ModelSource, build_federation
+from potluck.models import network_name
 from potluck.worker.cache import LoadState
 from potluck.worker.worker import Worker
 
@@ -72,7 +73,7 @@ def _population_facts(federation: Federation) -> dict[str, Any]:
 
 
 def _model_name(model: ModelSource) -> str:
-    return model if isinstance(model, str) else str(getattr(model, "__name__", type(model).__name__))
+    return model if isinstance(model, str) else network_name(model)
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,11 @@ class RunPlan:
     """Clients that do not train; they join after the last round."""
     attackers: Attackers | None = None
     parts: Parts = Parts()
+
+    @property
+    def absent(self) -> set[int]:
+        """The clients that do not train."""
+        return {*self.newcomers, *self.experiment.schedule.exclude}
 
     def blueprint(self, saved: LoadState | None = None) -> RunBlueprint | None:
         """Return what another process needs to build the run's clients; None if the clients are on nodes.

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from potluck.core.errors import PotluckError
 from potluck.core.method import Method, payload_types
 from potluck.core.mixed_precision import check_mixed_precision
@@ -16,12 +18,21 @@ from potluck.data import Data
 from potluck.experiment import Experiment
 from potluck.experiment.checks import no_effect
 from potluck.experiment.objects import apply_objects, changed_settings, check_objects
+from potluck.experiment.sections import PartitionSettings
 from potluck.federation.federation import Federation
 from potluck.federation.population import build_federation, default_models, experiment_data
 from potluck.loop import newcomers
 from potluck.methods.standalone import Standalone
 from potluck.privacy.accounting import check_privacy
-from potluck.runs.checks import check_order, check_records, check_schedule, draw_attackers
+from potluck.runs.checks import (
+    check_excluded,
+    check_order,
+    check_records,
+    check_schedule,
+    check_secure_sums,
+    check_sum_sizes,
+    draw_attackers,
+)
 from potluck.runs.engine import choose_engine
 from potluck.runs.plan import Parts, RunPlan
 
@@ -54,7 +65,7 @@ def resolve(
     federation = parts.federation if parts.federation is not None else parts.nodes
     if federation is None:
         data = parts.data or experiment_data(experiment)
-        experiment = choose_models(experiment, method, data)
+        experiment = choose_models(choose_partition(experiment, data), method, data)
         federation = build_federation(
             experiment, method, data=data, models=parts.models, partition=parts.partition
         )
@@ -66,8 +77,9 @@ def resolve(
         else {}
     )
     attackers = draw_attackers(experiment, federation, absent) if experiment.uses("attack") else None
+    joining = {index: info for index, info in absent.items() if index not in experiment.schedule.exclude}
     # 5. The engine: configured, recorded or measured; and what evaluation selects by.
-    plan = RunPlan(experiment, method, federation, absent, attackers, parts)
+    plan = RunPlan(experiment, method, federation, joining, attackers, parts)
     engine = choose_engine(plan, recorded or {}, measure=measure)
     decisions = {"evaluate.select": choose_selection(experiment, federation), **engine}
     return replace(
@@ -90,7 +102,25 @@ def choose_settings(experiment: Experiment, method: Method[Any, Any, Any]) -> Ex
         experiment = experiment.with_settings({"attack.strength": experiment.attack.effective_strength})
     if experiment.uses("privacy"):
         check_privacy(experiment.privacy)
+        if experiment.privacy.secure_sums:
+            check_secure_sums(experiment, method)
     return experiment
+
+
+def choose_partition(experiment: Experiment, data: Data) -> Experiment:
+    """Make each named group of rows (a site, a value of `data.groups`) a client, unless another rule is set."""
+    default, rule = PartitionSettings(), experiment.partition.rule
+    if data.groups is None or not data.group_names or rule not in (default.rule, "natural"):
+        return experiment
+    groups, clients = int((torch.bincount(data.groups) > 0).sum()), experiment.partition.clients
+    if rule == "natural" and clients != default.clients:
+        return experiment
+    if clients not in (default.clients, groups):
+        raise PotluckError(
+            f"partition.clients = {clients}, and data {data.name!r} have {groups} named groups of rows, each of which "
+            "is a client; leave it out, or set partition.rule = natural for the first ones."
+        )
+    return experiment.with_settings({"partition.rule": "natural", "partition.clients": groups})
 
 
 def choose_models(experiment: Experiment, method: Method[Any, Any, Any], data: Data) -> Experiment:
@@ -127,6 +157,8 @@ def check_population(experiment: Experiment, method: Method[Any, Any, Any], fede
     check_needs(method, federation.task)
     if experiment.training.amp != "off":
         check_mixed_precision(experiment.training.amp, federation.task.device)
+    if experiment.schedule.exclude:
+        check_excluded(experiment, federation)
     if experiment.schedule.order:
         check_order(experiment, federation)
     common = {*experiment.evaluate.protocols} & {"shared", "global"}
@@ -136,6 +168,7 @@ def check_population(experiment: Experiment, method: Method[Any, Any, Any], fede
         )
     if experiment.uses("privacy"):
         check_records(experiment, method, federation)
+        check_sum_sizes(experiment, method, federation)
     if experiment.uses("safeguard") and not federation.task.has_validation:
         raise PotluckError(
             f"safeguard.mode = {experiment.safeguard.mode!r} needs validation samples, and no client has any; "
@@ -228,6 +261,9 @@ def _privacy(experiment: Experiment, method: Method[Any, Any, Any]) -> Ineffecti
     from potluck.privacy.classes import reveals_classes
 
     privacy = experiment.privacy
+    if not privacy.secure_sums:
+        for key in ("sum_clients", "sum_threshold", "sum_bytes", "sum_range"):
+            yield f"privacy.{key}", "privacy.secure_sums is false, so nothing is masked; set it to true"
     if not privacy.clip:
         yield "privacy.noise_multiplier", "it is in units of privacy.clip; set that, for instance to 1.0"
         yield "privacy.delta", "privacy.clip is 0, so no privacy loss is computed; leave it out"

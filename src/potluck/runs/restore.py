@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
+from potluck.core.files import parse_json, read_text
 from potluck.core.method import Predictor
 from potluck.core.model import batch_norm_in_eval_mode
 from potluck.core.random import seeded
@@ -21,6 +22,7 @@ from potluck.loop.loop import Loop
 from potluck.runs import folder
 from potluck.runs.checkpoint import last_checkpoint
 from potluck.runs.digests import fingerprint
+from potluck.runs.first_weights import with_first_weights
 from potluck.runs.plan import Parts, RunPlan
 from potluck.runs.resolve import resolve
 from potluck.worker.safeguard import combine, learn_weight
@@ -34,15 +36,22 @@ class RestoredRun:
     plan: RunPlan
     loop: Loop
     worker: Worker
+    removed: frozenset[int] = frozenset()
+    """The clients whose models this copy of a run does not have any more."""
 
     def client(self, index: int) -> Client:
         """Return a client in its trained state."""
         count = len(self.plan.federation.members)
         if not 0 <= index < count:
             raise PotluckError(f"There is no client {index}; the run has clients 0 to {count - 1}.")
-        if index in self.loop.newcomers:
+        if index in self.loop.absent:
+            setting = "evaluate.newcomers" if index in self.loop.newcomers else "schedule.exclude"
             raise PotluckError(
-                f"Client {index} was excluded from training (evaluate.newcomers); choose a client that took part."
+                f"Client {index} was excluded from training ({setting}); choose a client that took part."
+            )
+        if index in self.removed:
+            raise PotluckError(
+                f"Client {index} was removed from this copy of the run; choose another client."
             )
         return self.worker.client(index)
 
@@ -96,7 +105,7 @@ def restore_run(run: Path, parts: Parts = Parts()) -> RestoredRun:
         name for name in experiment.objects or () if name != "state"
     )  # the checkpoint has a newer one
     experiment = experiment.with_settings({"objects": others or None})
-    plan = resolve(experiment, parts, measure=False)
+    plan = resolve(experiment, with_first_weights(run, parts), measure=False)
     checkpoint = last_checkpoint(run)
     if checkpoint is None:
         raise PotluckError(
@@ -117,4 +126,12 @@ def restore_run(run: Path, parts: Parts = Parts()) -> RestoredRun:
         newcomers=plan.newcomers,
     )
     checkpoint.restore(loop)
-    return RestoredRun(plan, loop, worker)
+    return RestoredRun(plan, loop, worker, _removed_clients(run))
+
+
+def _removed_clients(run: Path) -> frozenset[int]:
+    """Return the clients that left the run that this folder is a copy of."""
+    file = run / folder.FORGOTTEN
+    if not file.exists():
+        return frozenset()
+    return frozenset(parse_json(read_text(file))["absent"])

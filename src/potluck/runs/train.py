@@ -21,6 +21,7 @@ from potluck.runs.accounting import AttackLedger, PrivacyLedger, SafeguardLedger
 from potluck.runs.answers import KeepAnswers
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.engine import build_engine
+from potluck.runs.first_weights import save_first_weights
 from potluck.runs.folder import lock_folder
 from potluck.runs.plan import RunPlan
 from potluck.runs.read import read_run
@@ -48,6 +49,8 @@ def open_run(plan: RunPlan, out: Path | None, *, resume: bool) -> Iterator[OpenR
         )
         held.enter_context(lock_folder(path))
         there = folder.open_folder(path, plan.experiment.to_toml(), resume=resume)
+        if plan.parts.models is not None or plan.parts.federation is not None:
+            save_first_weights(path, plan.parts)
         yield OpenRun(plan, path, finished=there and (path / folder.SUMMARY).exists())
 
 
@@ -87,7 +90,7 @@ def train(
     writer.final_facts.append(lambda: {"class_counts": federation.class_counts()})
     alone = MethodFlops(Standalone(), federation, experiment.schedule.rounds) if safeguard else None
     flops = functools.cache(lambda: MethodFlops(method, federation, experiment.schedule.rounds, alone))
-    writer.final_facts.append(lambda: flops().facts(plan.newcomers))
+    writer.final_facts.append(lambda: flops().facts(plan.absent))
     with ExitStack() as held:
         keeper = held.enter_context(Checkpointer(writer, federation, every=settings.checkpoint_every))
         held.enter_context(one_thread())
@@ -112,6 +115,7 @@ def train(
             shared_test=federation.shared_test,
             attackers=attackers,
             newcomers=plan.newcomers,
+            privacy=privacy,
         )
         if plan.parts.state is not None:
             loop.server.set_initial_state(plan.parts.state)
@@ -126,7 +130,7 @@ def _ledgers(plan: RunPlan, writer: RunWriter, alone: MethodFlops | None) -> lis
     if experiment.uses("privacy") and experiment.privacy:
         ledgers.append(PrivacyLedger(experiment.privacy, writer.facts))
     if alone is not None:
-        flops: Callable[[], float | None] = lambda: alone.facts(plan.newcomers).get("flops_per_client_round")  # noqa: E731
+        flops: Callable[[], float | None] = lambda: alone.facts(plan.absent).get("flops_per_client_round")  # noqa: E731
         ledgers.append(SafeguardLedger(experiment.safeguard, flops, writer.facts))
     if plan.attackers is not None:
         ledgers.append(AttackLedger(plan.attackers, experiment.evaluate.protocol, writer.facts))

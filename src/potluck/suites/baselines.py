@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from potluck.core.errors import PotluckError
 from potluck.core.samples import Samples, prepare
 from potluck.core.task import Task
+from potluck.federation.features import is_numbered, with_features
 from potluck.federation.federation import Federation, LazySequence, Member
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 LINES: Mapping[str, str] = {
     "majority": "the most frequent class of each client's training samples",
-    "ridge": "ridge regression on the inputs, each client alone",
-    "logistic": "logistic regression on the inputs, each client alone",
+    "ridge": "ridge regression on the inputs, or the stored features of frozen networks, each client alone",
+    "logistic": "logistic regression on the same, each client alone",
     "pooled-ridge": "ridge regression on the inputs of all clients together",
 }
 """Baselines that need no network: what each is."""
@@ -119,8 +120,10 @@ def _share(right: Array) -> float:
 
 def _parts(federation: Federation, index: int) -> tuple[Part, Part, Part]:
     member = federation.members[index]
+    architecture = federation.task.architectures[member.architecture]
     train, validation, test = (
-        _arrays(one, federation.task) for one in (member.train, member.validation, member.test)
+        _arrays(with_features(one, architecture), federation.task)
+        for one in (member.train, member.validation, member.test)
     )
     return train, validation, test
 
@@ -138,6 +141,11 @@ def with_training_samples(federation: Federation, train: str, absent: Collection
     """Return the federation with other training samples: `public` adds the public ones to each client's own, `pooled`
     gives each client those of all that take part. Validation and test samples stay as they are."""
     task = federation.task
+    if train == "pooled" and len(task.architectures) > 1 and is_numbered(federation):
+        raise PotluckError(
+            "train = 'pooled' needs every client's features from every network, and each has those of its own; set "
+            "models.cache = false, or choose one model."
+        )
     if train == "public":
         if task.public is None:
             raise PotluckError("train = 'public' needs public samples; set data.public, for instance to 0.1.")

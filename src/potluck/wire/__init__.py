@@ -27,6 +27,7 @@ from potluck.wire.tensors import (
     encode_state,
     encode_tensors,
     encoded_size,
+    encoded_tensors_size,
     load_state,
     save_state,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "encode_state",
     "encode_tensors",
     "encoded_size",
+    "encoded_tensors_size",
     "from_bytes",
     "integer",
     "load_state",

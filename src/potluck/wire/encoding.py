@@ -23,17 +23,17 @@ from potluck.wire.header import (
 from potluck.wire.jobs import Answer, Failure, FailureKind, Job, Kind, Test
 from potluck.wire.message import Message, section
 from potluck.wire.score import CONFIDENCE_BINS, Comparison, Score, ScoreDetails
-from potluck.wire.tensors import encoded_size, flatten_payload, unflatten_payload
+from potluck.wire.tensors import encoded_size, encoded_tensors_size, flatten_payload, unflatten_payload
 
 MAX_NOTES = 32
 """The most values that a method may note in one job."""
-_SEPARATE = ("message", "payload", "state", "scores")
+_SEPARATE = ("message", "payload", "state", "scores", "sums")
 
 
 def pack_job(job: Job) -> Message:
     """Encode a job for a client."""
     payload = None if job.message is None else flatten_payload(job.message)
-    return Message({"job": _facts(job)}, payload, job.state)
+    return Message({"job": _facts(job)}, payload, job.state, job.sums)
 
 
 def unpack_job(message: Message, down: type[Payload]) -> Job:
@@ -52,7 +52,7 @@ def unpack_job(message: Message, down: type[Payload]) -> Job:
         step=integer(values.get("step"), "step"),
     )
     payload = None if message.payload is None else unflatten_payload(down, message.payload)
-    return replace(job, message=payload, state=message.state)
+    return replace(job, message=payload, state=message.state, sums=message.sums)
 
 
 def pack_result(result: Answer | Failure) -> Message:
@@ -60,7 +60,8 @@ def pack_result(result: Answer | Failure) -> Message:
     if isinstance(result, Failure):
         return Message({"failure": asdict(result)})
     payload = None if result.payload is None else flatten_payload(result.payload)
-    return Message({"answer": _facts(result), "scores": pack_scores(result.scores)}, payload, result.state)
+    facts = {"answer": _facts(result), "scores": pack_scores(result.scores)}
+    return Message(facts, payload, result.state, result.sums)
 
 
 def unpack_result(message: Message, up: type[Payload], job: Job | None = None) -> Answer | Failure:
@@ -77,13 +78,17 @@ def unpack_result(message: Message, up: type[Payload], job: Job | None = None) -
         client,
         scores=unpack_scores(message.facts.get("scores")),
         train_loss=optional_number(values.get("train_loss"), "train_loss"),
+        train_ce=optional_number(values.get("train_ce"), "train_ce"),
         trained_samples=integer(values.get("trained_samples"), "trained_samples"),
         seconds=number(values.get("seconds"), "seconds", low=0.0),
         bytes_down=integer(values.get("bytes_down"), "bytes_down"),
         bytes_up=integer(values.get("bytes_up"), "bytes_up"),
         notes=_notes(values.get("notes")),
         state=message.state if job is None or job.kind == "fetch" else None,
+        sums=message.sums if job is None or job.kind in ("train", "sum") else None,
     )
+    if job is not None and answer.sums is not None:
+        answer = replace(answer, bytes_up=encoded_tensors_size(answer.sums), bytes_down=_size(job))
     if message.payload is None or (job is not None and job.kind != "train"):
         return answer
     try:
@@ -95,6 +100,12 @@ def unpack_result(message: Message, up: type[Payload], job: Job | None = None) -
     return replace(
         answer, payload=payload, bytes_up=encoded_size(payload), bytes_down=encoded_size(job.message)
     )
+
+
+def _size(job: Job) -> int:
+    """Return the bytes of what a job sends to a client."""
+    size = 0 if job.message is None else encoded_size(job.message)
+    return size if job.sums is None else size + encoded_tensors_size(job.sums)
 
 
 def _failure(values: Mapping[str, Any], job: Job | None) -> Failure:

@@ -12,7 +12,7 @@ from potluck.core.payload import Payload
 from potluck.core.tree import Flat
 from potluck.wire.score import Score
 
-Kind = Literal["train", "evaluate", "join", "fetch", "restore"]
+Kind = Literal["train", "evaluate", "join", "fetch", "restore", "sum"]
 Test = Literal["own", "shared", "validation", "alone", "attacked", "federated"]
 """What a client is tested on: its own samples, the common ones, … ; `attacked`: as an attacker wants them taken.
 
@@ -40,6 +40,8 @@ class Job:
     """Training epochs of a newcomer."""
     step: int = 0
     """The server step in which it was sent: training jobs of one step may be done together."""
+    sums: Flat | None = None
+    """What a stage of a secure sum asks."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,16 @@ class Answer:
     payload: Payload | None = None
     scores: dict[Test, Score] = field(default_factory=dict)
     train_loss: float | None = None
+    train_ce: float | None = None
     trained_samples: int = 0
     seconds: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
     notes: dict[str, float] = field(default_factory=dict)
     state: Flat | None = None
+    sums: Flat | None = None
+    """In place of a payload: the public keys of a client that keeps its answer for a secure sum; or what it answers to
+    a stage of that sum."""
 
 
 @dataclass(frozen=True)

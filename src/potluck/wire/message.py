@@ -1,4 +1,4 @@
-"""A message: a JSON header, and up to two sets of tensors in safetensors format."""
+"""A message: a JSON header, and up to three sets of tensors in safetensors format."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from potluck.wire.tensors import (
 
 @dataclass(frozen=True)
 class Message:
-    """Plain facts, and the tensors sent with them: `payload` (its layout are the scalars) and `state`."""
+    """Plain facts, and the tensors sent with them: `payload` (its layout are the scalars), `state` and `sums`."""
 
     facts: dict[str, Any]
     payload: Flat | None = None
     state: Flat | None = None
+    sums: Flat | None = None
+    """What a stage of a secure sum asks or answers."""
 
 
 def message_buffers(message: Message) -> list[Buffer]:
     """Return the buffers that make up a message, so that tensors need not be copied to be sent."""
-    parts = {"payload": message.payload, "state": message.state}
+    parts = {"payload": message.payload, "state": message.state, "sums": message.sums}
     encoded = {name: encode_tensors(flat) for name, flat in parts.items() if flat is not None}
     sizes = {name: sum(len(buffer) for buffer in buffers) for name, buffers in encoded.items()}
     header = frame_header({"facts": message.facts, "enclosed": sizes})
@@ -81,7 +83,7 @@ def read_message(read_into: ReadInto, limit: int = 1 << 62) -> Message:
     def decoded() -> Message:
         header, _ = read_header(read_into)
         facts, sizes = header["facts"], table(header["enclosed"], "list of its parts")
-        if sizes.keys() - {"payload", "state"}:
+        if sizes.keys() - {"payload", "state", "sums"}:
             raise ValueError("its header has unknown parts")
         parts = {name: decode_tensors(read_into, integer(size, name, limit)) for name, size in sizes.items()}
         return Message(table(facts, "facts"), **parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -18,11 +19,14 @@ from potluck.core.random import seeded, without_denormals
 from potluck.core.samples import Samples
 from potluck.core.task import CPU
 from potluck.core.training import Training
+from potluck.privacy.ciphers import SecretCiphers, SimulatedCiphers
 from potluck.privacy.classes import reveals_classes
+from potluck.privacy.fixed_form import SumForms
 from potluck.privacy.messages import privatize
 from potluck.privacy.rows import RecordPrivacy
 from potluck.privacy.settings import Privacy
-from potluck.wire import encoded_size
+from potluck.privacy.sum_stages import SumParty, seeded_bytes
+from potluck.wire import encoded_size, encoded_tensors_size
 from potluck.wire.jobs import Answer, Failure, Job, Kind, Test
 from potluck.wire.score import Comparison, Score, score_outputs
 from potluck.worker.cache import ClientCache, LoadState
@@ -42,7 +46,7 @@ class Worker:
     """Holds the clients of one process and executes jobs on them; engines may limit how many are in memory.
 
     Without `privacy` answers leave clients unchanged; without `attackers` all clients are honest; without `safeguard`
-    clients have no standalone models.
+    clients have no standalone models. With `secret_masks` the masks of secure sums are real ones, else simulated.
     """
 
     def __init__(
@@ -55,9 +59,12 @@ class Worker:
         safeguard: Safeguard | None = None,
         *,
         send_choices: bool = True,
+        secret_masks: bool = False,
     ) -> None:
         self.method, self.privacy, self.attackers = method, privacy, attackers
         self.safeguard, self.send_choices = safeguard, send_choices
+        self._secret_masks = secret_masks
+        self._party: SumParty | None = None
         self.choices: dict[int, Comparison] = {}
         """The last choice of each client with `safeguard`, on its own test samples."""
         self._clients = clients
@@ -119,6 +126,8 @@ class Worker:
             return Answer(job.id, job.client)
         message = None if job.message is None else job.message.to(me.task.device)
         me.begin(job.kind, job.number, job.round, job.rounds)
+        if job.kind == "sum":
+            return self._answer_stage(me, job)
         if job.kind == "evaluate":
             return Answer(job.id, job.client, scores=self._test(me, job, message))
         if job.kind == "join":
@@ -133,24 +142,47 @@ class Worker:
         if self.attackers is not None:
             payload = self.attackers.corrupt(me, job.message, payload)
         sends_scores, samples = self._sends_scores(), me.trained_samples + train_standalone(me, job)
-        loss = me.train_loss if sends_scores else None
+        train_loss, train_ce = (me.train_loss, me.train_ce) if sends_scores else (None, None)
         notes = {} if self.privacy or not sends_scores else me.notes  # notes are made from private rows
+        keys = self._sum_party(me).keep(me, payload) if self._sums_answers() else None
         # "local" scores are those of the client as training left it, without a new download.
         me.begin("evaluate", job.number, job.round, job.rounds)
         return Answer(
             job.id,
             job.client,
-            payload.to(CPU),
+            payload.to(CPU) if keys is None else None,
             scores=self._test(me, job, None),
-            train_loss=loss,
+            train_loss=train_loss,
+            train_ce=train_ce,
             trained_samples=samples,
             bytes_down=encoded_size(job.message),
-            bytes_up=encoded_size(payload),
+            bytes_up=encoded_size(payload) if keys is None else encoded_tensors_size(keys),
             notes=notes,
+            sums=keys,
         )
+
+    def _sum_party(self, me: Client) -> SumParty:
+        """Return what keeps and masks the answers of this worker's clients."""
+        if self._party is None:
+            assert self.privacy is not None
+            forms = SumForms(self.method, payload_types(self.method)[1], me.task)
+            if self._secret_masks:
+                self._party = SumParty(forms, self.privacy, SecretCiphers(), lambda me, purpose: os.urandom)
+            else:
+                self._party = SumParty(forms, self.privacy, SimulatedCiphers(), seeded_bytes)
+        return self._party
+
+    def _answer_stage(self, me: Client, job: Job) -> Answer:
+        sums = self._sum_party(me).answer(me, job.round, job.sums)
+        assert job.sums is not None
+        sizes = encoded_tensors_size(job.sums), encoded_tensors_size(sums)
+        return Answer(job.id, job.client, bytes_down=sizes[0], bytes_up=sizes[1], sums=sums)
 
     def _sends_scores(self) -> bool:
         return self.privacy is None or self.privacy.scores
+
+    def _sums_answers(self) -> bool:
+        return self.privacy is not None and self.privacy.secure_sums
 
     def _is_attacker(self, me: Client) -> bool:
         return self.attackers is not None and me.info.index in self.attackers

@@ -30,15 +30,13 @@ def load(request: LoadRequest) -> Data:
     path = Path(request.argument).expanduser()
     if not request.argument or not path.is_file():
         raise PotluckError(f"Data 'csv:{request.argument}' need an existing file; check the path.")
-    choices: tuple[object, ...] = (request.label, request.groups, request.text)
-    # Choices at their defaults are left out, so that a copy stays good when another choice is added.
-    options = choices if request.text else choices[:2]
-    if request.class_names:
-        options = (*options, "classes listed")
-    if request.impute:
-        options = (*options, "imputed")
     raw = read_cached(
-        request.root, f"csv-{path.stem}", [path], lambda: _read(path, request), "columns", *options
+        request.root,
+        f"csv-{path.stem}",
+        [path],
+        lambda: read_table(path, read_columns(path), request),
+        "columns",
+        *table_choices(request),
     )
     data = raw.data(f"csv:{path.stem}", None)
     if raw.vocabulary is not None:
@@ -47,9 +45,25 @@ def load(request: LoadRequest) -> Data:
     return raw.data(f"csv:{path.stem}", Normalise(mean, std, scale=1.0))
 
 
-def _read(path: Path, request: LoadRequest) -> RawArrays:
+def table_choices(request: LoadRequest) -> tuple[object, ...]:
+    """Return the options on which the numbers of a table depend."""
+    choices: tuple[object, ...] = (request.label, request.groups, request.text)
+    # Choices at their defaults are left out, so that a copy stays good when another choice is added.
+    known = choices if request.text else choices[:2]
+    if request.class_names:
+        known = (*known, "classes listed")
+    return (*known, "imputed") if request.impute else known
+
+
+Groups = tuple[NDArray[np.int64], tuple[str, ...]]
+"""The group of each row, as a number, and the names of the groups."""
+
+
+def read_table(
+    path: Path, columns: dict[str, list[str]], request: LoadRequest, who: Groups | None = None
+) -> RawArrays:
+    """Turn columns of words into numbers, labels and groups, as the request says; `path` is for messages."""
     label, groups, text = request.label, request.groups, request.text
-    columns = read_columns(path)
     label = label or ("label" if "label" in columns else None)
     if label is None:
         raise PotluckError(f"Data 'csv:{path.name}' need label=COLUMN; the columns are {', '.join(columns)}.")
@@ -58,13 +72,15 @@ def _read(path: Path, request: LoadRequest) -> RawArrays:
             raise unknown(f"column of {path.name}", named, columns)
     for named in (label, groups, text):
         if named is not None and any(map(is_missing, columns[named])):
-            raise _missing(path, named, columns[named], imputable=False)
+            raise missing_value(path, named, columns[named], imputable=False)
     if not request.class_names:
         check_label_words(columns[label], f"Label column {label!r} of {str(path)!r}")
     names, y = encode_labels(columns.pop(label))
-    group_ids = None if groups is None else encode_labels(columns.pop(groups))[1]
+    if groups is not None:
+        whose, numbers = encode_labels(columns.pop(groups))
+        who = (numbers, whose)
     if text is not None:
-        return _texts(text, columns[text], y, group_ids, names)
+        return _texts(text, columns[text], y, who, names)
     if not columns:
         raise PotluckError(
             f"Data 'csv:{path.name}' have no column besides {label!r}; give some to learn from."
@@ -72,15 +88,12 @@ def _read(path: Path, request: LoadRequest) -> RawArrays:
     raw = TableInput(
         tuple(fit_column(path, name, values, impute=request.impute) for name, values in columns.items())
     )
-    return RawArrays(raw.encode_columns(columns), y, len(y), group_ids, names, raw=raw)
+    rows = RawArrays(raw.encode_columns(columns), y, len(y), class_names=names, raw=raw)
+    return rows if who is None else replace(rows, groups=who[0], group_names=who[1])
 
 
 def _texts(
-    column: str,
-    texts: list[str],
-    y: NDArray[np.int64],
-    group_ids: NDArray[np.int64] | None,
-    names: tuple[str, ...],
+    column: str, texts: list[str], y: NDArray[np.int64], who: Groups | None, names: tuple[str, ...]
 ) -> RawArrays:
     """Word numbers of a column of texts, by a vocabulary of four fifths of the rows; every fifth row is a test row."""
     held = every_fifth_row(len(y))
@@ -89,7 +102,7 @@ def _texts(
     raw = encode_texts(rows[: int((~held).sum())], rows[int((~held).sum()) :], names, WORDS, LENGTH)
     assert isinstance(raw.raw, TextInput)
     raw = replace(raw, raw=replace(raw.raw, column=column))
-    return raw if group_ids is None else replace(raw, groups=group_ids[order])
+    return raw if who is None else replace(raw, groups=who[0][order], group_names=who[1])
 
 
 def read_columns(path: Path) -> dict[str, list[str]]:
@@ -179,7 +192,7 @@ def fit_column(path: Path, name: str, values: list[str], *, impute: bool = False
             f"Column {name!r} of {str(path)!r} has no value in any row; take it out of the table."
         )
     if len(present) < len(values) and not impute:
-        raise _missing(path, name, values)
+        raise missing_value(path, name, values)
     numbers = [value for value in present if _is_number(value)]
     if len(numbers) == len(present):
         return _fit_numbers(path, name, values, np.array(present, dtype=np.float64), impute=impute)
@@ -213,7 +226,8 @@ def _fit_numbers(
     return Column(name, (), repr(float(numbers.mean())) if impute else None)
 
 
-def _missing(path: Path, name: str, values: list[str], *, imputable: bool = True) -> PotluckError:
+def missing_value(path: Path, name: str, values: list[str], *, imputable: bool = True) -> PotluckError:
+    """Return the error for a column with missing values."""
     rows = [row for row, value in enumerate(values) if is_missing(value)]
     what = f"is {values[rows[0]]!r}" if values[rows[0]] else "is empty"
     remedy = "; fill it in, drop these rows, or set data.missing=impute: the mean, or the most frequent word."

@@ -16,7 +16,7 @@ from potluck.core.client import Client
 from potluck.core.mixed_precision import autocast
 from potluck.core.payload import Tensors
 from potluck.core.torch_fast import tree_flatten, tree_map
-from potluck.core.training import FitRequest, FitResult
+from potluck.core.training import FitRequest, FitResult, Loss, LossParts
 
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 """What torch itself keeps in a module: tensors, parts, hooks and the mode, which are looked at apart."""
@@ -126,14 +126,14 @@ def stacking_key(me: Client, request: FitRequest) -> object | None:
 class _Objective(nn.Module):
     """A loss as a module, so that its model's tensors can be exchanged for a call."""
 
-    def __init__(self, model: nn.Module, loss: Any) -> None:
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
         super().__init__()
         self.model, self.loss = model, loss
 
-    def forward(self, x: Tensor, y: Tensor, *given: Any) -> Tensor:
-        """Return the loss of a batch."""
-        value: Tensor = self.loss(self.model, x, y, *given)
-        return value
+    def forward(self, x: Tensor, y: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        """Return the loss of a batch, and its cross-entropy where that is known."""
+        parts = LossParts.of(self.loss(self.model, x, y, *given), self.loss)
+        return tuple(part for part in parts if part is not None)
 
 
 @dataclass
@@ -145,7 +145,23 @@ class _Row:
     batches: Iterator[Batch]
     steps: int = 0
     loss: float = 0.0
+    cross_entropy: float | None = 0.0
     done: bool = False
+
+    def add(self, loss: float, cross_entropy: float | None) -> None:
+        """Add the losses of a step."""
+        self.steps += 1
+        self.loss += loss
+        if self.cross_entropy is None or cross_entropy is None:
+            self.cross_entropy = None
+        else:
+            self.cross_entropy += cross_entropy
+
+    def report(self) -> FitResult:
+        """Record the means over the steps on the client."""
+        steps = max(self.steps, 1)
+        mean = None if self.cross_entropy is None or not self.steps else self.cross_entropy / steps
+        return self.me.report(FitResult(self.steps, self.loss / steps, mean))
 
 
 class Stack:
@@ -183,7 +199,7 @@ class Stack:
                     self._give_back(number)
             if any(batch is not None for batch in batches):
                 self._step(batches)
-        return [row.me.report(row.steps, row.loss / max(row.steps, 1)) for row in self.rows]
+        return [row.report() for row in self.rows]
 
     def _step(self, batches: Sequence[Batch | None]) -> None:
         groups: dict[int, list[tuple[int, Batch]]] = defaultdict(list)
@@ -220,22 +236,21 @@ class Stack:
         given = [v if s else tree_map(pick, v) for s, v in zip(self.shared, self.given, strict=True)]
         dims = (0, 0, 0, 0, 0, *(None if shared else 0 for shared in self.shared))
         run = vmap(self._value, in_dims=dims, randomness="different")
-        losses: Tensor = run(parameters, constants, buffers, x, y, *given)
+        losses: tuple[Tensor, ...] = run(parameters, constants, buffers, x, y, *given)
         if not all_rows:
             for name, tensor in buffers.items():
                 self.buffers[name][rows] = tensor
-        for number, loss in zip(members, losses.tolist(), strict=True):
-            self.rows[number].steps += 1
-            self.rows[number].loss += loss
-        return losses
+        for number, objective, *known in zip(members, *(each.tolist() for each in losses), strict=True):
+            self.rows[number].add(objective, known[0] if known else None)
+        return losses[0]
 
     def _value(
         self, parameters: Tensors, constants: Tensors, buffers: Tensors, x: Tensor, y: Tensor, *given: Any
-    ) -> Tensor:
+    ) -> tuple[Tensor, ...]:
         named = parameters | constants | buffers
         tensors = {f"model.{name}": tensor for name, tensor in named.items()}
         with autocast(self.training.amp, x.device):
-            value: Tensor = functional_call(self.objective, tensors, (x, y, *given))
+            value: tuple[Tensor, ...] = functional_call(self.objective, tensors, (x, y, *given))
         return value
 
     @torch.no_grad()

@@ -188,8 +188,7 @@ def fingerprint(config: dict[str, Any]) -> tuple[Any, ...]:
 def fork(links: list[Link]) -> Process:
     """Start a process that answers messages with what this one has imported."""
     parent_end, child_end = Pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_output()
     pid = os.fork()
     if pid:
         child_end.close()
@@ -203,8 +202,7 @@ def fork(links: list[Link]) -> Process:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_output()
         os._exit(1)
     raise AssertionError
 
@@ -230,7 +228,7 @@ def answer_messages(connection: Connection[Any, Any]) -> NoReturn:
         last = bool(error) or host.failed or count == MAX_MESSAGES or size > 2 * first + MAX_GROWTH
         connection.send_bytes(json.dumps({"error": error, "last": last}).encode())
         connection.send_bytes(reply)
-        sys.stdout.flush()
+        flush_output()
     os._exit(0)
 
 
@@ -241,6 +239,13 @@ def resident_bytes() -> int:
     except (OSError, ValueError, IndexError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def flush_output() -> None:
+    """Write what was printed to the log; on a full disk it is written later."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
 
 
 def _end_with(parent: int) -> None:

@@ -6,6 +6,7 @@ import ipaddress
 import json
 import os
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -179,8 +180,10 @@ def supervise(
         for name, command in _first(processes, commands, ready_at):
             processes.start(name, command)
             say(f"{name} started; its log is {home / name}.log")
+        full = False
         while tries is None or ended < tries:
             time.sleep(1)
+            full = _watch_space(home, say, was_full=full)
             for name in [name for name, process in processes.running.items() if process.poll() is not None]:
                 code = processes.running[name].returncode
                 words = processes.last_error(name)
@@ -191,6 +194,20 @@ def supervise(
                     time.sleep(pause)
                     processes.start(name, commands[name])
                     say(f"{name} started again")
+
+
+MIN_SPACE = 1 << 20
+"""Free bytes below which a disk counts as full: not even a small log entry may fit."""
+
+
+def _watch_space(home: Path, say: Say, *, was_full: bool) -> bool:
+    """Say when the disk has become full and when it has space again; return whether it is full."""
+    full = shutil.disk_usage(home).free < MIN_SPACE
+    if full and not was_full:
+        say(f"The disk of {home} is full; jobs wait until there is space.")
+    if was_full and not full:
+        say(f"There is space on the disk of {home} again.")
+    return full
 
 
 def _first(

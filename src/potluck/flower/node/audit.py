@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import fcntl
 import hashlib
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
+from potluck.flower.node.space import write_with_space
 from potluck.wire import Message, to_bytes
 
 FIRST_DIGEST = "0" * 64
@@ -90,11 +92,18 @@ class AuditLog:
 
     def _write(self, file: int, line: bytes) -> None:
         """Write the whole line: an answer of which half a line is on the disk must not leave."""
-        if os.write(file, line) != len(line):
-            raise PotluckError(
-                f"This node's audit log {str(self.path)!r} has no room for another line; make some."
-            )
-        os.fsync(file)
+        size = os.fstat(file).st_size
+
+        def write() -> None:
+            try:
+                if os.write(file, line) != len(line):
+                    raise OSError(errno.ENOSPC, "a part of the line was written")
+                os.fsync(file)
+            except OSError:
+                os.ftruncate(file, size)
+                raise
+
+        write_with_space(write, self.path)
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield every line, checked; the first that does not fit raises a sentence."""
@@ -136,7 +145,7 @@ class AuditLog:
 def describe_message(message: Message) -> dict[str, Any]:
     """Describe a message: its tensors with type and shape, its scores by name, its other facts by name."""
     description: dict[str, Any] = {}
-    for part, flat in (("payload", message.payload), ("state", message.state)):
+    for part, flat in (("payload", message.payload), ("state", message.state), ("sums", message.sums)):
         if flat is not None:
             description[part] = {
                 name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape]

@@ -27,9 +27,10 @@ def node_log(path: Path, last: int) -> Iterator[str]:
 
 def format_line(line: dict[str, Any]) -> str:
     """Return one answer that left."""
-    tensors = {**line["fields"].get("payload", {}), **line["fields"].get("state", {})}
+    fields = line["fields"]
+    tensors = {**fields.get("payload", {}), **fields.get("state", {}), **fields.get("sums", {})}
     parts = [f"{name} {'×'.join(map(str, shape)) or 'one number'}" for name, (_, *shape) in tensors.items()]
-    parts += [f"score {name}" for name in line["fields"].get("scores", ())]
+    parts += [f"score {name}" for name in fields.get("scores", ())]
     what = ", ".join(parts[:6]) + (f" and {len(parts) - 6} more" if len(parts) > 6 else "")
     repeated = " again" if line["again"] else ""
     return (

@@ -16,6 +16,7 @@ from potluck.data.classes import with_class_names
 from potluck.data.load import SOURCES
 from potluck.experiment import Experiment
 from potluck.methods import METHODS
+from potluck.privacy.settings import Privacy
 from potluck.wire.jobs import Job
 
 
@@ -25,7 +26,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, allow_inf_nan=False)
 
 
-ALLOWED_JOB_KINDS = ("train", "evaluate", "join")
+ALLOWED_JOB_KINDS = ("train", "evaluate", "join", "sum")
 """The kinds of job that a node does; its state is neither handed over nor replaced, whoever asks."""
 
 
@@ -55,6 +56,10 @@ class Policy(Section):
     scores: bool = Field(True, description="whether scores and training losses leave this node")
     class_names: bool = Field(True, description="whether the names of the node's classes leave it")
     kept_jobs: int = Field(64, ge=2, description="the most jobs that a run may have kept for its restarts")
+    secure_sums: bool = Field(
+        False, description="whether answers leave only masked, so that the server learns sums alone"
+    )
+    sum_clients: int = Field(3, ge=2, description="fewest clients in such a sum")
 
     def check(self, experiment: Experiment) -> None:
         """Refuse an experiment that asks for more than this node gives; nothing of it has been built yet."""
@@ -63,7 +68,12 @@ class Policy(Section):
 
     def problems(self, experiment: Experiment) -> list[str]:
         """Everything that this node would refuse, with the remedy on either side."""
-        return [*self._of_method(experiment), *self._of_work(experiment), *self._of_privacy(experiment)]
+        return [
+            *self._of_method(experiment),
+            *self._of_work(experiment),
+            *self._of_privacy(experiment),
+            *self._of_sums(experiment.privacy),
+        ]
 
     def _of_method(self, experiment: Experiment) -> list[str]:
         name, allowed = experiment.method.name, self.methods or tuple(METHODS)
@@ -76,6 +86,8 @@ class Policy(Section):
             problems.append(
                 f"data.public = {public!r} names a file or an address; it loads public sets by name only"
             )
+        if (shared := experiment.models.shared or "").startswith("file:"):
+            problems.append(f"models.shared = {shared!r} names code; it builds models by name only")
         if experiment.attack:
             problems.append("it has an [attack], and a node with data of its own is not for that")
         return problems
@@ -118,6 +130,17 @@ class Policy(Section):
                 "privacy.reproducible = true gives noise that the server can take away; set it to false"
             )
         return problems
+
+    def _of_sums(self, privacy: Privacy) -> list[str]:
+        if not self.secure_sums:
+            return []
+        if not privacy.secure_sums:
+            return ["its policy.secure_sums = true, and privacy.secure_sums is false; set it to true"]
+        if privacy.sum_clients < self.sum_clients:
+            return [
+                f"privacy.sum_clients = {privacy.sum_clients} is below its policy.sum_clients = {self.sum_clients}"
+            ]
+        return []
 
     def check_job(self, job: Job, rows: int) -> None:
         """Refuse a job that is not a node's, or that trains for longer than this node does."""
@@ -260,7 +283,7 @@ TEMPLATE = """\
 name = "{name}"          # unique in the federation, and always the same: random streams depend on it
 
 # The model: a name of `potluck models`, or module:factory of your own (a function without arguments that
-# gives a potluck.ClientModel; see `potluck.split`). The module may lie beside this file.
+# gives a torch module; see `potluck.split`). The module may lie beside this file.
 model = "{model}"
 
 device = "cpu"
@@ -296,4 +319,6 @@ smallest_class = 2           # classes with fewer training rows are left out: a 
 scores = true                # whether scores and training losses leave this node
 class_names = true           # whether the server may unite the names of this node's classes with the others'
 kept_jobs = 64               # the most jobs that a run may have kept for its restarts
+secure_sums = false          # true: answers leave this node only masked, so that the server learns sums alone
+sum_clients = 3              # fewest clients in such a sum
 """

@@ -17,6 +17,7 @@ from potluck.core.client import Client
 from potluck.core.errors import PotluckError
 from potluck.flower.node.audit import AuditLog, Entry
 from potluck.flower.node.config import Policy
+from potluck.flower.node.space import write_with_space
 from potluck.privacy.accounting import epsilon
 from potluck.privacy.settings import Privacy
 from potluck.runs.folder import write_atomic
@@ -101,7 +102,8 @@ class Usage:
             ) from None
 
     def _write(self, jobs: int, seconds: float) -> None:
-        write_atomic(self.path, json.dumps({"jobs": jobs, "seconds": round(seconds, 3)}))
+        text = json.dumps({"jobs": jobs, "seconds": round(seconds, 3)})
+        write_with_space(lambda: write_atomic(self.path, text), self.path)
 
 
 @contextmanager

@@ -96,6 +96,8 @@ class NodeHost:
         policy.check(experiment)
         method, federation = _load_own(assignment.experiment, file)
         journal = Journal(file.state_folder() / assignment.run, max(file.keep, jobs_to_keep(experiment)))
+        if assignment.run:  # registration comes before the run has an id
+            journal.keep_experiment(assignment.experiment)
         guard = own_guard(experiment, file, assignment.run)
         return Node(
             method,
@@ -156,6 +158,11 @@ def _load_partitions(experiment_json: str) -> Partitions:
     given = parse_experiment(parse_json(experiment_json))
     method, data = given.build_method(), experiment_data(given)
     experiment = choose_models(given, method, data)
+    for name in (*experiment.models.names, experiment.models.shared or ""):
+        if name.startswith("file:"):  # it names code, which a node does not take from a server
+            raise PotluckError(
+                f"Model {name!r} names code, which nodes do not take from a server; use the engine pool."
+            )
     federation = build_federation(experiment, method, data=data)
     absent = newcomers.draw_newcomers(given.evaluate, federation.task)
     return given, method, federation, attacks.draw_attackers(given.attack, federation.task, absent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,12 @@ from pathlib import Path
 
 from potluck.core.errors import PotluckError
 from potluck.core.tree import Flat
+from potluck.flower.node.space import write_with_space
 from potluck.wire import encode_state, load_state
+
+DIGEST = 32
+ASSIGNMENT = "experiment.json"
+"""The file with the experiment of a run, from which the node's model can be exported later."""
 
 
 class Journal:
@@ -36,6 +42,17 @@ class Journal:
     def version(self) -> int:
         """Return the number of the newest state: one more than the last training job; 0 before the first."""
         return max(self._numbers(), default=0)
+
+    def changed(self) -> float:
+        """Return when the newest state was written, in seconds since 1970; 0 before the first."""
+        numbers = self._numbers()
+        return self._state(numbers[-1]).stat().st_mtime if numbers else 0.0
+
+    def keep_experiment(self, experiment: str) -> None:
+        """Write the experiment, as JSON, beside the states that are trained in it."""
+        if not (self.folder / ASSIGNMENT).exists():
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _write(self.folder / ASSIGNMENT, experiment.encode())
 
     def state(self) -> Flat | None:
         """Return the client as its last job left it; None where it is still as it was made."""
@@ -63,6 +80,36 @@ class Journal:
                 self._state(number).unlink()
                 self._answer(number - 1).unlink(missing_ok=True)
 
+    # -- secure sums ------------------------------------------------------------------------------------------
+
+    def sum_reply(self, job: int, stage: str, request: bytes) -> bytes | None:
+        """Return what was replied to this request of a secure sum; None if nothing was.
+
+        An answer is masked for one group of clients and opened once: two sums that differ by one client would tell
+        that client's answer. So another request is refused for good, whoever lost the reply to the first.
+        """
+        path = self._sum(job, stage)
+        if not path.exists():
+            return None
+        data = path.read_bytes()
+        if data[:DIGEST] == hashlib.sha256(request).digest():
+            return data[DIGEST:]
+        if stage == "deal" and not self._sum(job, "mask").exists():
+            return None
+        raise PotluckError(
+            f"the answer of round job {job} was already given to another secure sum ({stage}), and is given to one only"
+        )
+
+    def commit_sum(self, job: int, stage: str, request: bytes, reply: bytes) -> None:
+        """Store the reply to a request of a secure sum, before it leaves."""
+        _write(self._sum(job, stage), hashlib.sha256(request).digest() + reply)
+        for path in self.folder.glob("sum-*.bin"):
+            if int(path.stem.split("-")[1]) <= job - self.keep:
+                path.unlink()
+
+    def _sum(self, job: int, stage: str) -> Path:
+        return self.folder / f"sum-{job}-{stage}.bin"
+
     def _numbers(self) -> list[int]:
         return sorted(int(path.stem.partition("-")[2]) for path in self.folder.glob("state-*.safetensors"))
 
@@ -79,8 +126,16 @@ def _private(path: str, flags: int) -> int:
 
 def _write(path: Path, data: bytes) -> None:
     temporary = path.with_suffix(".new")
-    with open(temporary, "wb", opener=_private) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+
+    def write() -> None:
+        try:
+            with open(temporary, "wb", opener=_private) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        temporary.replace(path)
+
+    write_with_space(write, path)

@@ -22,6 +22,7 @@ from potluck.flower.node.guard import Guard, limit_samples
 from potluck.flower.node.journal import Journal
 from potluck.flower.node.registration import Registration
 from potluck.privacy.settings import Privacy
+from potluck.privacy.sum_stages import StageRequest
 from potluck.runs.folder import write_atomic
 from potluck.wire import Message, from_bytes, pack_result, to_bytes, unpack_job
 from potluck.wire.jobs import Failure, Job
@@ -104,6 +105,8 @@ class Node:
                     return pack_result(Failure(job.id, job.client, str(error), "lost"))
                 if earlier is not None:
                     return self._log_answer(job, from_bytes(earlier), repeated=True)
+            if job.kind == "sum":
+                return self._run_stage(job)
             if self.guard is None:
                 return self._run_job(job)
             self.guard.allow(job, len(self.federation.members[self.index].train))
@@ -126,6 +129,28 @@ class Node:
             self._store_choice(job, choice)
         return answer
 
+    def _run_stage(self, job: Job) -> Message:
+        """Answer a stage of a secure sum over the last training job, as before if it was asked before."""
+        try:
+            stage = StageRequest.read(job.sums).stage
+            request = to_bytes(Message({"round": job.round}, sums=job.sums))
+            earlier = self.journal.sum_reply(job.number, stage, request)
+            if earlier is not None:
+                return self._log_answer(job, from_bytes(earlier), repeated=True)
+            if job.number != self.journal.version():
+                raise PotluckError(f"this node has no answer to job {job.number} for a secure sum")
+        except PotluckError as error:
+            return pack_result(Failure(job.id, job.client, str(error), "lost"))
+        if self.guard is None:
+            reply = self._run_job(job)
+        else:
+            self.guard.allow(job, len(self.federation.members[self.index].train))
+            with self.guard.usage.job():
+                reply = self._run_job(job)
+        if reply.sums is not None:
+            self.journal.commit_sum(job.number, stage, request, to_bytes(reply))
+        return reply
+
     def _store_choice(self, job: Job, choice: Comparison) -> None:
         """Write which model a safeguard chose to the run's folder; the server does not learn it."""
         write_atomic(
@@ -142,6 +167,7 @@ class Node:
             attackers=self.attackers,
             safeguard=self.safeguard,
             send_choices=self.guard is None,
+            secret_masks=True,
         )
 
     def _without_details(self, failure: Failure) -> Failure:

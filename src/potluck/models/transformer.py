@@ -1,0 +1,205 @@
+"""Networks of `transformers` as models of clients: encoders of texts and of images, from files on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from potluck.core.errors import PotluckError
+from potluck.core.model import ClientModel
+from potluck.models.entry import InputSpec
+from potluck.models.inputs import IMAGENET_MEAN, IMAGENET_STD, PictureFormat, PictureInput, PieceInput
+from potluck.models.pretrained import PretrainedModel, library, on_meta, own_draws
+
+WEIGHT_NAMES = ("model.safetensors", "pytorch_model.bin")
+EXTRA = "'potluck[hf]'"
+
+
+class TextEncoder(nn.Module):
+    """An encoder of word pieces; its features are the mean over a text, of length 1 where the model was so trained."""
+
+    def __init__(self, encoder: nn.Module, normalise: bool) -> None:
+        super().__init__()
+        self.encoder, self.normalise = encoder, normalise
+
+    def forward(self, given: tuple[Tensor, Tensor]) -> Tensor:
+        """Return features `[batch, size]` of pieces and their mask."""
+        pieces, mask = given
+        states = self.encoder(input_ids=pieces, attention_mask=mask.long()).last_hidden_state
+        weights = mask.unsqueeze(-1).to(states.dtype)
+        mean: Tensor = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+        return F.normalize(mean, dim=1) if self.normalise else mean
+
+
+class ImageEncoder(nn.Module):
+    """An encoder of pictures; its features are the pooled output, or the mean over places."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Return features `[batch, size]`."""
+        output = self.encoder(pixel_values=pictures)
+        pooled = getattr(output, "pooler_output", None)
+        if pooled is not None:
+            return torch.flatten(pooled, 1)
+        states: Tensor = output.last_hidden_state
+        return states.mean(dim=(2, 3)) if states.dim() == 4 else states.mean(1)
+
+
+def build(name: str, member: str, request: InputSpec) -> ClientModel:
+    """Build a network of `transformers` with a new head; without weights where `models.pretrained` is false."""
+    transformers = library("transformers", name, EXTRA)
+    config = load_config(name, member)
+    with own_draws():
+        encoder = _encoder(transformers, name, member, config, request)
+    if _reads_text(config):
+        inputs: nn.Module = _piece_input(transformers, name, member, config, request)
+        base: nn.Module = TextEncoder(encoder, _is_normalised(member))
+    else:
+        inputs = PictureInput(name, request.shape[0], request.inputs, _picture_format(member, config))
+        base = ImageEncoder(encoder)
+    return PretrainedModel(inputs, base, _feature_size(config, encoder), request.classes)
+
+
+def load_config(name: str, member: str) -> Any:
+    """Return the configuration of a network on this machine."""
+    transformers = library("transformers", name, EXTRA)
+    try:
+        return transformers.AutoConfig.from_pretrained(member, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise _missing(name, member, error) from None
+
+
+def input_kind(member: str) -> Literal["image", "text"]:
+    """Return what a network reads."""
+    return "text" if _reads_text(load_config(f"hf:{member}", member)) else "image"
+
+
+def weight_files(member: str) -> tuple[Path, ...]:
+    """Return the files that hold a network's weights on this machine."""
+    if Path(member).is_dir():
+        files = [Path(member) / file for file in WEIGHT_NAMES]
+        found = [file for file in files if file.is_file()] or sorted(Path(member).glob("model-*.safetensors"))
+    else:
+        hub = library("huggingface_hub", f"hf:{member}", EXTRA)
+        cached = [hub.try_to_load_from_cache(member, file) for file in WEIGHT_NAMES]
+        found = [Path(file) for file in cached if isinstance(file, str)]
+    if not found:
+        raise _missing(f"hf:{member}", member, None)
+    return tuple(found[:1] if found[0].name in WEIGHT_NAMES else found)
+
+
+def _missing(name: str, member: str, error: Exception | None) -> PotluckError:
+    if Path(member).is_dir():
+        reason = "" if error is None else f" ({next(iter(str(error).splitlines()), type(error).__name__)})"
+        return PotluckError(
+            f"Folder {member!r} of model {name!r} has no usable configuration and weights{reason}; it should hold "
+            "config.json and model.safetensors, as save_pretrained writes them."
+        )
+    return PotluckError(
+        f"Model {name!r} is not on this machine; where there is a network, run: hf download {member}, or copy its "
+        "folder here and name it: hf:PATH."
+    )
+
+
+def _encoder(transformers: Any, name: str, member: str, config: Any, request: InputSpec) -> nn.Module:
+    """Return the network, with its weights unless only shapes or random weights are wanted."""
+    if isinstance(request.pretrained, str):
+        raise PotluckError(
+            f"models.pretrained = {request.pretrained!r} has no effect on model {name!r}, whose weights lie beside its "
+            "configuration; name that folder instead: hf:PATH."
+        )
+    if on_meta() or request.pretrained is False:
+        made: nn.Module = transformers.AutoModel.from_config(config)
+        return made.eval()
+    weight_files(member)
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        loaded: nn.Module = transformers.AutoModel.from_pretrained(member, local_files_only=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _missing(name, member, error) from None
+    return loaded.eval()
+
+
+def _reads_text(config: Any) -> bool:
+    return getattr(config, "vocab_size", None) is not None and not hasattr(config, "image_size")
+
+
+def _feature_size(config: Any, encoder: nn.Module) -> int:
+    for key in ("hidden_size", "dim", "d_model"):
+        if isinstance(size := getattr(config, key, None), int):
+            return size
+    sizes = getattr(config, "hidden_sizes", None)
+    if sizes:
+        return int(sizes[-1])
+    raise PotluckError(
+        f"The feature size of {type(encoder).__name__} is not in its configuration; split it yourself."
+    )
+
+
+def _piece_input(
+    transformers: Any, name: str, member: str, config: Any, request: InputSpec
+) -> PieceInput | nn.Identity:
+    """Return the conversion of the data set's words into the network's pieces."""
+    if not request.inputs.words and not on_meta():
+        raise PotluckError(
+            f"Model {name!r} reads texts, and these data do not say which words their numbers stand for; use ag-news, "
+            "sms-spam, or a table with data.text."
+        )
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(member, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise _missing(name, member, error) from None
+
+    def split_words(words: Any) -> Any:
+        return tokenizer(list(words), add_special_tokens=False)["input_ids"]
+
+    longest = min(getattr(config, "max_position_embeddings", 512), 256)
+    return PieceInput(
+        split_words,
+        request.inputs.words,
+        unknown=tokenizer.unk_token_id or 0,
+        padding=tokenizer.pad_token_id or 0,
+        start=tokenizer.cls_token_id,
+        end=tokenizer.sep_token_id,
+        longest=longest,
+    )
+
+
+def _is_normalised(member: str) -> bool:
+    """Return whether a sentence encoder's features have length 1: its `modules.json` says so."""
+    modules = _json(member, "modules.json")
+    return isinstance(modules, list) and any(
+        str(part.get("type", "")).endswith("Normalize") for part in modules
+    )
+
+
+def _picture_format(member: str, config: Any) -> PictureFormat:
+    """Return size and normalisation of pictures, of `preprocessor_config.json` where there is one."""
+    facts = _json(member, "preprocessor_config.json") or {}
+    mean = tuple(facts.get("image_mean", IMAGENET_MEAN))
+    std = tuple(facts.get("image_std", IMAGENET_STD))
+    size = getattr(config, "image_size", None) or facts.get("size", 224)
+    if isinstance(size, dict):
+        size = size.get("height") or size.get("shortest_edge") or 224
+    return PictureFormat(int(size), mean, std)
+
+
+def _json(member: str, file: str) -> Any:
+    if Path(member).is_dir():
+        path: Any = Path(member) / file
+    else:
+        path = library("huggingface_hub", f"hf:{member}", EXTRA).try_to_load_from_cache(member, file)
+    if not isinstance(path, str | Path) or not Path(path).is_file():
+        return None
+    try:
+        return json.loads(Path(path).read_text())
+    except ValueError:
+        return None

@@ -1,0 +1,270 @@
+"""Exported models take raw images, texts and rows of tables; own networks get their weights back by their own names."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import nn
+
+import potluck as library
+from potluck.core.errors import PotluckError
+from potluck.data import as_data
+from potluck.models import SplitModel, original_names, split
+from potluck.runs.plan import Parts
+
+COLOURS = {"cat": (220, 40, 40), "dog": (40, 220, 40)}
+
+
+class Net(nn.Module):
+    """A plain network, which knows nothing of Potluck."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.pool = nn.AdaptiveAvgPool2d(2)
+        self.hidden = nn.Linear(16, width)
+        self.out = nn.Linear(width, 2)
+        self.register_buffer("offset", torch.full((1,), 0.5), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.pool(torch.relu(self.conv(x - self.offset))).flatten(1)
+        return self.out(torch.relu(self.hidden(x)))
+
+
+def write_images(folder: Path, count: int = 10) -> None:
+    rng = np.random.default_rng(3)
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.clip(np.array(colour) + rng.normal(0, 20, (8, 8, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+
+
+def train(out: Path, data: str, **more: Any) -> library.Run:
+    settings = {
+        "rounds": 3,
+        "clients": 2,
+        "engine": "serial",
+        "partition": "iid",
+        "training": {"epochs": 5, "batch_size": 8},
+        "lr": 0.1,
+    }
+    return library.run("standalone", data=data, out=out, **{**settings, **more})
+
+
+def test_images_are_predicted_as_torch_does_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path / "pets")
+    torch.manual_seed(0)
+    run = train(tmp_path / "run", "folder:pets", models=[split(Net(12))], rounds=8)
+    place = library.export_client(run, 0, "model")
+    facts = json.loads((place / "model.json").read_text())
+    file = tmp_path / "pets" / "dog" / "7.png"
+
+    # Plain torch: the user's own module, the weights by its own names, the normalisation as described.
+    net = Net(12).eval()
+    net.load_state_dict(load_file(place / "model.safetensors"))
+    pixels = torch.tensor(np.array(Image.open(file))).permute(2, 0, 1)[None]
+    mean, std = (torch.tensor(facts["input"][name]).view(1, -1, 1, 1) for name in ("mean", "std"))
+    with torch.no_grad():
+        shares = torch.softmax(net((pixels * facts["input"]["scale"] - mean) / std).double(), 1)[0].tolist()
+    assert facts["class_names"] == ["cat", "dog"]
+
+    model = library.load_model(place, models={facts["model"]["own"]: lambda: Net(12)})
+    (found,) = model.predict(str(file))
+    assert found.class_name == "dog"
+    assert found.probabilities == pytest.approx(dict(zip(["cat", "dog"], shares, strict=True)), abs=1e-6)
+    assert found.probability == max(found.probabilities.values()) > 0.5
+    for same in (file, Image.open(file), np.array(Image.open(file))):
+        assert model.predict(same) == [found]
+    folder = model.predict([file, tmp_path / "pets" / "cat"])
+    assert folder[0].probabilities == pytest.approx(found.probabilities)
+    assert [one.probability for one in folder[1:]] == pytest.approx(
+        [model.predict(path)[0].probability for path in sorted((tmp_path / "pets" / "cat").iterdir())]
+    )
+
+
+def test_an_image_of_another_size_or_none_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path / "pets", 4)
+    run = train(tmp_path / "run", "folder:pets", models="small-mlp", rounds=1)
+    model = library.load_model(library.export_client(run, 0, "model"))
+    Image.new("RGB", (9, 8)).save("wide.png")
+    with pytest.raises(PotluckError, match="'wide.png' is 9×8 and the model takes 8×8; resize it"):
+        model.predict("wide.png")
+    with pytest.raises(PotluckError, match="'nowhere.png' does not exist"):
+        model.predict("nowhere.png")
+
+
+def write_table(path: Path, rows: int = 60) -> None:
+    rng = np.random.default_rng(5)
+    lines = ["age,ward,outcome"]
+    for row in range(rows):
+        ill = row % 2
+        age = "" if row % 10 == 9 else f"{40 + 30 * ill + rng.normal(0, 3):.2f}"
+        lines.append(f"{age},{'north' if row % 3 else 'south'},{'ill' if ill else 'well'}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_rows_of_a_table_are_scaled_and_filled_as_in_training(potluck, tmp_path: Path):
+    write_table(tmp_path / "patients.csv")
+    flags = "--data csv:patients.csv --set data.label=outcome --set data.missing=impute --clients 2 --rounds 4 --lr 0.1"
+    assert potluck("run", "fedgh", *flags.split(), "--engine", "serial", "--out", "run")[0] == 0
+    assert potluck("export", "run", "--client", "1", "--out", "model")[0] == 0
+    Path("new.csv").write_text("ward,age\nsouth,41\nnorth,69.5\nnorth,NA\n")
+    code, out, _ = potluck("predict", "model", "new.csv", "--out", "answers.csv")
+    assert (code, out.strip()) == (0, "Predictions: answers.csv (3 rows)")
+    header, first, second, third = csv.reader(Path("answers.csv").read_text().splitlines())
+    assert header == ["input", "class", "p(ill)", "p(well)"]
+    assert (first[:2], second[:2]) == (["new.csv row 1", "well"], ["new.csv row 2", "ill"])
+    assert float(first[2]) + float(first[3]) == pytest.approx(1, abs=2e-6)
+
+    model = library.load_model("model")
+    ages = [
+        float(row["age"])
+        for row in csv.DictReader(Path("patients.csv").read_text().splitlines())
+        if row["age"]
+    ]
+    (filled,) = model.predict({"age": repr(sum(ages) / len(ages)), "ward": "north"})
+    assert filled.probabilities["ill"] == pytest.approx(float(third[2]), abs=1e-5)
+    with pytest.raises(PotluckError, match="Row 1 has no 'ward'; the model takes age, ward"):
+        model.predict({"age": "50"})
+    with pytest.raises(PotluckError, match="Column 'ward' has 'west' in row 1, which no training row has"):
+        model.predict({"age": "50", "ward": "west"})
+
+
+def test_sentences_are_read_with_the_words_of_training(potluck, tmp_path: Path):
+    for kind, words in (("ham", "see you at lunch"), ("spam", "win free money now")):
+        Path("mail", kind).mkdir(parents=True)
+        for number in range(10):
+            Path("mail", kind, f"{number}.txt").write_text(f"{words} {number}")
+    train(tmp_path / "run", "folder:mail", models="text-bag")
+    assert potluck("export", "run", "--out", "model")[0] == 0
+    code, out, _ = potluck("predict", "model", "Free money!", "see you", "mail/spam/3.txt")
+    lines = [line.split() for line in out.splitlines()[1:]]
+    assert code == 0
+    assert [line[-4] for line in lines] == ["spam", "ham", "spam"]
+    facts = json.loads(Path("model", "model.json").read_text())["raw"]
+    assert facts["tokenizer"]["lower_case"] is True
+    assert facts["words"][0] in "see you at lunch win free money now"
+
+
+def test_rows_of_numbers_come_from_numpy_files(potluck, tmp_path: Path):
+    rng = np.random.default_rng(1)
+    y = np.arange(40) % 2
+    np.savez("rows.npz", x=rng.normal(size=(40, 3)) + 4 * y[:, None], y=y)
+    train(tmp_path / "run", "npz:rows.npz")
+    assert potluck("export", "run", "--out", "model")[0] == 0
+    np.save("new.npy", np.array([[4.0, 4, 4], [0, 0, 0]]))
+    code, out, _ = potluck("predict", "model", "new.npy")
+    assert code == 0
+    assert [line.split()[3] for line in out.splitlines()[1:]] == ["1", "0"]
+    code, _, err = potluck("predict", "model", "rows.csv")
+    assert code == 2
+    assert "cannot be read as rows of numbers" in err
+
+
+def test_an_own_network_needs_its_factory(potluck, tmp_path: Path):
+    write_images(Path("pets"), 4)
+    Path("mynet.py").write_text("from runs.test_runs_predict import Net\n")
+    run = train(tmp_path / "run", "folder:pets", models=[Net()], rounds=1)
+    library.export_client(run, 0, "model")
+    code, _, err = potluck("predict", "model", "pets/cat/1.png")
+    assert code == 2
+    assert "your own network" in err
+    assert potluck("predict", "model", "pets/cat/1.png", "--network", "mynet:Net")[0] == 0
+    assert (
+        "could not be imported"
+        in potluck("predict", "model", "pets/cat/1.png", "--network", "nowhere:Net")[2]
+    )
+
+
+def test_names_of_the_split_network_are_those_of_the_original():
+    net = nn.Sequential(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), nn.Linear(3, 3), nn.Linear(3, 2))
+    for parted in (split(net), split(net, "1", stages=["0.0"])):
+        names = original_names(parted)
+        assert sorted(names.values()) == sorted(net.state_dict())
+        state = parted.state_dict()
+        assert all(torch.equal(state[own], net.state_dict()[name]) for own, name in names.items())
+    projected = split(net, feature_dim=5)
+    assert isinstance(projected, SplitModel)
+    assert set(original_names(projected).values()) - set(net.state_dict()) == {
+        "projection.weight",
+        "projection.bias",
+    }
+
+
+ROWS = (torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 2)
+
+
+def own_models() -> dict[str, Any]:
+    return {"data": ROWS, "models": [Net(), Net()], "clients": 3, "partition": "iid"}
+
+
+def own_members() -> dict[str, Any]:
+    return {"federation": library.federate([library.Member(split(Net()), ROWS, ROWS) for _ in range(3)])}
+
+
+@pytest.mark.parametrize("make", [own_models, own_members])
+def test_a_run_of_own_modules_continues_and_exports_from_other_random_weights(tmp_path: Path, make):
+    def start(seed: int, rounds: int, out: str, *, resume: bool = False) -> None:
+        torch.manual_seed(seed)  # as in another process: modules are made anew, with other first weights
+        settings = {"rounds": rounds, "resume": resume, "participation": 0.5, "engine": "serial"}
+        library.run("fedavg", out=tmp_path / out, **make(), **settings)
+
+    def export(seed: int, client: int, out: str) -> dict[str, torch.Tensor]:
+        torch.manual_seed(seed)
+        given = make()
+        run = library.read_run(tmp_path / out)
+        parts = Parts(models=given.get("models"), data=as_data(given["data"]) if "data" in given else None)
+        run = replace(run, parts=replace(parts, federation=given.get("federation")))
+        place = library.export_client(run, client, tmp_path / "models" / f"{out}-{client}")
+        return load_file(place / "model.safetensors")
+
+    start(1, 3, "whole")
+    start(1, 1, "parts")
+    start(2, 3, "parts", resume=True)
+    for client in range(3):
+        whole, parts = export(3, client, "whole"), export(4, client, "parts")
+        assert set(whole) == set(Net().state_dict())
+        assert all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())
+
+
+def test_other_networks_than_those_of_the_run_are_named(tmp_path: Path):
+    data = (torch.rand(24, 3, 8, 8), torch.arange(24) % 2)
+    settings: dict[str, Any] = {"data": data, "clients": 2, "engine": "serial", "out": tmp_path / "run"}
+    library.run("fedgh", models=[split(Net())], rounds=1, **settings)
+    with pytest.raises(PotluckError, match=r"number 0 of models \(SplitModel\) is not the one .* differs"):
+        library.run("fedgh", models=[split(Net(7))], rounds=2, resume=True, **settings)
+
+
+def test_own_architectures_are_called_by_their_classes(tmp_path: Path):
+    def resnet18() -> nn.Module:
+        return Net()
+
+    models = [Net(), split(Net(3)), resnet18, lambda: Net(), "small-mlp"]
+    settings = {"clients": 5, "partition": "iid", "engine": "serial", "rounds": 1}
+    run = library.run("standalone", data=ROWS, models=models, out=tmp_path / "run", **settings)
+    names = [row["architecture"] for row in run.clients if row["final"]]
+    assert names == ["Net", "Net-2", "own-resnet18", "Network", "small-mlp"]
+
+
+def test_a_network_that_cannot_be_split_by_itself_is_named(tmp_path: Path):
+    class Softmax(nn.Sequential):
+        """Its last linear layer is followed by another operation."""
+
+    settings: dict[str, Any] = {"data": ROWS, "clients": 2, "out": tmp_path / "run"}
+    net = Softmax(nn.Flatten(), nn.Linear(192, 2), nn.Softmax(dim=1))
+    with pytest.raises(PotluckError, match="head '1' is not the last operation of Softmax"):
+        library.run("fedgh", models=[net], **settings)
+    with pytest.raises(PotluckError, match="has no linear layer to take as head"):
+        library.run("fedgh", models=[nn.Sequential(nn.Flatten())], **settings)
