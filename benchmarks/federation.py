@@ -145,7 +145,8 @@ def _own_rounds(rounds: int, count: int, idle_seconds: float) -> tuple[Spread, d
     with _programs() as (processes, place):
         (port,) = free_ports(1)
         address = f"127.0.0.1:{port}"
-        processes.start("server", [*POTLUCK, "server", "start", "--insecure", "--port", str(port)])
+        own = ["--folder", str(place / "server"), "--insecure", "--port", str(port)]
+        processes.start("server", [*POTLUCK, "server", "start", *own])
         wait_until_up(processes, address)
         for index in range(count):
             path = _write_node(place / f"n{index}", index)
