@@ -61,6 +61,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "table": results.table,
     "export": results.export,
     "predict": results.predict,
+    "clean": results.clean,
     "leak": results.leak,
     "join": clients.join,
     "forget": clients.forget,
