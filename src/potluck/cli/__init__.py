@@ -23,6 +23,7 @@ from potluck.cli import (
     run,
     server,
     tune,
+    worth,
 )
 
 app = typer.Typer(
@@ -65,6 +66,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "leak": results.leak,
     "join": clients.join,
     "forget": clients.forget,
+    "worth-it": worth.worth_it,
     "reproduce": reproduce.reproduce,
     "recipes": reproduce.recipes,
     "methods": lists.methods,
