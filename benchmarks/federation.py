@@ -37,7 +37,7 @@ from potluck.runs.folder import ROUNDS
 
 PART = "a round across processes"
 NODES = 3
-FEW, MANY = 3, 12
+FEW, MANY = 4, 12
 """Rounds of a quick and of a full measurement; the first three are not counted."""
 SMALL = ("--set", "data.limit=300", "--set", "training.epochs=1", "--quiet")
 POTLUCK = (sys.executable, "-c", "from potluck.cli import main; main()")
@@ -114,6 +114,7 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
     yield Row(PART, f"an empty Flower app, {NODES} SuperNodes", _empty_rounds(FEW), "s")
     own, idle = _own_rounds(rounds, NODES, 5.0 if quick else 30.0)
     yield Row(PART, f"{NODES} nodes with their own data", own, "s", 1.0)
+    yield Row(PART, f"processor time of server and {NODES} nodes", Spread.of([idle["round"]]), "s")
     yield Row(PART, "memory of an idle node", Spread.of([idle["memory"]]), "MB")
     yield Row(PART, "processor time of an idle node, of a core", Spread.of([idle["share"]]), "%")
 
@@ -144,7 +145,8 @@ def _own_rounds(rounds: int, count: int, idle_seconds: float) -> tuple[Spread, d
     with _programs() as (processes, place):
         (port,) = free_ports(1)
         address = f"127.0.0.1:{port}"
-        processes.start("server", [*POTLUCK, "server", "start", "--insecure", "--port", str(port)])
+        own = ["--folder", str(place / "server"), "--insecure", "--port", str(port)]
+        processes.start("server", [*POTLUCK, "server", "start", *own])
         wait_until_up(processes, address)
         for index in range(count):
             path = _write_node(place / f"n{index}", index)
@@ -161,10 +163,27 @@ def _own_rounds(rounds: int, count: int, idle_seconds: float) -> tuple[Spread, d
             str(place / "run"),
         ]
         processes.start("run", [*command, "-q"])
+        used = _processor_time_of_a_round(processes, place / "run" / ROUNDS, rounds)
         if processes.running.pop("run").wait(1800):
             raise PotluckError(f"The run of own nodes failed: {processes.last_error('run')}")
         nodes = [process.pid for name, process in processes.running.items() if name != "server"]
-        return _seconds(place / "run"), _idle(nodes, idle_seconds)
+        return _seconds(place / "run"), {"round": used, **_idle(nodes, idle_seconds)}
+
+
+def _processor_time_of_a_round(processes: Processes, path: Path, rounds: int) -> float:
+    """Return the processor seconds of server and nodes between the first round and the last but one, per round."""
+    seen: list[tuple[int, float]] = []
+    while not seen or seen[-1][0] < rounds - 1:
+        if processes.running["run"].poll() is not None:
+            raise PotluckError(f"The run of own nodes ended early: {processes.last_error('run')}")
+        done = len(path.read_text().splitlines()) if path.exists() else 0
+        roots = [process.pid for name, process in processes.running.items() if name != "run"]
+        if done and (not seen or done > seen[-1][0]):
+            everything = [*roots, *(process for process, _ in descendants(roots))]
+            seen.append((done, sum(map(_processor_seconds, everything))))
+        time.sleep(0.1)
+    (first, before), (last, after) = seen[0], seen[-1]
+    return (after - before) / max(1, last - first)
 
 
 def _write_node(folder: Path, index: int) -> Path:

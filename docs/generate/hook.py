@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 
-from generate import notebooks, reference  # noqa: E402
+from generate import formulas, notebooks, reference  # noqa: E402
 
 ROOT_PAGES = {
     "index.md": "README.md",
@@ -76,6 +76,11 @@ def on_files(files: Files, config: Any) -> Files:
     for path, text in (reference.pages() | notebooks.pages()).items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Render the formulas of a page."""
+    return formulas.render(html, page.file.src_uri)
 
 
 def at_root(text: str) -> str:

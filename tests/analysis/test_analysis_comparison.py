@@ -165,6 +165,20 @@ def test_unfinished_run_alone_still_has_a_row(run_of: Maker) -> None:
     assert row.floats_up == 1010  # worked out from the rounds
 
 
+def test_operations_of_a_round_are_a_column_where_they_were_counted(run_of: Maker) -> None:
+    counted = run_of(method="a", summary={"flops_per_client_round": 30_836_736})
+    unknown = run_of(method="b", summary={"flops_per_client_round": None})
+    comparison = compare([counted, unknown])
+    assert comparison.rows[0].flops == 30_836_736
+    assert math.isnan(comparison.rows[1].flops)
+    column = COLUMNS["flops"]
+    assert [column.cell(row) for row in comparison.rows] == ["30.8", "–"]
+    assert column in selected_columns(comparison)
+    assert column not in selected_columns(compare([unknown]))
+    first, second = csv.DictReader(io.StringIO(to_csv(comparison)))
+    assert (float(first["flops_per_client_round"]), second["flops_per_client_round"]) == (30_836_736, "")
+
+
 def test_a_run_still_going_is_left_out_beside_finished_ones(run_of: Maker) -> None:
     runs = [run_of(seed=0, level=0.9), run_of(seed=1, level=0.3, finished=False)]
     comparison = compare(runs)

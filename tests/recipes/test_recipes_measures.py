@@ -82,7 +82,7 @@ def test_cells_over_seeds():
 
 def test_decimals_are_those_of_the_paper():
     recipe = find_recipe("fedl2g-table3")
-    assert [decimals(recipe, column) for column in recipe.columns] == [1, 1, 1, 2, 2]
+    assert [decimals(recipe, column) for column in recipe.columns] == [1, 1, 1, 2, 2, 2, 1]
     assert decimals(find_recipe("fedin-table1"), "rounds") == 0
 
 

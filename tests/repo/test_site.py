@@ -8,7 +8,7 @@ import pytest
 from mkdocs.config import load_config
 from mkdocs.exceptions import PluginError
 
-from generate import hook, notebooks, reference, soak, which
+from generate import formulas, hook, notebooks, reference, soak, which
 from generate.text import find_block
 from potluck.methods import METHODS
 
@@ -133,3 +133,23 @@ def test_which_methods_numbers_are_counted():
     assert which.traffic("lg-fedavg") == (650, 650)  # a head of 64 features and 10 classes: 64 * 10 + 10
     line = next(line for line in page.splitlines() if line.startswith("| [lg-fedavg]"))
     assert line.endswith("| 650 | 650 |")
+
+
+def test_formulas_become_mathml_that_needs_no_script():
+    page = '<p><span class="arithmatex">\\(a &lt; b_k\\)</span></p><div class="arithmatex">\\[\n\\frac{1}{2}\n\\]</div>'
+    shown = formulas.render(page, "page.md")
+    assert "arithmatex" not in shown
+    assert shown.count("<math") == 2
+    assert "<mfrac><mrow><mn>1</mn></mrow><mrow><mn>2</mn></mrow></mfrac>" in shown
+    assert 'display="block"' in shown
+    for wrong in ("\\frac{1", "x^", "\\fractoin x"):
+        with pytest.raises(PluginError, match="of page.md cannot be read"):
+            formulas.render(f'<span class="arithmatex">\\({wrong}\\)</span>', "page.md")
+
+
+def test_the_page_of_the_five_papers_has_each_with_formula_figure_and_link():
+    sections = (ROOT / "docs" / "five-papers.md").read_text().split("\n## ")[1:]
+    for section, name in zip(sections, ("fedgh", "fedhe", "pfedafm", "fedin", "fedl2g-l"), strict=False):
+        assert "$$" in section
+        assert f"](figures/methods/{name}.svg)" in section
+        assert f"](methods/{name}.md)" in section

@@ -55,7 +55,10 @@ def test_exported_model_is_the_used_one_and_the_run_stays_as_it_was(
     model, data = potluck.load_model(tmp_path / "model"), digits()
     rows = potluck.data.split_in_three(np.arange(120), "1:1:1", seed=0, client="newcomer")[2]
     batch = torch.as_tensor(rows)
-    assert score_outputs([(model(model.transform(data.x[batch])).detach(), data.y[batch])]).accuracy == joined.accuracy[0]
+    assert (
+        score_outputs([(model(model.transform(data.x[batch])).detach(), data.y[batch])]).accuracy
+        == joined.accuracy[0]
+    )
     assert files == {path: path.read_bytes() for path in finished.path.rglob("*") if path.is_file()}
 
 

@@ -49,6 +49,11 @@ classes = 3
 wait = 600
 lost_after = 120
 """
+SECURE_SUMS = """
+[privacy]
+secure_sums = true
+sum_clients = 2
+"""
 PROGRAMS = {
     "the server": ["flower-superlink"],
     "the runner": ["flower-superexec"],
@@ -64,14 +69,17 @@ STOPS = (10.0, 75.0)
 class Soak:
     """The federation, the faults so far, and what is stopped at present."""
 
-    def __init__(self, commands: Commands, rounds: int, seed: int) -> None:
+    def __init__(self, commands: Commands, rounds: int, seed: int, *, sums: bool = False) -> None:
         self.commands, self.place = commands, commands.place
         self.random, self.faults = random.Random(seed), Counter[str]()
         self.ahead: list[tuple[str, str]] = []
         self.asleep: list[tuple[float, int]] = []
         (port,) = free_ports(1)
         self.address, self.paths = f"127.0.0.1:{port}", three_nodes(self.place)
-        (self.place / "experiment.toml").write_text(EXPERIMENT.format(rounds=rounds))
+        text = EXPERIMENT.format(rounds=rounds)
+        if sums:
+            text = text.replace('"fedgh"', '"fedproto"') + SECURE_SUMS
+        (self.place / "experiment.toml").write_text(text)
         self.secure = ["--server", self.address, "--ca", "potluck-server/ca.crt"]
         commands.run("keys", "server", "keys", "--host", "127.0.0.1")
         commands.start("server", "server", "start", "--port", str(port))
@@ -192,17 +200,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=0, help="rounds of the run; else three per minute")
     parser.add_argument("--seed", type=int, default=0, help="of the strikes")
     parser.add_argument("--record", type=Path, help="where the outcome of a soak that went well is kept")
+    parser.add_argument(
+        "--secure-sums", action="store_true", help="answers are masked (fedproto in fedgh's place)"
+    )
     given = parser.parse_args()
     rounds = given.rounds or max(4, int(3 * given.minutes))
     place = Path(tempfile.mkdtemp(prefix="potluck-soak-"))
     with commands_in(place) as commands:
-        soak = Soak(commands, rounds, given.seed)
+        soak = Soak(commands, rounds, given.seed, sums=given.secure_sums)
         seconds = fire(soak, given.minutes, given.every)
         wrong = judge(soak, rounds)
         asked = {
             "minutes": given.minutes,
             "every": given.every,
             "seed": given.seed,
+            **({"secure sums": True} if given.secure_sums else {}),
             "seconds": round(seconds),
         }
         made = {**provenance(), "flwr": metadata.version("flwr"), "load": round(os.getloadavg()[2], 1)}

@@ -14,6 +14,7 @@ from generate.benchmark import (
     leaks,
     pretrained,
     privacy,
+    safeguard,
     tasks,
 )
 from potluck.core.errors import unknown
@@ -28,6 +29,7 @@ PAGES: dict[str, Page] = {
     "attacks": (attacks.page, attacks.draw, "docs/attacks.md"),
     "privacy": (privacy.page, privacy.draw, "docs/privacy-accuracy.md"),
     "leaks": (leaks.page, leaks.draw, "docs/leaks.md"),
+    "safeguard": (safeguard.page, safeguard.draw, "docs/safeguard.md"),
     "defaults": (defaults.page, defaults.draw, "docs/defaults.md"),
     "ablations": (ablations.page, ablations.draw, "docs/ablations.md"),
     "pretrained": (pretrained.page, pretrained.draw, "docs/pretrained-results.md"),

@@ -23,6 +23,7 @@ from potluck.cli import (
     run,
     server,
     tune,
+    worth,
 )
 
 app = typer.Typer(
@@ -61,9 +62,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "table": results.table,
     "export": results.export,
     "predict": results.predict,
+    "clean": results.clean,
     "leak": results.leak,
     "join": clients.join,
     "forget": clients.forget,
+    "worth-it": worth.worth_it,
     "reproduce": reproduce.reproduce,
     "recipes": reproduce.recipes,
     "methods": lists.methods,

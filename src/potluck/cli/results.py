@@ -107,6 +107,21 @@ def predict(
     Console().print(table)
 
 
+def clean(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="folders of finished runs")],
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="also the last checkpoint: no resume and no export any more")
+    ] = False,
+) -> None:
+    """Delete what finished runs no longer need: all but their last checkpoint; says how much."""
+    from potluck.analysis.formatting import bytes_with_unit
+    from potluck.runs.clean import clean_run
+
+    for run in runs:
+        cleaned = clean_run(run, checkpoint=checkpoint)
+        typer.echo(f"{run}: {bytes_with_unit(cleaned.deleted)} deleted, {bytes_with_unit(cleaned.left)} left")
+
+
 def plot(
     runs: RunFolders,
     out: Annotated[Path, typer.Option("--out", help="the figure: .pdf, .png or .svg")] = Path("figure.pdf"),

@@ -55,6 +55,8 @@ class Arrival:
     samples: int = 0
     """How many samples were trained on."""
     failure: Failure | None = None
+    seconds: float = 0.0
+    """How long the job took where it was done."""
 
 
 class Callback:

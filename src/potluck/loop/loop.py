@@ -150,8 +150,11 @@ class Loop:
             self.dispatcher.train(index, message, context, tests)
 
     def _report_arrival(self, job: Job, result: Answer | Failure) -> None:
-        samples, failure = (0, result) if isinstance(result, Failure) else (result.trained_samples, None)
-        arrival = Arrival(job.kind, job.client, job.round, samples, failure)
+        if isinstance(result, Failure):
+            arrival = Arrival(job.kind, job.client, job.round, failure=result)
+        else:
+            samples, seconds = result.trained_samples, result.seconds
+            arrival = Arrival(job.kind, job.client, job.round, samples, seconds=seconds)
         for callback in _watching(self.callbacks, "on_arrival"):
             callback.on_arrival(arrival)
 

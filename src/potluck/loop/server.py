@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ class Server:
         self.eligible, self.cohort = task.eligible, schedule.jobs_per_round(len(task.eligible))
         self._answer_type = payload_types(method)[1]
         self._keeps_latest = not schedule.synchronous
+        self.seconds = 0.0
+        """Time in the method's server functions so far, in this process."""
         self.progress = progress or Progress(self.initial_state())
 
     def initial_state(self) -> Any:
@@ -187,8 +190,12 @@ class Server:
         with self._seeded("predict_server"):
             return self.method.predict_server(self.progress.state, context)
 
-    def _seeded(self, purpose: str) -> AbstractContextManager[None]:
-        return seeded(self.task.seed, "torch", purpose, self.progress.step)
+    @contextmanager
+    def _seeded(self, purpose: str) -> Iterator[None]:
+        started = time.perf_counter()
+        with seeded(self.task.seed, "torch", purpose, self.progress.step):
+            yield
+        self.seconds += time.perf_counter() - started
 
 
 def join_sums(updates: Sequence[Update[Any]], sums: Mapping[int, ClientSum]) -> list[Update[Any]]:

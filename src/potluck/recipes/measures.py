@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from potluck.analysis.cost import FLOAT_BYTES, cost_to_target
+from potluck.recipes.times import read_time
 from potluck.runs.run import Run
 
 MeasureName = Literal[
@@ -29,6 +30,8 @@ MeasureName = Literal[
     "saved",
     "memory-mib",
     "mflops-per-sample",
+    "client-time",
+    "server-time",
 ]
 COUNTED: tuple[MeasureName, ...] = (
     *("kib-per-client-round", "mib-up-per-round", "mib-down-per-round", "floats-up", "millions-up", "saved"),
@@ -36,7 +39,10 @@ COUNTED: tuple[MeasureName, ...] = (
 )
 """What follows from shapes alone, so that nothing has to be learned for it."""
 
-RELATIVE: tuple[MeasureName, ...] = ("speed-up", "saved")
+TIMED: tuple[MeasureName, ...] = ("client-time", "server-time")
+"""What is measured on this machine, and differs from run to run."""
+
+RELATIVE: tuple[MeasureName, ...] = ("speed-up", "saved", *TIMED)
 """What compares a row with the first one."""
 
 COUNTS = "counts.json"
@@ -65,6 +71,8 @@ ABOUT: dict[MeasureName, str] = {
     "millions-up": "the same in millions",
     "saved": "numbers that a client sends less than one of the first row, as the paper counts, %",
     "memory-mib": "MiB of what all clients of a round send, times the copies that a client keeps where a row says so",
+    "client-time": "time of a client's training job ÷ that of the first row's, on this machine",
+    "server-time": "time of the server's functions in a round ÷ that of the first row's, on this machine",
     "mflops-per-sample": "millions of operations of a client's round for each of its training samples",
 }
 
@@ -74,7 +82,7 @@ def measure(
 ) -> float:
     """Return one run's value; nan where it was not measured or the target never reached. Accuracies are in %.
 
-    A speed-up is made of the rounds of two runs, so here it is the rounds of this one; likewise what is saved.
+    What compares two runs is here what belongs to this one: rounds, numbers sent, or a time.
     """
     simple: dict[MeasureName, Callable[[], float]] = {
         "best": lambda: 100 * _best(run, field),
@@ -87,9 +95,11 @@ def measure(
         "saved": lambda: _paper_up(run),
         "memory-mib": lambda: copies * _jobs_per_round(run) * _paper_up(run) * FLOAT_BYTES / 2**20,
         "mflops-per-sample": lambda: flops_per_sample(run) / 1e6,
+        "client-time": lambda: read_time(run.path, "client"),
+        "server-time": lambda: read_time(run.path, "server"),
     }
     if name in simple:
-        return simple[name]() if name in COUNTED or run.has(field) else math.nan
+        return simple[name]() if name in (*COUNTED, *TIMED) or run.has(field) else math.nan
     assert target is not None
     cost = cost_to_target(run, target)
     if name in ("rounds", "speed-up") or not cost.reached:
@@ -110,6 +120,8 @@ def relative(name: MeasureName, first: float, own: float) -> float:
     """Return a value that compares a row with the first one, from what was measured of both."""
     if name == "saved":
         return 100 * (1 - own / first)
+    if name in TIMED:
+        return own / first if first else math.nan
     return first / own
 
 

@@ -25,6 +25,7 @@ from potluck.recipes.counting import count_run
 from potluck.recipes.measures import RELATIVE, Activity, activity, measure, relative
 from potluck.recipes.recipe import Recipe, slug
 from potluck.recipes.scale import Scale, at_scale, differences
+from potluck.recipes.times import TimeMeter
 from potluck.runs.folder import SUMMARY
 from potluck.runs.read import read_run
 from potluck.runs.run import Run
@@ -264,7 +265,7 @@ def _do(
         ended(key, collect(table, key, path), None)
         return
     meter = ProcessorMeter(path, str(provenance().get("commit", "")))
-    extra: list[Callback] = [meter, *([] if budget is None else [budget])]
+    extra: list[Callback] = [meter, TimeMeter(path), *([] if budget is None else [budget])]
     with watching as callbacks:
         run = execute(experiment, out=path, resume=True, callbacks=[*callbacks, *extra], command=command)
     if not run.was_finished:

@@ -123,7 +123,7 @@ def _check_arguments(run: Path, name: str, epochs: int | None, safeguard: str) -
     if "nodes" in (read_experiment(file).get("objects") or ()):
         raise PotluckError(
             f"The clients of {str(run)!r} are nodes with their own data; let the new one register as they did "
-            "(potluck node start) and continue with potluck server resume."
+            "(potluck node start) and continue with potluck resume."
         )
     if not name or not all(letter.isalnum() or letter in "._-" for letter in name):
         raise PotluckError(f"--name {plain(name, 80)!r} is not valid; use letters, digits, '.', '_' and '-'.")

@@ -1,0 +1,68 @@
+"""Collect what is known of clients before training, beside what they gained in stored runs: the data of `worth-it`.
+
+    PYTHONPATH=docs python -m generate.calibration
+
+reads `results/cpu.csv` and `results/cpu.json`, deals the samples of every task and seed again (which needs the data
+sets), and writes `results/worth-it.csv`: a line per client, with a gain over standalone training for each method.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from potluck.runs.resolve import resolve
+from potluck.suites.store import Results
+from potluck.suites.suite import Suite, Task, find_suite
+
+ROOT = Path(__file__).parents[2]
+FACTS = ("task", "seed", "client", "samples", "classes", "of_classes", "largest")
+REFERENCE = "standalone"
+
+
+def main() -> None:
+    """Write the table."""
+    suite, results = find_suite("cpu"), Results.read(ROOT / "results", "cpu")
+    rows = [
+        row for task in suite.tasks for seed in suite.seeds for row in task_rows(suite, results, task, seed)
+    ]
+    methods = sorted({name for row in rows for name in row} - set(FACTS))
+    with (ROOT / "results" / "worth-it.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [*FACTS, *methods], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def task_rows(suite: Suite, results: Results, task: Task, seed: int) -> Iterator[dict[str, str]]:
+    """Yield a line per client that was tested, if the stored runs of a task and seed have as many of them."""
+    clients = {
+        row.method: results.details[row.experiment]["clients"]
+        for row in results.rows
+        if row.task == task.name and row.seed == seed
+    }
+    if REFERENCE not in clients:
+        return
+    plan = resolve(suite.experiment(task, REFERENCE, seed, {"training.lr": task.rates[0]}), measure=False)
+    counts = plan.federation.class_counts()
+    tested = [
+        info.index
+        for info, member in zip(plan.federation.task.clients, plan.federation.members, strict=True)
+        if info.index not in plan.newcomers and len(member.test)
+    ]
+    alone = clients.pop(REFERENCE)
+    if len(tested) != len(alone):
+        raise SystemExit(f"{task.name}, seed {seed}: {len(alone)} stored clients, {len(tested)} dealt again")
+    for place, index in enumerate(tested):
+        own = counts[index]
+        facts = (task.name, seed, index, sum(own), sum(n > 0 for n in own), len(own), max(own))
+        gains = {
+            name: f"{values[place] - alone[place]:.5g}"
+            for name, values in sorted(clients.items())
+            if len(values) == len(alone)
+        }
+        yield {**dict(zip(FACTS, map(str, facts), strict=True)), **gains}
+
+
+if __name__ == "__main__":
+    main()
