@@ -34,6 +34,15 @@ def test_python_versions_agree_in_classifiers_workflows_and_readme():
     assert "Tests run on Python 3.11" in (ROOT / "README.md").read_text()
 
 
+def test_extras_that_pages_and_messages_name_exist():
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    named = {
+        name for page in pages for name in re.findall(r"(?:potluck|any\.whl)\[([a-z]+)\]", page.read_text())
+    }
+    assert {"flower", "onnx", "privacy"} <= named <= extras
+
+
 def test_workflows_and_ci_call_targets_that_exist():
     texts = [path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")] + [
         (ROOT / ".ci/run").read_text()
