@@ -85,9 +85,10 @@ def hospital(folder: Path = RESULTS) -> str:
         "**If you federate, keep a way back**: [`safeguard`](safeguard.md) lets a client use the federated model only where "
         "its own validation samples speak for it.",
     ]
+    titles = ", ".join(f"*{task.title}*" for task, _ in found) or "no task so far"
     text = (
-        "The rows are of handwritten digits and similar small data, with tens of training samples per site. They are not of "
-        "scans, and two hundred scans of one hospital may behave otherwise: treat this as the order in which to try things."
+        f"The rows are of small public data ({titles}), with tens of training samples per site. They are not of scans, and "
+        "two hundred scans of one hospital may behave otherwise: treat this as the order in which to try things."
     )
     lines = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
     return f"## What a hospital with 200 scans should do\n\n{wrap_text(text)}\n\n{lines}"
@@ -123,7 +124,7 @@ def _federate(found: Measured) -> str:
     ahead = [f"{line.method} on *{task.title}*" for task, line in private if line.verdict == AHEAD]
     powers = [power for _, lines in found if (power := task_power(lines)) is not None]
     size = (
-        f" (a gain of {100 * max(power.corrected_gain for power in powers):.1f} points would have been found)"
+        f" (a gain of {100 * max(power.corrected_gain for power in powers):.1f} points would have been found in four of five repetitions)"
         if powers
         else ""
     )

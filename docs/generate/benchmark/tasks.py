@@ -140,6 +140,8 @@ def _limitations(suite: Suite, results: Results, found: Measured) -> str:
         "[what each task can detect](#what-each-task-can-detect) says how large a gain would have been found.",
         "Intervals are over seeds, which change splits, first weights and the order of samples together; data sets are "
         "few, and no test speaks of other data.",
+        "The reference trains for more rounds than the methods, so that its training has ended; the line *"
+        f"{NAMES[SAME]}* has as many rounds as they have. No method was tried with more rounds.",
         "Newcomers are tested after the last round, everything else at the round that is best on validation samples.",
     ]
     missing = _missing(suite, found)
