@@ -1,4 +1,4 @@
-"""Write what a soak test measured, from `results/soak.json`, into the guide to three machines."""
+"""Write what two soak tests measured, the second one with secure sums, into the guide to three machines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from generate.text import code, replace_block, table
 
 RESULTS = Path(__file__).parents[2] / "results" / "soak.json"
+SUMS = RESULTS.with_name("soak-sums.json")
 NAME = "soak"
 KINDS = {
     "the server": "the server (Flower's SuperLink)",
@@ -21,7 +22,19 @@ KINDS = {
 
 def update_page(page: str) -> str:
     """The page with the figures of the stored soak."""
-    return replace_block(page, NAME, body(json.loads(RESULTS.read_text(encoding="utf-8"))))
+    whole, sums = (json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS, SUMS))
+    return replace_block(page, NAME, f"{body(whole)}\n\n{with_sums(sums)}")
+
+
+def with_sums(soak: dict[str, Any]) -> str:
+    """A sentence on the soak with secure sums."""
+    losses, made = sum(soak["losses on record"].values()), soak["made"]
+    return (
+        f"With `privacy.secure_sums` (fedproto, sums of two clients or more, `python tests/support/soak.py --secure-sums --minutes "
+        f"{soak['minutes']:g} --every {soak['every']:g}`): {soak['strikes']} strikes in {soak['minutes']:g} minutes, some of them between the stages of a sum. The run "
+        f"had all its {soak['rounds']} rounds; {soak['answers']} of {3 * soak['rounds']} answers are in their sums, {losses} on record as lost. "
+        f"Commit {made['commit']}, load {made['load']:g}."
+    )
 
 
 def body(soak: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
+import potluck
 from potluck.experiment import parse_experiment
 from potluck.flower.outage import GRACE, WAITING, OutageWait
 from potluck.flower.server_app import serve
@@ -85,3 +87,18 @@ def test_an_outage_ends_with_enough_nodes_after_a_grace_or_with_patience(tmp_pat
     assert not (tmp_path / WAITING).exists()
     assert wait.goes_on(0, 200.0, ["a"], 5)
     assert not wait.goes_on(0, 300.0, ["a"], 5)
+
+
+def test_no_decision_depends_on_the_wall_clock() -> None:
+    """A clock that jumps by an hour moves no deadline: only dates in logs and certificates are read from it."""
+    package = Path(potluck.__file__).parent
+    dated = {"flower/node/audit.py", "flower/deploy/keys.py", "flower/outage.py", "runs/writer.py"}
+    found = {
+        path.relative_to(package).as_posix()
+        for part in ("flower", "loop", "worker", "engines", "runs")
+        for path in (package / part).rglob("*.py")
+        if re.search(
+            r"\btime\.time\(|\bdatetime\.now\(|\bdatetime\.datetime\.now\(", path.read_text(encoding="utf-8")
+        )
+    }
+    assert found <= dated

@@ -14,10 +14,12 @@ from potluck.core.task import Averaging, ClientInfo, Context
 from potluck.kit import (
     ALL,
     ClassTable,
+    ClientVectors,
     RoundShare,
     SliceMean,
     Weights,
     average,
+    average_vectors,
     initial_groups,
     initial_head,
     leading_indices,
@@ -148,3 +150,15 @@ def test_a_common_first_head_is_a_copy():
     task = tiny(2).task
     initial_head(task)["weight"].zero_()
     assert next(iter(task.architectures.values())).initial["head.weight"].any()
+
+
+def test_vectors_averaged_over_clients_count_as_one_clients():
+    """Class 0 from both, class 1 from the second alone; weights 1 and ½ make ¾, however many clients there are."""
+    info, rows = ClientInfo(0, "a", 1, "Net"), torch.tensor([[2.0], [4.0], [9.0]], dtype=torch.float64)
+    clients = [
+        ClientVectors(info, rows[:1], torch.tensor([0]), 1.0),
+        ClientVectors(replace(info, index=1), rows[1:], torch.tensor([0, 1]), 0.5),
+    ]
+    (mean,) = average_vectors(clients, 3)
+    assert (mean.vectors.tolist(), mean.labels.tolist(), mean.weight) == ([[3.0], [9.0]], [0, 1], 0.75)
+    assert average_vectors([], 3) == []

@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from potluck.core.model import tensors_of
+from potluck.core.needs import Need
 from potluck.core.training import Training
 from potluck.kit import Weights
 from potluck.methods.fedavg import FedAvg
@@ -136,3 +137,10 @@ def test_single_samples_and_single_classes_are_survived():
     seen = Recorder()
     make_loop(Moon(), fed, rounds=3, participation=0.5, callbacks=[seen]).run()
     assert len(seen.end.scores) == 4
+
+
+def test_it_needs_features_and_what_its_way_of_sharing_needs():
+    for aggregate in ("full", "same_arch", "layerwise"):
+        assert Moon(aggregate=aggregate).requires() == FedAvg(aggregate=aggregate).requires() | {
+            Need.FEATURES
+        }

@@ -237,3 +237,10 @@ def test_absent_client_learns_which_job_counted():
     other = replace(update, client=context.task.clients[1], job=7)
     state = Scaffold().server(Scaffold().server(state, [update], context), [other], context)
     assert state.counted == {update.client.name: 4, other.client.name: 7}
+
+
+def test_no_job_of_a_client_counts_before_the_server_has_one():
+    """-1 is no job's number: control variates of jobs 0 and 1 that were lost are not taken for counted ones."""
+    fed = tiny(1)
+    state = Scaffold().init_server(Context(fed.task, 1, 1, 0))
+    assert Scaffold().broadcast(state, fed.task.clients[0], Context(fed.task, 1, 1, 0)).counted == -1

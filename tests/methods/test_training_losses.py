@@ -27,7 +27,19 @@ from support.tiny import Recorder, answer, context, make_loop, tiny
 
 ONE_BATCH = Training(epochs=1, batch_size=0, lr=0.05)
 TRAINED = [name for name in METHODS if name != "fedcgs"]  # which takes no steps
-ALONE = {"standalone", "fedavg", "lg-fedavg", "fedgh", "fednova", "scaffold", "inclusivefl", "fedmd"}
+ALONE = {
+    "hetlora",
+    "flexlora",
+    "flora",
+    "standalone",
+    "fedavg",
+    "lg-fedavg",
+    "fedgh",
+    "fednova",
+    "scaffold",
+    "inclusivefl",
+    "fedmd",
+}
 ALONE |= {"heterofl", "fedrolex", "pfedafm"}
 """Methods whose own model trains on cross-entropy and nothing else."""
 FROM_ZERO = {"fedprox", "fedin"}

@@ -42,8 +42,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "pool": {"engine": {"name": "pool", "workers": 2}},
     "vectorized": {"engine": {"name": "serial", "vectorize": "on"}, "models": {"names": ["small-mlp"]}},
+    "adapters": {"training": {"train": "lora:2,lora:4"}, "models": {"names": ["small-cnn"]}},
 }
-OTHER_ENGINES = {"pool": ("fedgh", "fedavg"), "vectorized": ("fedproto", "fedavg")}
+OTHER_ENGINES = {
+    "pool": ("fedgh", "fedavg"),
+    "vectorized": ("fedproto", "fedavg"),
+    "adapters": ("hetlora", "flexlora", "flora"),
+}
+"""Variants of some methods alone."""
 
 
 class Digests(Callback):

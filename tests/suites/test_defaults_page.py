@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from generate.benchmark.defaults import BASELINE_TASK, KNOWN_WEAK, MARGIN, lines, page
+from generate.benchmark.defaults import BASELINE_TASK, KNOWN_WEAK, LEFT_OUT, MARGIN, lines, page
 from potluck.methods import METHODS
 from potluck.suites.runner import measure
 from potluck.suites.statistics import REFERENCE
@@ -21,7 +21,7 @@ SUITE = find_suite("defaults")
 
 
 def test_suite_has_every_method():
-    assert set(SUITE.task("digits").methods) == set(METHODS)
+    assert set(SUITE.task("digits").methods) == set(METHODS) - LEFT_OUT
     assert {SUITE.task(name).methods for name in BASELINE_TASK.values()} == {(REFERENCE,)}
 
 
@@ -54,7 +54,7 @@ def test_stored_results_are_of_all_methods_and_sensible():
     if not stored.rows:
         pytest.skip("no results are stored")
     found = lines(SUITE, stored)
-    missing = set(METHODS) - {line.method for line in found}
+    missing = set(METHODS) - LEFT_OUT - {line.method for line in found}
     text = page(SUITE, stored)
     assert all(f"`{name}`" in text.partition("Not run yet: ")[2] for name in missing)
     assert {line.method for line in found if not line.sensible} <= set(KNOWN_WEAK)
@@ -70,7 +70,7 @@ def trained(task: str, method: str) -> tuple[float, ...]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", sorted(set(METHODS) - LEFT_OUT))
 def test_default_settings_are_not_far_below_standalone_training(method: str):
     mine, alone = trained("digits", method), trained(BASELINE_TASK.get(method, "digits"), REFERENCE)
     gain = sum(one - other for one, other in zip(mine, alone, strict=True)) / len(alone)

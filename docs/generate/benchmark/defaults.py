@@ -23,6 +23,9 @@ BASELINE_TASK = {
 }
 """The task whose standalone runs have the same networks, for methods that need nested ones."""
 
+LEFT_OUT = frozenset({"hetlora", "flexlora", "flora"})
+"""Methods that are not measured: without adapters, which no default sets, they are FedAvg."""
+
 KNOWN_WEAK = {
     "fedcgs": "it takes no gradient step, so that extractors keep their first weights; it is meant for pretrained ones",
     "heterofl": "a client holds a slice of one model for all, down to a sixteenth of its width, where training alone "

@@ -28,6 +28,7 @@ _ORDER = (
         "fedgen",
     ),
     *("pfedafm", "fml", "fedkd", "fedmd", "fedapen", "fedmrl", "fedcgs"),
+    *("hetlora", "flexlora", "flora"),
 )
 """The order of tables and reports; methods that are not listed follow by name."""
 
