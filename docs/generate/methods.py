@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from generate import figures, followed
 from generate.payloads import messages
 from generate.reference import typed
 from generate.text import code, find_block, format_default, replace_block, table
@@ -34,6 +35,10 @@ def update_page(name: str, page: str) -> str:
     page = replace_block(page, "needs", needs(name))
     page = replace_block(page, "options", options(name, origins(page)))
     page = replace_block(page, "measured", measured(name))
+    if name in followed.BASELINES:
+        page = replace_block(page, "recipes", followed.recipes(name))
+    if name in figures.SHOWN:
+        page = replace_block(page, "figures", figures.block(name))
     return replace_block(page, "ablations", ablations(name)) if name in ablated() else page
 
 
