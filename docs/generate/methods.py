@@ -10,6 +10,7 @@ from pathlib import Path
 
 from generate import figures, followed
 from generate.payloads import messages
+from generate.protections import secure_sums
 from generate.reference import typed
 from generate.text import code, find_block, format_default, replace_block, table
 
@@ -61,7 +62,10 @@ def needs(name: str) -> str:
         else "whole rounds (synchronous)"
     )
     robust = cls.supports.robust or "nothing"
-    return f"* of models and task: {asked}\n* its own mode: {mode}\n* `schedule.robust` acts on: {robust}"
+    lines = [f"of models and task: {asked}", f"its own mode: {mode}", f"`schedule.robust` acts on: {robust}"]
+    if name != "standalone":
+        lines.append(f"`privacy.secure_sums`: {secure_sums(make_method(cls, {}))}")
+    return "\n".join(f"* {line}" for line in lines)
 
 
 def update_robust_table(page: str) -> str:
