@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from generate import claims, curves, demo, methods, papers, protections, soak, speed, walk, which
+from generate import claims, curves, demo, figures, methods, papers, protections, soak, speed, walk, which
 from generate.benchmark import WITHOUT_ROWS, default_page_path, write_page
 from generate.picture import picture
 from potluck.methods import METHODS
@@ -52,6 +52,7 @@ def main(chosen: Sequence[str]) -> None:
 
 def write_method_pages() -> None:
     """Write the generated parts of every method's page, and its picture."""
+    figures.write_figures()
     folder = DOCS / "figures" / "methods"
     folder.mkdir(parents=True, exist_ok=True)
     for name in METHODS:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from generate import figures, followed
 from generate.payloads import messages
+from generate.protections import secure_sums
 from generate.reference import typed
 from generate.text import code, find_block, format_default, replace_block, table
 
@@ -34,6 +36,10 @@ def update_page(name: str, page: str) -> str:
     page = replace_block(page, "needs", needs(name))
     page = replace_block(page, "options", options(name, origins(page)))
     page = replace_block(page, "measured", measured(name))
+    if name in followed.BASELINES:
+        page = replace_block(page, "recipes", followed.recipes(name))
+    if name in figures.SHOWN:
+        page = replace_block(page, "figures", figures.block(name))
     return replace_block(page, "ablations", ablations(name)) if name in ablated() else page
 
 
@@ -56,7 +62,10 @@ def needs(name: str) -> str:
         else "whole rounds (synchronous)"
     )
     robust = cls.supports.robust or "nothing"
-    return f"* of models and task: {asked}\n* its own mode: {mode}\n* `schedule.robust` acts on: {robust}"
+    lines = [f"of models and task: {asked}", f"its own mode: {mode}", f"`schedule.robust` acts on: {robust}"]
+    if name != "standalone":
+        lines.append(f"`privacy.secure_sums`: {secure_sums(make_method(cls, {}))}")
+    return "\n".join(f"* {line}" for line in lines)
 
 
 def update_robust_table(page: str) -> str:

@@ -43,12 +43,13 @@ def body() -> str:
 
 def _row(name: str) -> tuple[str, ...]:
     method = make_method(method_class(name), {})
-    sums, rows = _sums(method), _rows(method)
+    sums, rows = secure_sums(method), _rows(method)
     demands = ["secure_sums"] if not sums.startswith("no") else []
     return (f"[{name}](methods/{name}.md)", "yes", sums, rows, ", ".join([*demands, "clip, noise, epsilon"]))
 
 
-def _sums(method: Method[Any, Any, Any]) -> str:
+def secure_sums(method: Method[Any, Any, Any]) -> str:
+    """Say whether secure sums fit a method: how many sums a round has, or why the server needs single answers."""
     sums = method.supports.sums
     if sums is None:
         return f"no: {method.supports.single_answers or 'its server reads single answers'}"

@@ -80,8 +80,15 @@ def chosen(candidates: Sequence[tuple[Rule, RuleScore, list[Case]]]) -> tuple[Ru
 
 
 def shipped_text(calibration: Calibration) -> str:
-    """Return the file of the rules that come with Potluck."""
-    return rules_text({when: chosen(candidates) for when, candidates in calibration.items() if candidates})
+    """Return the file of the rules that come with Potluck; none for `early` where the plain rule is as good."""
+    rules = {when: chosen(candidates) for when, candidates in calibration.items() if candidates}
+    return rules_text(
+        {
+            when: rule
+            for when, rule in rules.items()
+            if when == "before" or rule[0].name != CANDIDATES[when][0]
+        }
+    )
 
 
 def block(calibration: Calibration) -> str:
@@ -130,6 +137,12 @@ def _sentence(when: str, candidates: Sequence[tuple[Rule, RuleScore, list[Case]]
     plain = candidates[0][1].rank_correlation
     best = max(entry[1].rank_correlation for entry in candidates[1:])
     moment = "before training" if when == "before" else "early in training"
+    if rule.name == candidates[0][0].name and when == "early":
+        return (
+            f"Nothing predicts better early in training than sample count alone (rank correlation {plain:+.2f}, best of "
+            f"the others {best:+.2f}), so `potluck worth-it` shows the early difference and goes by the rule from before "
+            "training. These are few rows: one task to calibrate on and one to score on say little."
+        )
     if rule.name == candidates[0][0].name:
         text = f"Nothing predicts better {moment} than sample count alone, so `potluck worth-it` uses that"
         worth = ", and it says next to nothing" if abs(score.rank_correlation) < 0.1 else ""

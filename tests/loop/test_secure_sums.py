@@ -17,7 +17,7 @@ from potluck.core.tree import Flat
 from potluck.engines.serial import SerialEngine
 from potluck.federation.federation import Federation
 from potluck.loop.loop import Loop, TooFewClients
-from potluck.loop.schedule import Evaluation, Schedule
+from potluck.loop.schedule import Clock, Evaluation, Schedule
 from potluck.privacy.fixed_form import summation
 from potluck.privacy.secure_aggregation import SumFailed
 from potluck.privacy.settings import Privacy
@@ -324,3 +324,16 @@ def test_client_refuses_small_groups_and_sums_that_it_is_not_in() -> None:
     assert isinstance(empty, Failure)
     assert "no answer" in empty.reason
     assert issubclass(SumFailed, PotluckError)
+
+
+def test_messages_of_a_sum_take_their_time_on_the_virtual_clock() -> None:
+    """Every upload takes two seconds: the answers after one of work, and those of each further stage after that."""
+    clocks = []
+    for privacy in (None, SUMS):
+        loop = loop_of(methods.FedAvg(), privacy)
+        loop.dispatcher.clock = Clock(upload=lambda client, size: 2.0)
+        clocks.append(loop.run().clock)
+    plain, summed = clocks
+    assert plain == 1.0 + 2.0
+    assert summed > plain
+    assert (summed - plain) % 2.0 == 0

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 import potluck.kit
-from generate import methods
+from generate import figures, followed, methods
 from generate.picture import picture
 from potluck.core.settings import settings_of
 from potluck.methods import METHODS, method_class
+from potluck.recipes.points import read_points
+from potluck.recipes.recipe import find_recipe, recipe_names
 from potluck.suites.store import Results
 from tests.support.suites import make_row
 
@@ -94,3 +96,28 @@ def test_measured_numbers_are_means_over_seeds(tmp_path: Path, monkeypatch: pyte
     line = "| Digits, label skew | 60.0 ± 10.0 | +15.0 [+8.8, +21.2] | ahead | 5 | 1,144 |"
     assert line in methods.measured("fedgh")
     assert "Not measured yet" in methods.measured("fedproto")
+
+
+@pytest.mark.parametrize("name", sorted(set().union(*figures.SHOWN.values())))
+def test_a_figure_of_a_paper_is_drawn_from_its_stored_points(name: str):
+    recipe, points = find_recipe(name), read_points(figures.STORED / f"{name}.csv")
+    assert recipe.figure is not None
+    assert {point.panel for point in points} <= set(recipe.figure.panels)
+    drawing = (figures.DRAWN / f"{name}.svg").read_text()
+    assert all(point.panel in drawing for point in points)
+    assert (figures.STORED / f"{name}.csv").stat().st_size < 50_000
+    pages_with_it = [method for method, names in figures.SHOWN.items() if name in names]
+    for method in pages_with_it:
+        section = _section(_page(method), "Measured")
+        assert f"../figures/papers/{name}.svg" in section
+        assert f"potluck reproduce {name} " in section
+
+
+def test_a_baselines_page_has_the_options_of_every_recipe_that_runs_it():
+    used = {row.method for name in recipe_names() for row in find_recipe(name).rows.values()}
+    assert set(followed.BASELINES) == {*used} - {"fedhe", "pfedafm", "fedin", "fedl2g-l", "fedl2g-f"}
+    lines = followed.recipes("fedkd").splitlines()
+    assert "| `fedgh-table1`, `fedgh-table3` | `floor=0.0` |" in lines
+    assert "htfllib_compat=true" in followed.recipes("fml")
+    assert "InCo-Aggregation" in followed.recipes("moon")
+    assert "`fedgh-" not in followed.recipes("fedgh")  # only where it is a baseline

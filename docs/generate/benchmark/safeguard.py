@@ -161,11 +161,11 @@ def _compute(results: Results) -> str:
     shares = []
     for row in results.rows:
         total, alone = results.details[row.experiment]["safeguard"]["flops"]
-        if total and alone:
+        if total and alone and total > alone:  # a job without gradient steps is counted as nothing
             shares.append(alone / (total - alone))
     return (
         f"* Training the standalone model adds {min(shares):.0%} to {max(shares):.0%} (median {np.median(shares):.0%}) "
-        "to the operations of a training job."
+        "to the operations of a training job, where a method trains by gradient steps."
     )
 
 

@@ -151,6 +151,12 @@ def _explain(rule: Rule, score: RuleScore, when: str, verdicts: Sequence[str]) -
         f"calibrated on: rank correlation of expected and actual gain {score.rank_correlation:+.2f}, "
         f"{score.coverage:.0%} of gains within the interval."
     ]
+    if when == "early" and rule.name == "samples":
+        words.append(
+            "On stored rows early differences on validation samples predicted no better; they are shown only."
+        )
     if unclear == len(verdicts) and when == "before":
-        words.append("Use --safeguard select, or let a few rounds be trained with --try-rounds.")
+        words.append(
+            "With --safeguard select every client keeps its own model unless the federated one is better."
+        )
     return " ".join(words)

@@ -59,10 +59,11 @@ def draw_points(recipe: Recipe, points: Sequence[Point]) -> Figure:
 
     assert recipe.figure is not None
     panels = []
+    shown = [row for row in recipe.rows if any(point.series == row for point in points)]
     for title, panel in recipe.figure.panels.items():
         own = [point for point in points if point.panel == title]
         if own:
-            known = [*_VECTORS] if panel.kind == "vectors" else list(recipe.rows)
+            known = [*_VECTORS] if panel.kind == "vectors" else shown
             panels.append((_axis(panel, title, own), _series(own, known)))
     return draw_panels(panels, recipe.figure.across)
 
