@@ -23,6 +23,7 @@ DRAWN = ROOT / "docs" / "figures" / "papers"
 SHOWN = {
     "fedgh": ("fedgh-fig2",),
     "pfedafm": ("pfedafm-fig8",),
+    "fedin": ("fedin-fig8",),
     "fedl2g-l": ("fedl2g-fig6",),
     "fedl2g-f": ("fedl2g-fig6",),
 }

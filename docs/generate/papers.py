@@ -104,11 +104,14 @@ def _beside(full: Any) -> list[str]:
 
 
 def _rounds(full: Any, cells: Sequence[Any]) -> str:
-    done = dict.fromkeys(
-        f"{cell.rounds} of the paper's {cell.paper_rounds}" for cell in cells if cell.row in full.rows
-    )
+    done: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.row in full.rows:
+            rows = done.setdefault(f"{cell.rounds} of the paper's {cell.paper_rounds}", [])
+            rows += [cell.row] if cell.row not in rows else []
+    told = [text + (f" ({', '.join(rows)})" if len(done) > 1 else "") for text, rows in done.items()]
     seeds, kinds = sorted({cell.seed for cell in cells}), sorted({cell.precision for cell in cells})
-    text = f"Rounds: {', '.join(done)}. Seed {', '.join(map(str, seeds))}. Losses in {', '.join(kinds)}."
+    text = f"Rounds: {'; '.join(told)}. Seed {', '.join(map(str, seeds))}. Losses in {', '.join(kinds)}."
     picked = {each.evaluate.select for each in full.work.values()}
     if picked == {"test"}:
         text += " Best rounds are picked on the test samples, as in the paper, which flatters every row."

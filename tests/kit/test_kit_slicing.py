@@ -1,9 +1,13 @@
 """Slices of wide tensors, and the mean of returned slices."""
 
+from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
+import pytest
 import torch
 
+from potluck.core.task import Averaging
 from potluck.kit import SliceMean, Weights, leading_indices, take_slices
 from support.tiny import context, update
 
@@ -43,3 +47,14 @@ def test_each_scalar_is_averaged_over_its_holders_and_others_keep_their_value():
     mean.add(update(Weights({"w": torch.full((2, 2), 4.0)})), leading_indices)
     mean.add(update(Weights({"w": torch.full((1, 1), 2.0)})), leading_indices)
     assert mean.result()["w"].tolist() == [[3.0, 4.0, 9.0], [4.0, 4.0, 9.0], [9.0, 9.0, 9.0]]
+
+
+@pytest.mark.parametrize(("rule", "sent"), [("median", (1.0, 2.0, 9.0)), ("norm-clip", (2.0, 2.0, 2.0))])
+def test_a_scalar_that_no_slice_has_keeps_its_value_under_a_robust_rule(rule: Any, sent: tuple[float, ...]):
+    old = {"w": torch.full((4,), 5.0)}
+    mean = SliceMean(
+        replace(context(), averaging=Averaging(rule)), old, [], attrgetter("tensors"), whole=True
+    )
+    for value in sent:
+        mean.add(update(Weights({"w": torch.full((2,), value)})), leading_indices)
+    assert mean.result()["w"].tolist() == [2.0, 2.0, 5.0, 5.0]

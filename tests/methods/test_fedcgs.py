@@ -170,3 +170,10 @@ def test_heads_without_bias_are_refused():
 
 def test_contract():
     check_method(FedCGS())
+
+
+def test_the_server_has_a_model_where_all_clients_have_one_architecture():
+    for hidden, has_one in (((5,), True), ((5, 7), False)):
+        fed, seen = tiny(2, hidden=hidden), Recorder()
+        make_loop(FedCGS(), fed, rounds=1, callbacks=[seen]).run()
+        assert (FedCGS().predict_server(seen.end.state, context(fed)) is not None) == has_one

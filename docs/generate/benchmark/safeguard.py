@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,7 +196,7 @@ def _draw_gains(suite: Suite, results: Results, path: Path) -> None:
             axes.plot([position], [min(values)], "v", color="#333333", markersize=4)
         axes.axhline(0, color="#333333", linewidth=0.8)
         axes.set_xticks(range(1, len(MODES) + 1), MODES, fontsize=8)
-        axes.set_title(task.title, fontsize=8)
+        axes.set_title(textwrap.fill(task.title, 30), fontsize=8)
         axes.grid(alpha=0.25, axis="y")
     panels[0].set_ylabel("gain over alone, points")
     save(figure, path)
