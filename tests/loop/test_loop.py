@@ -13,6 +13,7 @@ from potluck.core.method import Method, Update
 from potluck.core.payload import Payload
 from potluck.core.random import generator
 from potluck.core.task import ClientInfo, Context
+from potluck.core.training import Training
 from potluck.loop.dispatch import ClientFailed
 from potluck.loop.loop import TooFewClients
 from potluck.loop.schedule import Evaluation, Schedule
@@ -371,3 +372,14 @@ def test_draw_touches_only_drawn_clients():
     assert len(set(drawn)) == 3
     stream = generator(loop.dispatcher.task.seed, "sampling", 1)
     assert drawn == loop.schedule.draw(range(100_000), 3, stream)  # the ones that were always drawn
+
+
+def test_a_payload_may_have_as_many_mebibytes_as_set():
+    """8 · 24,576 numbers of eight bytes are 1.5 MiB."""
+    for limit, failures in ((1.0, 1), (1.6, 0)):
+        seen = Recorder()
+        method = FedAvg(aggregate="full")
+        fed = tiny(1, hidden=(24_576,), training=Training(epochs=1, batch_size=0, lr=0.01))
+        loop = make_loop(method, fed, rounds=1, callbacks=[seen], max_payload_mb=limit, min_clients=0)
+        loop.run()
+        assert len(seen.steps[0].record.failures) == failures

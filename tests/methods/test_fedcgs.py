@@ -177,3 +177,14 @@ def test_the_server_has_a_model_where_all_clients_have_one_architecture():
         fed, seen = tiny(2, hidden=hidden), Recorder()
         make_loop(FedCGS(), fed, rounds=1, callbacks=[seen]).run()
         assert (FedCGS().predict_server(seen.end.state, context(fed)) is not None) == has_one
+
+
+def test_a_client_keeps_the_classifier_that_it_received():
+    fed, seen = tiny(2, hidden=(5,)), Recorder()
+    make_loop(FedCGS(), fed, rounds=1, callbacks=[seen]).run()
+    me, method = fed.client(0), FedCGS()
+    message = method.broadcast(seen.end.state, me.info, context(fed))
+    x = me.test.take(slice(None))[0]
+    assert not torch.allclose(me.model(x), method.predict(me, message)(x))
+    answer(method, me, message)
+    assert torch.equal(me.model(x), method.predict(me, message)(x))

@@ -138,6 +138,8 @@ def test_numbers_that_travel():
     down, up = seen.sent[-1][2], seen.updates[-1][1].payload
     accounted = FedMD().paper_accounting(down, up)
     assert (accounted.up, accounted.down) == (12, 12)
+    first_up, first_down = seen.updates[0][1].payload, seen.sent[0][2]
+    assert FedMD().paper_accounting(first_down, first_up).down == 0  # no consensus yet
 
 
 def test_shipped_images_give_the_same_answers():
