@@ -22,6 +22,7 @@ DRAWN = ROOT / "docs" / "figures" / "papers"
 
 SHOWN = {
     "fedgh": ("fedgh-fig2",),
+    "fedhe": ("fedhe-fig6",),
     "pfedafm": ("pfedafm-fig8",),
     "fedin": ("fedin-fig8",),
     "fedl2g-l": ("fedl2g-fig6",),
