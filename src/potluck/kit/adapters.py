@@ -7,7 +7,8 @@ head, are averaged as they are. Networks without adapters have none of the forme
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from potluck.core.model import is_transferable
 from potluck.core.payload import Tensors
 from potluck.core.task import Architecture, ClientInfo, Context, Task
 from potluck.core.trained import model_name
-from potluck.kit.averages import RoundShare, average, round_share
+from potluck.kit.averages import RoundShare, average, round_share, sample_weights
 from potluck.kit.groups import Groups
 
 A, B, SCALING = ".lora_a.weight", ".lora_b.weight", ".lora_scaling"
@@ -109,29 +110,48 @@ def _resize(tensor: Tensor, shape: Sequence[int], axis: int) -> Tensor:
     return zeros
 
 
-def group_updates(task: Task, updates: Sequence[Update[Any]]) -> dict[str, list[Update[Any]]]:
-    """Return updates by group, in order."""
-    by_group: dict[str, list[Update[Any]]] = {}
+@dataclass(frozen=True)
+class AdapterGroup:
+    """A server step on the clients of one network: their updates, the state before, and the share of a round they are.
+
+    `others` is the mean over clients, by samples, of all tensors that are no adapters.
+    """
+
+    name: str
+    updates: Sequence[Update[Any]]
+    old: Tensors
+    others: Tensors
+    share: RoundShare
+
+    @property
+    def weights(self) -> list[float]:
+        """Return what each client counts by its samples."""
+        return sample_weights(self.updates)
+
+    @property
+    def part(self) -> float:
+        """Return the part of a round that these updates are, 1 for a whole one."""
+        return self.share.share
+
+    def blend(self, old: Tensor, mean: Tensor) -> Tensor:
+        """Return the mean of a whole round; of a part of one, the old value moved by that part towards the mean."""
+        return mean if self.share.whole else old + self.share.share * (mean - old)
+
+
+def adapter_groups(ctx: Context, state: Groups, updates: Sequence[Update[Any]]) -> Iterator[AdapterGroup]:
+    """Yield the groups of a server step, each with its clients' updates in order."""
+    share, by_group = round_share(ctx, updates), dict[str, list[Update[Any]]]()
     for update in updates:
-        by_group.setdefault(adapter_group(task, update.client), []).append(update)
-    return by_group
+        by_group.setdefault(adapter_group(ctx.task, update.client), []).append(update)
+    for name, members in by_group.items():
+        plain = {key: tensor for key, tensor in state[name].items() if not is_factor(key)}
+        others = average(ctx, plain, members, _others, by="samples", share=share)
+        yield AdapterGroup(name, members, state[name], others, share)
 
 
-def average_others(
-    ctx: Context, old: Tensors, updates: Sequence[Update[Any]], share: RoundShare | None = None
-) -> Tensors:
-    """Return the mean over clients, by samples, of all tensors that are no adapters."""
-    plain = {name: tensor for name, tensor in old.items() if not is_factor(name)}
-
-    def others(payload: Any) -> Tensors:
-        return {name: tensor for name, tensor in payload.tensors.items() if not is_factor(name)}
-
-    return average(ctx, plain, updates, others, by="samples", share=share or round_share(ctx, updates))
-
-
-def blend(old: Tensor, mean: Tensor, share: RoundShare) -> Tensor:
-    """Return the mean of a whole round; of a part of one, the old value moved by that part towards the mean."""
-    return mean if share.whole else old + share.share * (mean - old)
+def _others(payload: Any) -> Tensors:
+    """Return the tensors of an update that are no adapters."""
+    return {name: tensor for name, tensor in payload.tensors.items() if not is_factor(name)}
 
 
 def split_product(product: Tensor, rank: int) -> tuple[Tensor, Tensor]:

@@ -46,23 +46,21 @@ class FlexLoRA(Method[kit.Groups, kit.Weights, kit.Weights]):
 
     def server(self, state: kit.Groups, updates: Sequence[Update[kit.Weights]], ctx: Context) -> kit.Groups:
         """ΔW = Σ n_k/n · scaling_k · B_k A_k = U Σ Vᵀ; other tensors by samples."""
-        groups, share = dict(state), kit.round_share(ctx, updates)
-        for name, members in kit.group_updates(ctx.task, updates).items():
-            old = state[name]
-            new = kit.average_others(ctx, old, members, share)
-            weights = kit.sample_weights(members)
+        groups = dict(state)
+        for group in kit.adapter_groups(ctx, state, updates):
+            old, new = group.old, dict(group.others)
             for layer in kit.adapter_layers(old):
                 changes = [
                     weight
                     * kit.scaling_of(ctx.task, update.client, layer)
                     * kit.adapter_product(update.payload.tensors, layer)
-                    for weight, update in zip(weights, members, strict=True)
+                    for weight, update in zip(group.weights, group.updates, strict=True)
                 ]
-                product = kit.blend(kit.adapter_product(old, layer), kit.sum_tensors(changes), share)
+                product = group.blend(kit.adapter_product(old, layer), kit.sum_tensors(changes))
                 a, b = old[layer + kit.LORA_A], old[layer + kit.LORA_B]
                 left, right = kit.split_product(product, len(a))
                 new[layer + kit.LORA_A], new[layer + kit.LORA_B] = right.view_as(a), left.view_as(b)
-            groups[name] = new
+            groups[group.name] = new
         return groups
 
     def predict(self, me: Client, message: kit.Weights | None) -> Predictor:

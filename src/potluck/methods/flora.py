@@ -95,14 +95,14 @@ class FLoRA(Method[Stacked, Stacks, kit.Weights]):
 
     def server(self, state: Stacked, updates: Sequence[Update[kit.Weights]], ctx: Context) -> Stacked:
         """B = [p_1 B_1, p_2 B_2, …], A = [A_1; A_2; …] with p_k = n_k/n · scaling_k; other tensors by samples."""
-        groups, stacks, share = dict(state.groups), dict(state.stacks), kit.round_share(ctx, updates)
-        for name, members in kit.group_updates(ctx.task, updates).items():
-            groups[name] = kit.average_others(ctx, state.groups[name], members, share)
-            weights = [share.share * weight for weight in kit.sample_weights(members)]
-            stacks[name] = dict(state.stacks[name])
-            for layer in kit.adapter_layers(members[0].payload.tensors):
-                left, right = stack(ctx, layer, members, weights)
-                add_stack(stacks[name], layer, left, right)
+        groups, stacks = dict(state.groups), dict(state.stacks)
+        for group in kit.adapter_groups(ctx, state.groups, updates):
+            groups[group.name] = group.others
+            weights = [group.part * weight for weight in group.weights]
+            stacks[group.name] = dict(state.stacks[group.name])
+            for layer in kit.adapter_layers(group.updates[0].payload.tensors):
+                left, right = stack(ctx, layer, group.updates, weights)
+                add_stack(stacks[group.name], layer, left, right)
         return Stacked(groups, stacks)
 
     def predict(self, me: Client, message: Stacks | None) -> Predictor:

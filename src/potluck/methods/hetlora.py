@@ -52,19 +52,18 @@ class HetLoRA(Method[kit.Groups, kit.Weights, kit.Weights]):
 
     def server(self, state: kit.Groups, updates: Sequence[Update[kit.Weights]], ctx: Context) -> kit.Groups:
         """Average zero-padded adapters with weights ‖B_k A_k‖ / Σ ‖B_j A_j‖, other tensors by samples."""
-        groups, share = dict(state), kit.round_share(ctx, updates)
-        for name, members in kit.group_updates(ctx.task, updates).items():
-            old = state[name]
-            new = kit.average_others(ctx, old, members, share)
-            padded = [kit.pad_rank(update.payload.tensors, old) for update in members]
+        groups = dict(state)
+        for group in kit.adapter_groups(ctx, state, updates):
+            old, new = group.old, dict(group.others)
+            padded = [kit.pad_rank(update.payload.tensors, old) for update in group.updates]
             for layer in kit.adapter_layers(old):
-                weights = self._weights(layer, members)
+                weights = self._weights(layer, group.updates)
                 for key in (layer + kit.LORA_A, layer + kit.LORA_B):
                     mean = kit.sum_tensors(
                         [weight * part[key] for weight, part in zip(weights, padded, strict=True)]
                     )
-                    new[key] = kit.blend(old[key], mean, share)
-            groups[name] = new
+                    new[key] = group.blend(old[key], mean)
+            groups[group.name] = new
         return groups
 
     def _weights(self, layer: str, updates: Sequence[Update[kit.Weights]]) -> list[float]:
