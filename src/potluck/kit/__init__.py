@@ -21,9 +21,9 @@ from potluck.core.training import (
     LossParts,
     cross_entropy_loss,
 )
-from potluck.kit.adapters import A as LORA_A
-from potluck.kit.adapters import B as LORA_B
 from potluck.kit.adapters import (
+    LORA_A,
+    LORA_B,
     adapter_group,
     adapter_groups,
     adapter_layers,

@@ -22,17 +22,20 @@ from potluck.core.trained import model_name
 from potluck.kit.averages import RoundShare, average, round_share, sample_weights
 from potluck.kit.groups import Groups
 
-A, B, SCALING = ".lora_a.weight", ".lora_b.weight", ".lora_scaling"
+LORA_A = ".lora_a.weight"
+LORA_B = ".lora_b.weight"
+LORA_SCALING = ".lora_scaling"
+"""Endings of the names of an adapter's tensors."""
 
 
 def adapter_layers(tensors: Mapping[str, Any]) -> list[str]:
     """Return the names of the layers that have adapters."""
-    return [name.removesuffix(A) for name in tensors if name.endswith(A)]
+    return [name.removesuffix(LORA_A) for name in tensors if name.endswith(LORA_A)]
 
 
 def is_factor(name: str) -> bool:
     """Return whether a tensor belongs to an adapter."""
-    return name.endswith((A, B))
+    return name.endswith((LORA_A, LORA_B))
 
 
 def adapter_group(task: Task, client: ClientInfo) -> str:
@@ -47,7 +50,11 @@ def _form(architecture: Architecture) -> tuple[object, ...]:
     if not adapter_layers(shapes):
         return (architecture.name,)
     plain = {
-        name: shape[1:] if name.endswith(A) else (shape[0], *shape[2:]) if name.endswith(B) else shape
+        name: shape[1:]
+        if name.endswith(LORA_A)
+        else (shape[0], *shape[2:])
+        if name.endswith(LORA_B)
+        else shape
         for name, shape in shapes.items()
     }
     return model_name(architecture.name), *sorted(plain.items())
@@ -72,19 +79,19 @@ def _size(tensors: Tensors) -> int:
 
 def scaling_of(task: Task, client: ClientInfo, layer: str) -> float:
     """Return the factor of a client's B A in a layer: alpha / rank, or 1."""
-    return float(task.architectures[client.architecture].initial[layer + SCALING])
+    return float(task.architectures[client.architecture].initial[layer + LORA_SCALING])
 
 
 def adapter_product(tensors: Mapping[str, Tensor], layer: str) -> Tensor:
     """Return B A of a layer, `[outputs, all inputs]`, without its scaling."""
-    product: Tensor = tensors[layer + B].flatten(1) @ tensors[layer + A].flatten(1)
+    product: Tensor = tensors[layer + LORA_B].flatten(1) @ tensors[layer + LORA_A].flatten(1)
     return product
 
 
 def fit_rank(tensors: Tensors, architecture: Architecture) -> Tensors:
     """Return a group's tensors with each adapter cut, or padded with zeros, to an architecture's rank."""
     return {
-        name: _resize(tensor, architecture.shapes[name], 0 if name.endswith(A) else 1)
+        name: _resize(tensor, architecture.shapes[name], 0 if name.endswith(LORA_A) else 1)
         if is_factor(name)
         else tensor
         for name, tensor in tensors.items()
@@ -94,7 +101,7 @@ def fit_rank(tensors: Tensors, architecture: Architecture) -> Tensors:
 def pad_rank(tensors: Mapping[str, Tensor], like: Tensors) -> Tensors:
     """Return adapters padded with zeros to the ranks of `like`."""
     return {
-        name: _resize(tensor, tuple(like[name].shape), 0 if name.endswith(A) else 1)
+        name: _resize(tensor, tuple(like[name].shape), 0 if name.endswith(LORA_A) else 1)
         for name, tensor in tensors.items()
         if is_factor(name)
     }
