@@ -3,7 +3,8 @@
 Refactoring must not change results. Losses are compared within a tolerance and traffic exactly on every machine; digests
 of final weights, metrics and message bytes only where the processor computes as one on which they were recorded.
 `python tests/repo/test_bits.py` records both: on a new kind of processor, or after a change that is meant to change
-results (name the reason in the commit; digests of other processors are then dropped).
+results (name the reason in the commit; digests of other processors are then dropped). With the name of a method it records
+that method alone, which is what a new one needs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,7 @@ def test_results_match_recorded_ones(variant: str, tmp_path: Path) -> None:
     known = recorded["digests"].get(processor(), {})
     for method in (method for method, name in cases() if name == variant):
         key = f"{method} {variant}"
+        assert key in recorded["runs"], f"{key} is not recorded; run python tests/repo/test_bits.py {method}"
         new, old = results(method, variant, tmp_path / method), recorded["runs"][key]
         assert bool(new) == bool(old), f"{key}: rejected before or now, not both"
         if new:
@@ -166,19 +168,30 @@ def test_results_match_recorded_ones(variant: str, tmp_path: Path) -> None:
             assert new["digests"] == known.get(key, new["digests"]), key
 
 
-def record() -> None:
-    """Write results of all runs; digests of other processors stay if the numbers did not change."""
+def record(chosen: Sequence[str] = ()) -> None:
+    """Write results of these methods, else of all; digests of other processors stay if the numbers did not change."""
+    if wrong := sorted(set(chosen) - set(METHODS)):
+        sys.exit(f"No method is named {', '.join(wrong)}; choose from {', '.join(METHODS)}.")
+    todo = [(method, variant) for method, variant in cases() if not chosen or method in chosen]
     before = json.loads(RECORDED.read_text()) if RECORDED.exists() else {"runs": {}, "digests": {}}
     with tempfile.TemporaryDirectory() as folder:
-        runs = {f"{m} {v}": results(m, v, Path(folder) / f"{m}-{v}") for m, v in cases()}
+        runs = {f"{m} {v}": results(m, v, Path(folder) / f"{m}-{v}") for m, v in todo}
     digests = {key: run.pop("digests") for key, run in runs.items() if run}
     same = all(
         run.get("losses", []) == pytest.approx(before["runs"].get(key, {}).get("losses", []), rel=1e-3)
         for key, run in runs.items()
+        if key in before["runs"]
     )
     kept = before["digests"] if same else {}
+    earlier = {key: run for key, run in before["runs"].items() if chosen}
+    old_digests = kept.get(processor(), {}) if chosen else {}
     RECORDED.write_text(
-        json.dumps({"runs": runs, "digests": {**kept, processor(): digests}}, indent=1, sort_keys=True) + "\n"
+        json.dumps(
+            {"runs": earlier | runs, "digests": {**kept, processor(): old_digests | digests}},
+            indent=1,
+            sort_keys=True,
+        )
+        + "\n"
     )
     rejected = [key for key, run in runs.items() if not run]
     print(f"{len(runs)} recorded, rejected: {', '.join(rejected) or 'none'}", file=sys.stderr)
@@ -186,4 +199,4 @@ def record() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    record()
+    record(sys.argv[1:])

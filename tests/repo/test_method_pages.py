@@ -21,7 +21,9 @@ pages = pytest.mark.parametrize("name", METHODS)
 
 
 def _page(name: str) -> str:
-    return (ROOT / "docs" / "methods" / f"{name}.md").read_text()
+    page = ROOT / "docs" / "methods" / f"{name}.md"
+    assert page.exists(), f"write docs/methods/{name}.md (CONTRIBUTING.md, Add a method)"
+    return page.read_text()
 
 
 def _section(page: str, heading: str) -> str:
@@ -69,8 +71,10 @@ def _plain(text: str) -> str:
 @pages
 def test_options_say_what_they_mean_and_where_their_defaults_come_from(name: str):
     assert all(each.meaning for each in settings_of(method_class(name)))
-    found = methods.origins(_page(name))
-    assert all(found.values()), f"{name}.md: {[option for option, origin in found.items() if not origin]}"
+    missing = [option for option, origin in methods.origins(_page(name)).items() if not origin]
+    assert not missing, (
+        f"{name}.md: say in the last column of Options where these defaults come from: {missing}"
+    )
 
 
 def test_an_options_origin_survives_and_a_new_default_is_shown():

@@ -18,12 +18,16 @@ Rows = tuple[Tensor, Tensor]
 """Vectors [rows, width] and the class of each."""
 
 
-def trained_clients(run: Run, ended: RestoredRun, wanted: Sequence[int]) -> list[Client]:
+def trained_clients(run: Run, ended: RestoredRun, indices: Sequence[int]) -> list[Client]:
     """Return those of the wanted clients that the run has, as their last training left them."""
-    there = len(ended.plan.federation.members)
-    clients = [ended.client(index) for index in wanted if index < there and index not in ended.loop.newcomers]
+    count = len(ended.plan.federation.members)
+    clients = [
+        ended.client(index) for index in indices if index < count and index not in ended.loop.newcomers
+    ]
     if len(clients) < 2:
-        raise PotluckError(f"Run {run.name!r} has fewer than 2 of the clients {list(wanted)}; choose others.")
+        raise PotluckError(
+            f"Run {run.name!r} has fewer than 2 of the clients {list(indices)}; choose others."
+        )
     return clients
 
 

@@ -201,7 +201,7 @@ def split_tasks(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
 
 def run_facts(run: Run) -> dict[str, ClientFacts]:
     """Return what a run, finished or not, says of each client: counts, and the last evidence on validation samples."""
-    counts, found = run.class_counts, dict[str, ClientFacts]()
+    counts, facts_by_name = run.class_counts, dict[str, ClientFacts]()
     latest: dict[int, Record] = {}
     for row in run.client_rows():
         if row.get("train_samples"):
@@ -218,8 +218,8 @@ def run_facts(run: Run) -> dict[str, ClientFacts]:
                 gained=int(row["validation_gained"]),
                 lost=int(row["validation_lost"]),
             )
-        found[str(row["name"])] = facts
-    return found
+        facts_by_name[str(row["name"])] = facts
+    return facts_by_name
 
 
 def counted_facts(counts: Sequence[int]) -> ClientFacts:

@@ -130,16 +130,16 @@ def _estimate(runner: Runner) -> None:
     from potluck.suites.estimate import estimate
 
     hours: dict[str, dict[str, float]] = {}
-    for one in estimate(runner):
-        hours.setdefault(one.task, {})[one.method] = one.core_hours
+    for cost in estimate(runner):
+        hours.setdefault(cost.task, {})[cost.method] = cost.core_hours
         typer.echo(
-            f"{one.task}, {one.method}: {one.trials} trials and {one.runs} runs of {one.seconds:.1f} s, "
-            f"{one.core_hours:.2f} core-hours"
+            f"{cost.task}, {cost.method}: {cost.trials} trials and {cost.runs} runs of {cost.seconds:.1f} s, "
+            f"{cost.core_hours:.2f} core-hours"
         )
     for task, methods in hours.items():
-        known = {name: value for name, value in methods.items() if value == value}
-        unable = "".join(f"; {name} cannot run it" for name in methods if name not in known)
-        typer.echo(f"{task}: {sum(known.values()):.2f} core-hours{unable}")
+        possible = {name: value for name, value in methods.items() if value == value}
+        unable = "".join(f"; {name} cannot run it" for name in methods if name not in possible)
+        typer.echo(f"{task}: {sum(possible.values()):.2f} core-hours{unable}")
     total = sum(value for methods in hours.values() for value in methods.values() if value == value)
     typer.echo(f"Missing in all: {total:.1f} core-hours")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,12 +93,14 @@ def reproduce(
     quiet: options.Quiet = False,
 ) -> None:
     """Run a paper's table or figure again and show its numbers beside the measured ones."""
-    arguments = locals()
     from potluck.recipes.budget import Budget, parse_budget
     from potluck.recipes.reproduce import check_data
     from potluck.runs.folder import run_folder
 
-    table = _table(arguments)
+    flags = {"data_root": data_root, "engine": engine, "workers": workers, "memory": memory, "device": device}
+    table = _table(
+        name, scale, rounds_share, rows=rows, columns=columns, seeds=seeds, flags=flags, settings=settings
+    )
     limit = None if budget is None else Budget(parse_budget(budget))
     check_data(table)
     place, going_on = _place(table, out), resume or table.scale == "full"
@@ -119,27 +122,37 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _table(arguments: dict[str, Any]) -> Reproduction:
+def _table(
+    name: str,
+    scale_name: str,
+    rounds_share: float | None,
+    *,
+    rows: str | None,
+    columns: str | None,
+    seeds: str,
+    flags: Mapping[str, Any],
+    settings: Sequence[str] | None,
+) -> Reproduction:
     """Return the work that the flags ask for; at the full scale in the order of interest."""
-    from potluck.experiment import flag_values, merge_settings
+    from potluck.experiment import merge_settings
     from potluck.recipes.order import informative_order
     from potluck.recipes.recipe import find_recipe
     from potluck.recipes.reproduce import plan
     from potluck.recipes.scale import check_rounds_share, check_scale
 
-    flags, scale = flag_values(arguments), check_scale(arguments["scale"])
+    scale = check_scale(scale_name)
 
     def change(values: dict[str, Any]) -> dict[str, Any]:
-        return merge_settings(values, flags, arguments["settings"])
+        return merge_settings(values, flags, settings)
 
     table = plan(
-        find_recipe(arguments["name"]),
+        find_recipe(name),
         scale,
-        seeds=seed_list(arguments["seeds"]),
-        rows=_words(arguments["rows"]),
-        columns=_words(arguments["columns"]),
+        seeds=seed_list(seeds),
+        rows=_words(rows),
+        columns=_words(columns),
         change=change,
-        rounds_share=check_rounds_share(arguments["rounds_share"], scale),
+        rounds_share=check_rounds_share(rounds_share, scale),
     )
     if scale == "full":
         table.work = {key: table.work[key] for key in informative_order(table)}

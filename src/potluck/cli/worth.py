@@ -97,7 +97,7 @@ def _pilot(experiment: Experiment, rounds: int) -> dict[str, ClientFacts]:
 
 
 def _evidence(facts: Mapping[str, ClientFacts]) -> str:
-    return "early" if any(one.gained is not None for one in facts.values()) else "before"
+    return "early" if any(client.gained is not None for client in facts.values()) else "before"
 
 
 def _show(title: str, facts: Mapping[str, ClientFacts], when: str) -> None:
@@ -120,15 +120,15 @@ def _show(title: str, facts: Mapping[str, ClientFacts], when: str) -> None:
     ):
         table.add_column(heading, justify="left" if heading in ("client", "") else "right")
     verdicts = []
-    for name, one in facts.items():
-        prediction = rule.predict(one)
+    for name, client in facts.items():
+        prediction = rule.predict(client)
         verdicts.append(prediction.verdict)
-        evidence = "" if one.gained is None else f"+{one.gained} -{one.lost} of {one.validation}"
+        evidence = "" if client.gained is None else f"+{client.gained} -{client.lost} of {client.validation}"
         interval = f"{100 * prediction.low:+.1f} to {100 * prediction.high:+.1f}"
         table.add_row(
             name,
-            str(one.samples),
-            str(one.classes or ""),
+            str(client.samples),
+            str(client.classes or ""),
             evidence,
             f"{100 * prediction.gain:+.1f}",
             interval,
@@ -139,7 +139,7 @@ def _show(title: str, facts: Mapping[str, ClientFacts], when: str) -> None:
 
 
 def _explain(rule: Rule, score: RuleScore, when: str, verdicts: Sequence[str]) -> str:
-    known = {
+    evidence = {
         "samples": "the number of training samples",
         "counts": "class counts",
         "local": "a short local run",
@@ -147,7 +147,7 @@ def _explain(rule: Rule, score: RuleScore, when: str, verdicts: Sequence[str]) -
     }
     unclear = sum(verdict == "cannot tell" for verdict in verdicts)
     words = [
-        f"Expected by {known[rule.name]}. On {score.cases:,} results of clients in tasks that the rule was not "
+        f"Expected by {evidence[rule.name]}. On {score.cases:,} results of clients in tasks that the rule was not "
         f"calibrated on: rank correlation of expected and actual gain {score.rank_correlation:+.2f}, "
         f"{score.coverage:.0%} of gains within the interval."
     ]

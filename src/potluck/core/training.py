@@ -134,8 +134,8 @@ class LossMeans:
         """Return the means; the cross-entropy is None where a step had none on record."""
         if not self.steps:
             return FitResult(0, float("nan"))
-        known = self.cross_entropy
-        mean = None if known is None else float(known) / self.steps
+        cross_entropy = self.cross_entropy
+        mean = None if cross_entropy is None else float(cross_entropy) / self.steps
         return FitResult(self.steps, float(self.objective) / self.steps, mean)
 
 

@@ -29,8 +29,8 @@ def sizes_table(counts: NDArray[np.int64], class_names: Sequence[str] = (), name
         top = int(np.argmax(row))
         name = class_names[top] if class_names else f"class {top}"
         share = row[top] / max(row.sum(), 1)
-        who = names[client] if names else str(client)
-        lines.append(f"{who:>{width}} {row.sum():>8,} {(row > 0).sum():>8}  {name} ({share:.0%})")
+        label = names[client] if names else str(client)
+        lines.append(f"{label:>{width}} {row.sum():>8,} {(row > 0).sum():>8}  {name} ({share:.0%})")
     sizes = counts.sum(axis=1)
     lines.append(f"{'all':>{width}} {sizes.sum():>8,} {(counts.sum(axis=0) > 0).sum():>8}  ")
     lines[-1] += f"rows per client {sizes.min():,} to {sizes.max():,}, mean {sizes.mean():,.1f}"
@@ -64,7 +64,8 @@ def bubble_plot(
         xlabel="client", ylabel="class", xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3), title=title
     )
     every = -(-clients // 25)
-    axes.set_xticks(range(0, clients, every), list(names)[::every] or None, rotation=45 if names else 0)
+    axes.set_xticks(range(0, clients, every), list(names)[::every] or None)
+    axes.tick_params(axis="x", rotation=45 if names else 0)
     step = -(-classes // 25)
     axes.set_yticks(range(0, classes, step), list(class_names)[::step] or None)
     axes.grid(color="#dddddd", linewidth=0.5)

@@ -82,8 +82,8 @@ class LazySequence(Sequence[One]):
     def __getitem__(self, place: slice) -> list[One]: ...
 
     def __getitem__(self, place: int | slice) -> One | list[One]:
-        found = range(self._length)[place]
-        return self._make(found) if isinstance(found, int) else [self._make(one) for one in found]
+        chosen = range(self._length)[place]
+        return self._make(chosen) if isinstance(chosen, int) else [self._make(index) for index in chosen]
 
 
 def as_samples(given: TensorPair | Samples) -> Samples:
@@ -102,19 +102,19 @@ def as_samples(given: TensorPair | Samples) -> Samples:
     return Samples(x, labels, None, default_transform(x, None) if x.dtype == torch.uint8 else None)
 
 
-def as_client_model(model: nn.Module, who: object) -> ClientModel:
+def as_client_model(model: nn.Module, client: object) -> ClientModel:
     """Return the module, or its split at the last linear layer if it has no features and head of its own."""
     if isinstance(model, ClientModel):
         return model
     if not isinstance(model, nn.Module):
         raise PotluckError(
-            f"The model of client {who} is {type(model).__name__}, not a torch module; pass one."
+            f"The model of client {client} is {type(model).__name__}, not a torch module; pass one."
         )
     try:
         return split(model)
     except PotluckError as error:
         raise PotluckError(
-            f"The model of client {who} cannot be split by itself ({str(error).rstrip('.')}); "
+            f"The model of client {client} cannot be split by itself ({str(error).rstrip('.')}); "
             'pass potluck.split(model, head="NAME OF ITS LAST LAYER").'
         ) from None
 

@@ -109,7 +109,9 @@ class _ModelFacts:
 
 def _model_facts(model: ClientModel) -> _ModelFacts:
     shapes = tuple((key, tuple(tensor.shape)) for key, tensor in model.state_dict().items())
-    return _ModelFacts(network_name(model), shapes, next((one.dtype for one in model.parameters()), None))
+    return _ModelFacts(
+        network_name(model), shapes, next((parameter.dtype for parameter in model.parameters()), None)
+    )
 
 
 def _architecture_name(base: str, look: _ModelFacts, seen: dict[str, list[object]]) -> str:

@@ -255,11 +255,11 @@ class ClassNameRegistry(NodeRegistry):
     """The same nodes, asked for the names of their classes before anything is agreed on."""
 
     question = "class names"
-    told: Sequence[ClassNames] = ()
+    collected: Sequence[ClassNames] = ()
 
     def begin(self, people: Sequence[Any], *, missing: bool = False) -> None:
-        """Keep what was told; no client has a number yet."""
-        self.told = tuple(people)
+        """Keep the names; no client has a number yet."""
+        self.collected = tuple(people)
 
     def introduction(self, message: WireMessage) -> Any:
         """Read the names of a node's classes."""

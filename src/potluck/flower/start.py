@@ -82,18 +82,18 @@ def wait_for_nodes(
     registry.begin([ready[name] for name in sorted(ready, key=natural_key)][:count])
 
 
-def _give_up(registry: NodeRegistry, found: int, count: int, *, all_needed: bool, stop: bool) -> None:
+def _give_up(registry: NodeRegistry, ready: int, count: int, *, all_needed: bool, stop: bool) -> None:
     """End the start where just those have spoken that it waits for, and one of them will not do."""
     ending = {"name", "unwilling"} if all_needed else {"unwilling"} if stop else set()
     spoiled = [rejection.why for rejection in registry.rejected.values() if rejection.kind in ending]
-    if spoiled and found + len(spoiled) >= count and not registry.asked:
+    if spoiled and ready + len(spoiled) >= count and not registry.asked:
         raise PotluckError(spoiled[0])
 
 
-def _too_few(registry: NodeRegistry, found: int, count: int, wait: float) -> str:
+def _too_few(registry: NodeRegistry, ready: int, count: int, wait: float) -> str:
     first = next((rejection.why for rejection in registry.rejected.values()), "")
     return (
-        f"{found} of {count} nodes answered within engine.wait = {wait:g} seconds; start the "
+        f"{ready} of {count} nodes answered within engine.wait = {wait:g} seconds; start the "
         f"others (potluck node start) or raise engine.wait.{' One was left out: ' if first else ''}{first}"
     )
 
@@ -322,8 +322,8 @@ def _recorded_class_names(out: Path) -> tuple[str, ...]:
 def unite_class_names(registry: ClassNameRegistry, experiment: Experiment) -> tuple[str, ...]:
     """Ask all nodes for the names of their classes, and return all names in one order."""
     _wait_for_own_nodes(registry, experiment)
-    named = [names for names in registry.told if names.classes]
-    unnamed = [names.name for names in registry.told if names.classes == []]
+    named = [names for names in registry.collected if names.classes]
+    unnamed = [names.name for names in registry.collected if names.classes == []]
     if named and unnamed:
         raise PotluckError(
             f"The labels of node {unnamed[0]!r} have no names, those of node {named[0].name!r} have "

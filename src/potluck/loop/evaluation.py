@@ -133,12 +133,12 @@ class Evaluator:
 
         return score_outputs(batches())
 
-    def _scores(self, found: Found, number: int, own: Protocol, *, final: bool = False) -> Scores:
+    def _scores(self, results: Found, number: int, own: Protocol, *, final: bool = False) -> Scores:
         """Scores by what they are of; `own` is the protocol of tests on clients' own samples."""
         task, test = self.server.task, list[ClientScore]()
         others: dict[Test, list[ClientScore]] = {"validation": [], "attacked": []}
         chosen: Protocol = "shared" if self.evaluation.protocol == "global" else self.evaluation.protocol
-        for index, scores in found:
+        for index, scores in results:
             compared: Test = "own" if "own" in scores else "shared"
             for kind, score in scores.items():
                 if kind in ("federated", "alone"):

@@ -165,9 +165,9 @@ def record_step(
 def _mean_cross_entropy(answers: Sequence[Answer], updates: Sequence[Update[Any]]) -> float | None:
     """Return Σ n_k CE_k / Σ n_k over the clients that have one on record."""
     samples = {update.client.index: update.client.samples for update in updates}
-    known = [(answer.train_ce, samples[answer.client]) for answer in answers if answer.train_ce is not None]
-    total = sum(count for _, count in known)
-    return sum(value * count for value, count in known) / total if total else None
+    losses = [(answer.train_ce, samples[answer.client]) for answer in answers if answer.train_ce is not None]
+    total = sum(count for _, count in losses)
+    return sum(value * count for value, count in losses) / total if total else None
 
 
 def _mean_notes(answers: Sequence[Answer]) -> dict[str, float]:

@@ -98,8 +98,8 @@ class SecureSumServer:
         self._reveal(groups, context)
         opened: dict[int, ClientSum] = {}
         for group in groups:
-            if group.pending and (one := self._open(group, context)) is not None:
-                opened |= dict.fromkeys(group.vectors, one)
+            if group.pending and (opened_sum := self._open(group, context)) is not None:
+                opened |= dict.fromkeys(group.vectors, opened_sum)
         return opened
 
     # -- groups ---------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class SecureSumServer:
             pending.result = replace(pending.result, payload=payload, sums=None)
         first = members[0]
         name = f"the sum of {len(members)} clients from {first.name}"
-        info = replace(first, name=name, samples=sum(one.samples for one in members))
+        info = replace(first, name=name, samples=sum(member.samples for member in members))
         return ClientSum(info, tuple(members), self.by_samples)
 
     def _sum_group(self, group: _Group, context: Context) -> SumGroup:

@@ -203,12 +203,12 @@ def join_sums(updates: Sequence[Update[Any]], sums: Mapping[int, ClientSum]) -> 
 
     Where a method counts all clients alike, a sum counts by its members, relative to the largest sum.
     """
-    joined, largest = list[Update[Any]](), max(len(one.members) for one in sums.values())
+    joined, largest = list[Update[Any]](), max(len(total.members) for total in sums.values())
     for update in updates:
-        one = sums.get(update.client.index)
-        if one is None:
+        total = sums.get(update.client.index)
+        if total is None:
             joined.append(update)
-        elif update.client.index == one.members[0].index:
-            weight = update.weight if one.by_samples else update.weight * len(one.members) / largest
-            joined.append(replace(update, client=one.info, weight=weight, members=one.members))
+        elif update.client.index == total.members[0].index:
+            weight = update.weight if total.by_samples else update.weight * len(total.members) / largest
+            joined.append(replace(update, client=total.info, weight=weight, members=total.members))
     return joined

@@ -141,10 +141,12 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
         """θ; the generator with the label distribution; and a request for counts not yet received."""
         if self.strength == 0:
             return HeadAndGenerator(state.head)
-        wanted = None if client.name in state.counts else 1
+        counts_wanted = None if client.name in state.counts else 1
         if self.wait and not state.trained:
-            return HeadAndGenerator(state.head, counts_wanted=wanted)
-        return HeadAndGenerator(state.head, kit.tensors_of(state.generator), self.draw(state, ctx), wanted)
+            return HeadAndGenerator(state.head, counts_wanted=counts_wanted)
+        return HeadAndGenerator(
+            state.head, kit.tensors_of(state.generator), self.draw(state, ctx), counts_wanted
+        )
 
     def draw(self, state: Server, ctx: Context) -> Tensor:
         """Return how often each label is generated: as often as clients have it, or once if a client has it twice."""

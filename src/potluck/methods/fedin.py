@@ -115,9 +115,9 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
 
     def broadcast(self, state: Exchange, client: ClientInfo, ctx: Context) -> Knowledge:
         """w̄ and one batch of pairs, the same for all clients of a round (Alg. 1, line 5)."""
-        known = state.known[kit.group_of(state.weights, client)]
+        names = state.known[kit.group_of(state.weights, client)]
         tensors = kit.tensors_for_client(state.weights, client, ctx.task)
-        weights = {name: tensor for name, tensor in tensors.items() if name in known}
+        weights = {name: tensor for name, tensor in tensors.items() if name in names}
         rows = torch.arange(len(state.owners))
         if self.exclude_own:
             rows = rows[state.owners != client.index]
@@ -170,12 +170,12 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
         entering, leaving, owners = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         oldest = 0 if self.max_pairs is None else max(0, len(owners) - self.max_pairs)
         weights = kit.average_groups(ctx, state.weights, updates, "weights", by=self.weight)
-        known = {
+        names = {
             key: sorted({*state.known[key], *(name for update in members for name in update.payload.weights)})
             for key, (members, _) in kit.split_by_group(ctx, state.weights, updates).items()
         }
         ctx.note("pairs", len(owners) - oldest)
-        return Exchange(weights, known, entering[oldest:], leaving[oldest:], owners[oldest:])
+        return Exchange(weights, names, entering[oldest:], leaving[oldest:], owners[oldest:])
 
     def predict(self, me: Client, message: Knowledge | None) -> Predictor:
         """Return the trained copy, or the model as just received."""

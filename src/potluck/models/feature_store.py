@@ -47,9 +47,9 @@ class FeatureStore:
 
     def read(self, keys: Sequence[bytes], compute: Compute, name: str) -> Features:
         """Return the features of the rows with these keys; rows that are not on disk are computed and added."""
-        found = self._load(set(keys))
+        stored = self._load(set(keys))
         first = {key: place for place, key in reversed(list(enumerate(keys)))}
-        missing = sorted(place for key, place in first.items() if key not in found)
+        missing = sorted(place for key, place in first.items() if key not in stored)
         if missing:
             _log.info("computing the features of %d rows with %s, once for all runs", len(missing), name)
         for start in range(0, len(missing), SEGMENT_ROWS):
@@ -57,40 +57,40 @@ class FeatureStore:
             features = compute(places).detach().cpu().float().contiguous().numpy()
             names = [keys[place] for place in places]
             self._add(names, features)
-            found.update(zip(names, features, strict=True))
-        return np.stack([found[key] for key in keys]) if keys else np.zeros((0, 0), np.float32)
+            stored.update(zip(names, features, strict=True))
+        return np.stack([stored[key] for key in keys]) if keys else np.zeros((0, 0), np.float32)
 
-    def _load(self, wanted: set[bytes]) -> dict[bytes, Features]:
+    def _load(self, keys: set[bytes]) -> dict[bytes, Features]:
         """Return the wanted rows that are on disk and whose check sums are right."""
-        found: dict[bytes, Features] = {}
+        stored: dict[bytes, Features] = {}
         for file in sorted(self.folder.glob("keys-*.npy")):
             partner = file.with_name(file.name.replace("keys-", "features-"))
             try:
-                found.update(self._read_pair(file, partner, wanted - found.keys()))
+                stored.update(self._read_pair(file, partner, keys - stored.keys()))
             except FileNotFoundError:
                 continue  # another process removed it
             except Exception as error:  # damaged headers make numpy raise almost anything
                 _log.warning("removed damaged features in %s (%s); they are computed again", file, error)
                 file.unlink(missing_ok=True)
                 partner.unlink(missing_ok=True)
-        return found
+        return stored
 
-    def _read_pair(self, file: Path, partner: Path, wanted: set[bytes]) -> dict[bytes, Features]:
+    def _read_pair(self, file: Path, partner: Path, keys: set[bytes]) -> dict[bytes, Features]:
         table = np.load(file, allow_pickle=False)
         if table.dtype != np.uint8 or table.ndim != 2 or table.shape[1] != 2 * KEY_BYTES:
             raise ValueError("the table of keys has another form")
         features = np.load(partner, allow_pickle=False, mmap_mode="r")
         if features.dtype != np.float32 or features.ndim != 2 or len(features) != len(table):
             raise ValueError("features and keys do not fit each other")
-        found = {}
+        stored = {}
         for place, entry in enumerate(table):
             key = entry[:KEY_BYTES].tobytes()
-            if key in wanted:
+            if key in keys:
                 row = np.array(features[place])
                 if _digest(row) != entry[KEY_BYTES:].tobytes():
                     raise ValueError(f"row {place} was changed")
-                found[key] = row
-        return found
+                stored[key] = row
+        return stored
 
     def _add(self, keys: Sequence[bytes], features: Features) -> None:
         """Write a pair of files, the keys last; where nothing can be written, features stay in memory alone."""

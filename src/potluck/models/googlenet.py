@@ -31,10 +31,10 @@ class Inception(nn.Module):
     """
 
     def __init__(
-        self, inputs: int, one: int, before: int, three: int, before5: int, five: int, pooled: int
+        self, inputs: int, channels1: int, before: int, three: int, before5: int, five: int, pooled: int
     ) -> None:
         super().__init__()
-        self.branch1 = _conv(inputs, one, 1)
+        self.branch1 = _conv(inputs, channels1, 1)
         self.branch2 = nn.Sequential(_conv(inputs, before, 1), _conv(before, three, 3))
         self.branch3 = nn.Sequential(_conv(inputs, before5, 1), _conv(before5, five, 3))
         self.branch4 = nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), _conv(inputs, pooled, 1))

@@ -47,7 +47,7 @@ class PictureInput(nn.Module):
     It has no tensors of its own, so that nothing of it is trained, sent or saved.
     """
 
-    def __init__(self, name: str, channels: int, facts: InputFacts, wanted: PictureFormat) -> None:
+    def __init__(self, name: str, channels: int, facts: InputFacts, expected: PictureFormat) -> None:
         super().__init__()
         if channels not in (1, 3):
             raise PotluckError(
@@ -59,10 +59,12 @@ class PictureInput(nn.Module):
                 f"Model {name!r} brings its own normalisation, which cannot follow data.normalise = 'mean-image'; "
                 "leave that out."
             )
-        self.size = facts.image_size or wanted.size
+        self.size = facts.image_size or expected.size
         mean, std = ([*part] * (3 if len(part) == 1 else 1) for part in (facts.mean, facts.std))
-        gains = [old / new for old, new in zip(std, wanted.std, strict=True)]
-        offsets = [(old - new) / scale for old, new, scale in zip(mean, wanted.mean, wanted.std, strict=True)]
+        gains = [old / new for old, new in zip(std, expected.std, strict=True)]
+        offsets = [
+            (old - new) / scale for old, new, scale in zip(mean, expected.mean, expected.std, strict=True)
+        ]
         self.gain, self.offset = tuple(gains), tuple(offsets)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,19 +111,19 @@ class PieceInput(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return pieces and mask, `[batch, length]`; the length is that of the longest row."""
-        found = self.table.on(x.device)[x].flatten(1)
+        pieces = self.table.on(x.device)[x].flatten(1)
         room = self.longest - (self.start is not None) - (self.end is not None)
         # A stable sort moves padding behind the pieces of each row, whose order stays.
-        order = (found < 0).int().argsort(dim=1, stable=True)
-        found = found.gather(1, order)[:, :room]
-        counts = (found >= 0).sum(1, keepdim=True)
-        found = found[:, : max(1, int(counts.max()))]
+        order = (pieces < 0).int().argsort(dim=1, stable=True)
+        pieces = pieces.gather(1, order)[:, :room]
+        counts = (pieces >= 0).sum(1, keepdim=True)
+        pieces = pieces[:, : max(1, int(counts.max()))]
         if self.end is not None:
-            found = torch.cat([found, found.new_full((len(x), 1), -1)], 1).scatter(1, counts, self.end)
+            pieces = torch.cat([pieces, pieces.new_full((len(x), 1), -1)], 1).scatter(1, counts, self.end)
         if self.start is not None:
-            found = torch.cat([found.new_full((len(x), 1), self.start), found], 1)
-        mask = found >= 0
-        return torch.where(mask, found, self.padding), mask
+            pieces = torch.cat([pieces.new_full((len(x), 1), self.start), pieces], 1)
+        mask = pieces >= 0
+        return torch.where(mask, pieces, self.padding), mask
 
 
 class _Constant:

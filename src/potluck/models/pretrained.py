@@ -139,13 +139,13 @@ def _given_file(name: str, place: Path) -> Path:
     choices = [
         place / f"{stem.replace('/', '--')}{suffix}" for suffix in (".safetensors", ".pth", ".pt", ".bin")
     ]
-    found = next((path for path in choices if path.is_file()), None)
-    if found is None:
+    file = next((path for path in choices if path.is_file()), None)
+    if file is None:
         raise PotluckError(
             f"models.pretrained = {str(place)!r} has no weights for model {name!r}; put them there as "
             f"{choices[0].name}."
         )
-    return found
+    return file
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -192,12 +192,12 @@ def _cached_weights(path: Path, _changed: int) -> dict[str, Tensor]:
 
 
 def _picture_model(
-    name: str, network: nn.Module, head: str | None, request: InputSpec, wanted: PictureFormat
+    name: str, network: nn.Module, head: str | None, request: InputSpec, picture: PictureFormat
 ) -> ClientModel:
     """Split a network of images, and put the conversion of inputs before it and a new head behind it."""
     parts = split(network, head)
     parts.head = nn.Identity()
-    inputs = PictureInput(name, request.shape[0], request.inputs, wanted)
+    inputs = PictureInput(name, request.shape[0], request.inputs, picture)
     return PretrainedModel(inputs, parts, parts.feature_dim, request.classes)
 
 
@@ -220,8 +220,8 @@ def _build_timm(name: str, member: str, request: InputSpec) -> ClientModel:
             raise PotluckError(f"Model {name!r} has no single classifier layer; choose another one of timm.")
         for file in weight_files(name, request.pretrained):
             load_weights(network, file, name, head)
-    wanted = PictureFormat(config["input_size"][-1], tuple(config["mean"]), tuple(config["std"]))
-    return _picture_model(name, network, head, request, wanted)
+    picture = PictureFormat(config["input_size"][-1], tuple(config["mean"]), tuple(config["std"]))
+    return _picture_model(name, network, head, request, picture)
 
 
 def _timm_file(name: str, member: str) -> Path:
@@ -230,9 +230,9 @@ def _timm_file(name: str, member: str) -> Path:
     config = timm.get_pretrained_cfg(member)
     place = getattr(config, "hf_hub_id", None) or f"timm/{member}"
     for file in ("model.safetensors", "pytorch_model.bin"):
-        found = hub.try_to_load_from_cache(place, file)
-        if isinstance(found, str):
-            return Path(found)
+        cached = hub.try_to_load_from_cache(place, file)
+        if isinstance(cached, str):
+            return Path(cached)
     raise PotluckError(
         f"Weights of model {name!r} are not on this machine; where there is a network, run: hf download {place} "
         "model.safetensors, or get the file otherwise and set models.pretrained=PATH."
@@ -248,8 +248,8 @@ def _build_torchvision(name: str, member: str, request: InputSpec) -> ClientMode
         names = [key for key, layer in network.named_modules() if isinstance(layer, nn.Linear)]
         for file in weight_files(name, request.pretrained):
             load_weights(network, file, name, names[-1])
-    wanted = PictureFormat(224, IMAGENET_MEAN, IMAGENET_STD)
-    return _picture_model(name, network, names[-1], request, wanted)
+    picture = PictureFormat(224, IMAGENET_MEAN, IMAGENET_STD)
+    return _picture_model(name, network, names[-1], request, picture)
 
 
 def _torchvision_file(name: str, member: str) -> Path:
@@ -296,16 +296,16 @@ def _build_lite(number: int, request: InputSpec) -> ClientModel:
     name = f"lite{number}"
     package = library("efficientnet_lite_pytorch", name, "'potluck[pretrained]'")
     sizes = {0: 224, 1: 240, 2: 260}
-    wanted = PictureFormat(sizes[number], (127 / 255,) * 3, (128 / 255,) * 3)
+    picture = PictureFormat(sizes[number], (127 / 255,) * 3, (128 / 255,) * 3)
     with own_draws():
         network = package.EfficientNet.from_name(
             f"efficientnet-lite{number}",
-            image_size=request.inputs.image_size or wanted.size,
+            image_size=request.inputs.image_size or picture.size,
             drop_connect_rate=0.0,
         )
         for file in weight_files(name, request.pretrained):
             load_weights(network, file, name, "_fc")
-    return _picture_model(name, network, "_fc", request, wanted)
+    return _picture_model(name, network, "_fc", request, picture)
 
 
 def _lite_file(name: str) -> Path:
@@ -325,8 +325,8 @@ def _minilm_folder() -> str:
 
 def _package_file(package: str, name: str, pattern: str) -> Path:
     """Return a file of an installed package, which is not imported."""
-    found = find_spec(package)
-    for folder in (found.submodule_search_locations or ()) if found else ():
+    spec = find_spec(package)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
         for path in sorted(Path(folder).glob(pattern)):
             return path
     raise PotluckError(

@@ -256,8 +256,8 @@ def _compare(model: nn.Module, parts: ClientModel, head: str, x: Tensor) -> None
     _same_scores(expected, _scores(_run(parts, x, remedy)), head, name)
 
 
-def _same_scores(expected: Tensor, found: Tensor, head: str, name: str) -> None:
-    if expected.shape != found.shape or not torch.allclose(expected, found, rtol=1e-4, atol=1e-5):
+def _same_scores(expected: Tensor, actual: Tensor, head: str, name: str) -> None:
+    if expected.shape != actual.shape or not torch.allclose(expected, actual, rtol=1e-4, atol=1e-5):
         raise PotluckError(
             f"head {head!r} is not the last operation of {name}: applying it to the features "
             f"does not give the model's output; move what follows it (such as softmax) out of the model."

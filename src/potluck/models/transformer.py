@@ -86,14 +86,16 @@ def weight_files(member: str) -> tuple[Path, ...]:
     """Return the files that hold a network's weights on this machine."""
     if Path(member).is_dir():
         files = [Path(member) / file for file in WEIGHT_NAMES]
-        found = [file for file in files if file.is_file()] or sorted(Path(member).glob("model-*.safetensors"))
+        weights = [file for file in files if file.is_file()] or sorted(
+            Path(member).glob("model-*.safetensors")
+        )
     else:
         hub = library("huggingface_hub", f"hf:{member}", EXTRA)
         cached = [hub.try_to_load_from_cache(member, file) for file in WEIGHT_NAMES]
-        found = [Path(file) for file in cached if isinstance(file, str)]
-    if not found:
+        weights = [Path(file) for file in cached if isinstance(file, str)]
+    if not weights:
         raise _missing(f"hf:{member}", member, None)
-    return tuple(found[:1] if found[0].name in WEIGHT_NAMES else found)
+    return tuple(weights[:1] if weights[0].name in WEIGHT_NAMES else weights)
 
 
 def _missing(name: str, member: str, error: Exception | None) -> PotluckError:

@@ -40,8 +40,8 @@ def inherit(content: Values, read: Callable[[str], Values]) -> Values:
         raise ValueError(f"like = {like!r} is neither a recipe's name nor a table of {', '.join(_KEYS)}")
     parent = with_defaults(inherit(read(str(chosen["recipe"])), read))
     own = {key: value for key, value in content.items() if key != "like"}
-    wanted = chosen.get("columns", () if "settings" in own else [*parent["columns"]])
-    columns = _chosen("column", wanted, parent["columns"])
+    names = chosen.get("columns", () if "settings" in own else [*parent["columns"]])
+    columns = _chosen("column", names, parent["columns"])
     printed = list(columns) if "columns" not in own else []
     rows = {
         label: _with_columns(row, list(parent["columns"]), printed)
@@ -71,11 +71,11 @@ def with_defaults(content: Values) -> Values:
     return {**content, "columns": columns, "rows": filled}
 
 
-def _chosen(kind: str, wanted: Sequence[str] | None, there: Mapping[str, Any]) -> dict[str, Any]:
-    for name in wanted or ():
-        if name not in there:
-            raise ValueError(f"like: there is no {kind} {name!r}, only {', '.join(there)}")
-    return {name: there[name] for name in (there if wanted is None else wanted)}
+def _chosen(kind: str, names: Sequence[str] | None, choices: Mapping[str, Any]) -> dict[str, Any]:
+    for name in names or ():
+        if name not in choices:
+            raise ValueError(f"like: there is no {kind} {name!r}, only {', '.join(choices)}")
+    return {name: choices[name] for name in (choices if names is None else names)}
 
 
 def _with_columns(row: Mapping[str, Any], columns: Sequence[str], chosen: Sequence[str]) -> Values:

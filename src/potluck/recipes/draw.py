@@ -43,14 +43,14 @@ def write_figure(table: Reproduction, out: Path) -> Points:
     """Write `figure.pdf`, `figure.png` and `figure.csv` to a folder; return what they show and what they lack."""
     from potluck.report.style import print_style, save
 
-    found = figure_points(table, out)
-    if found.points:
-        write_files(out, {f"{STEM}.csv": to_csv(found.points)})
+    points = figure_points(table, out)
+    if points.points:
+        write_files(out, {f"{STEM}.csv": to_csv(points.points)})
         with print_style():
-            drawn = draw_points(table.recipe, found.points)
+            drawn = draw_points(table.recipe, points.points)
             for ending in PICTURES:
                 save(drawn, out / f"{STEM}.{ending}")
-    return found
+    return points
 
 
 def draw_points(recipe: Recipe, points: Sequence[Point]) -> Figure:
@@ -63,8 +63,8 @@ def draw_points(recipe: Recipe, points: Sequence[Point]) -> Figure:
     for title, panel in recipe.figure.panels.items():
         own = [point for point in points if point.panel == title]
         if own:
-            known = [*_VECTORS] if panel.kind == "vectors" else shown
-            panels.append((_axis(panel, title, own), _series(own, known)))
+            names = [*_VECTORS] if panel.kind == "vectors" else shown
+            panels.append((_axis(panel, title, own), _series(own, names)))
     return draw_panels(panels, recipe.figure.across)
 
 

@@ -84,8 +84,8 @@ class Panel(BaseModel, extra="forbid", frozen=True):
                 raise ValueError(f"a panel of kind {self.kind!r} needs {name}")
         if self.kind == "difference" and len(self.rows) != 2:
             raise ValueError("a panel of kind 'difference' needs two rows")
-        one = ("clients", "notes", "samples", "cka", "tsne", "vectors")
-        if self.kind in one and len(self.rows) != 1:
+        single_run = ("clients", "notes", "samples", "cka", "tsne", "vectors")
+        if self.kind in single_run and len(self.rows) != 1:
             raise ValueError(f"a panel of kind {self.kind!r} shows one row; name it in rows")
         if self.smooth % 2 == 0:
             raise ValueError(f"smooth = {self.smooth} is not an odd number")
@@ -131,10 +131,10 @@ class Figure(BaseModel, extra="forbid", frozen=True):
             for name in panel.columns:
                 if name not in columns:
                     return f"panel {title!r} shows the column {name!r}, which is not there"
-            known = columns if all(name in columns for name in panel.points.values()) else rows
+            allowed = columns if all(name in columns for name in panel.points.values()) else rows
             for name in panel.points.values():
-                if name not in known:
+                if name not in allowed:
                     return f"panel {title!r} has a point of {name!r}, which is neither a column nor a row"
-            if known is rows and panel.points and not panel.columns:
+            if allowed is rows and panel.points and not panel.columns:
                 return f"panel {title!r} has rows as points, and needs columns for its lines"
         return None

@@ -36,15 +36,15 @@ CLIENTS = 10
 def network_points(panel: Panel, title: str, row: str, run: Run) -> Iterator[Point]:
     """Return the points of one row in a panel of networks."""
     ended = restore_run(run.path)
-    there = range(len(ended.plan.federation.members))
+    indices = range(len(ended.plan.federation.members))
     if panel.kind == "vectors":
-        clients = trained_clients(run, ended, panel.clients or list(there))
-        found = class_vector_sets(ended, clients)
-        sets = dict(zip(VECTORS, found.values(), strict=True))
+        clients = trained_clients(run, ended, panel.clients or list(indices))
+        named_sets = class_vector_sets(ended, clients)
+        sets = dict(zip(VECTORS, named_sets.values(), strict=True))
         labels = {name: labels.tolist() for name, (_, labels) in sets.items()}
         yield from _layout(title, {name: vectors for name, (vectors, _) in sets.items()}, labels)
         return
-    clients = trained_clients(run, ended, panel.clients or list(there)[:CLIENTS])
+    clients = trained_clients(run, ended, panel.clients or list(indices)[:CLIENTS])
     x, y = common_inputs(ended, clients, OF_CLASS if panel.kind == "tsne" else COMMON, panel.label)
     stages = _common_stages([stage_outputs(me, x) for me in clients], run)
     if panel.kind == "cka-stages":
@@ -78,9 +78,9 @@ def _names(clients: Sequence[Client]) -> list[str]:
 
 def _layout(title: str, sets: Mapping[str, Tensor], labels: Mapping[str, Sequence[int]]) -> Iterator[Point]:
     """Every vector in the plane, with its class."""
-    found = tsne(sets, labels)
-    assert found.labels is not None
+    layout = tsne(sets, labels)
+    assert layout.labels is not None
     for (x, y), where, label in zip(
-        found.points.tolist(), found.set_of.tolist(), found.labels.tolist(), strict=True
+        layout.points.tolist(), layout.set_of.tolist(), layout.labels.tolist(), strict=True
     ):
-        yield Point(title, found.sets[where], x, y, label=str(label))
+        yield Point(title, layout.sets[where], x, y, label=str(label))

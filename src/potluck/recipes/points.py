@@ -57,19 +57,19 @@ class Points:
 
 def figure_points(table: Reproduction, out: Path) -> Points:
     """Return the points of every panel."""
-    found = Points()
+    points = Points()
     assert table.recipe.figure is not None
     for title, panel in table.recipe.figure.panels.items():
         try:
             own = list(_MAKERS[panel.kind](table, panel, title, out))
         except PotluckError as error:
-            found.problems.append(f"Panel {title!r} is not drawn: {error}")
+            points.problems.append(f"Panel {title!r} is not drawn: {error}")
             continue
         if any(math.isfinite(point.y) for point in own):
-            found.points += own
+            points.points += own
         else:
-            found.empty.append(f"Panel {title!r} is empty: nothing was measured yet, or no target reached.")
-    return found
+            points.empty.append(f"Panel {title!r} is empty: nothing was measured yet, or no target reached.")
+    return points
 
 
 def _sweep(table: Reproduction, panel: Panel, title: str, out: Path) -> Iterator[Point]:
@@ -150,10 +150,10 @@ def _difference(table: Reproduction, panel: Panel, title: str, out: Path) -> Ite
     if len(runs) < 2:
         return
     first, second = panel.rows
-    found: dict[int, list[float]] = {}
+    differences: dict[int, list[float]] = {}
     for each in client_differences(runs[first], runs[second]).clients:
-        found.setdefault(each.client.index, []).append(100 * each.difference)
-    for client, values in sorted(found.items()):
+        differences.setdefault(each.client.index, []).append(100 * each.difference)
+    for client, values in sorted(differences.items()):
         spread = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
         yield Point(title, f"{first} − {second}", float(client), float(np.mean(values)), spread)
 

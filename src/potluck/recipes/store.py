@@ -150,14 +150,14 @@ def estimates_file(file: Path) -> Path:
 
 def add_estimate(file: Path, estimate: Mapping[str, Any]) -> None:
     """Keep what a command will cost beside a file of cells, in the place of the command's earlier estimate."""
-    there = estimates_file(file)
-    kept = dict(parse_json(read_text(there))) if there.exists() else {}
+    estimates = estimates_file(file)
+    kept = dict(parse_json(read_text(estimates))) if estimates.exists() else {}
     rounded = {
         name: round(value, 3) if isinstance(value, float) else value for name, value in estimate.items()
     }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(there, json.dumps({**kept, str(estimate["command"]): rounded}, indent=1) + "\n")
+        write_atomic(estimates, json.dumps({**kept, str(estimate["command"]): rounded}, indent=1) + "\n")
     except OSError as error:
         raise PotluckError(
             f"--store {str(file)!r} cannot be written ({error.strerror}); choose another file."

@@ -185,9 +185,9 @@ def target_lines(table: Reproduction) -> list[str]:
     """Targets that are not the paper's at this scale."""
     columns = {name: table.recipe.columns[name] for name in table.columns}
     moved = [
-        f"{table.recipe.heading(name)} {100 * column.target:g} → {100 * here:g} %"
+        f"{table.recipe.heading(name)} {100 * column.target:g} → {100 * scaled:g} %"
         for name, column in columns.items()
-        if column.target and (here := column.target_at(table.scale)) and here != column.target
+        if column.target and (scaled := column.target_at(table.scale)) and scaled != column.target
     ]
     return [f"Targets that are not the paper's (paper → here): {'; '.join(moved)}."] if moved else []
 

@@ -41,7 +41,7 @@ class TimeMeter(Callback):
             write_atomic(self.file, json.dumps(times) + "\n")
 
 
-def read_time(run: Path, who: str) -> float:
+def read_time(run: Path, side: str) -> float:
     """Return the seconds of a `client` per training job, or of the `server` per round; nan where there is no record."""
     file = run / FILE
-    return float(parse_json(read_text(file))[who]) if file.exists() else math.nan
+    return float(parse_json(read_text(file))[side]) if file.exists() else math.nan

@@ -25,11 +25,13 @@ from potluck.runs.plan import Parts
 def own_modules(parts: Parts) -> dict[str, nn.Module]:
     """Return the modules that a user gave as objects, by their place: in `models`, or among the clients."""
     if parts.models is not None:
-        return {f"models/{i}": one for i, one in enumerate(parts.models) if isinstance(one, nn.Module)}
+        return {f"models/{i}": owner for i, owner in enumerate(parts.models) if isinstance(owner, nn.Module)}
     if parts.federation is not None and isinstance(parts.federation.members, list):
         members: Sequence[Member] = parts.federation.members
         return {
-            f"clients/{i}": one.model for i, one in enumerate(members) if isinstance(one.model, nn.Module)
+            f"clients/{i}": owner.model
+            for i, owner in enumerate(members)
+            if isinstance(owner.model, nn.Module)
         }
     return {}
 
@@ -68,7 +70,7 @@ def with_first_weights(run: Path, parts: Parts) -> Parts:
         place: _loaded(run, place, module, tensors, places.get(place)) for place, module in modules.items()
     }
     if parts.models is not None:
-        models = [loaded.get(f"models/{i}", one) for i, one in enumerate(parts.models)]
+        models = [loaded.get(f"models/{i}", model) for i, model in enumerate(parts.models)]
         return replace(parts, models=models)
     assert parts.federation is not None
     return replace(parts, federation=_with_models(parts.federation, loaded))

@@ -127,12 +127,12 @@ def _contributions(steps: Sequence[Step], client: int, restored: RestoredRun) ->
     count = len(restored.loop.task.clients)
     if not 0 <= client < count:
         raise PotluckError(f"There is no client {client}; the run has clients 0 to {count - 1}.")
-    found = [place for place, step in enumerate(steps) if client in dict(step["answers"])]
-    if not found:
+    places = [place for place, step in enumerate(steps) if client in dict(step["answers"])]
+    if not places:
         raise PotluckError(
             f"Client {client} has contributed nothing to this run, so there is nothing to forget."
         )
-    return found
+    return places
 
 
 def _jobs(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
@@ -295,9 +295,9 @@ def _pending(kept: KeptAnswer, step: int) -> PendingJob:
 
 def same_state(first: Any, second: Any) -> bool:
     """Tell whether two states of a server are equal bit by bit."""
-    one, other = tree.flatten(first), tree.flatten(second)
-    return one.layout == other.layout and all(
-        tensor.equal(other.tensors[name]) for name, tensor in one.tensors.items()
+    left, right = tree.flatten(first), tree.flatten(second)
+    return left.layout == right.layout and all(
+        tensor.equal(right.tensors[name]) for name, tensor in left.tensors.items()
     )
 
 

@@ -147,16 +147,18 @@ def _message(
 ) -> tuple[Payload, Job]:
     """Return the message for the new client, or say why there is none that helps it."""
     method, loop = restored.plan.method, restored.loop
-    down, who = payload_types(method)[0], type(method).__name__
+    down, method_name = payload_types(method)[0], type(method).__name__
     if down is EmptyPayload:
-        raise PotluckError(f"{who} sends nothing, so a new client gains nothing by joining; train it alone.")
+        raise PotluckError(
+            f"{method_name} sends nothing, so a new client gains nothing by joining; train it alone."
+        )
     architecture = extended.plan.federation.task.architectures[info.architecture]
     task = extended_task(loop.task, info, architecture)
     server = Server(method, task, loop.schedule, loop.progress)
     context, seen = server.context(), ", ".join(restored.plan.federation.task.architectures)
     nothing = (
-        f"{who} has nothing for a new client with model {info.architecture!r}: what the run learned belongs to its "
-        f"own models; choose one of {seen}."
+        f"{method_name} has nothing for a new client with model {info.architecture!r}: what the run learned "
+        f"belongs to its own models; choose one of {seen}."
     )
     try:
         message = server.message(info, context)
@@ -168,11 +170,13 @@ def _message(
         if info.architecture not in loop.task.architectures:
             raise PotluckError(nothing)
         raise PotluckError(
-            f"The message of {who} to a new client is the one that the run began with, so it would learn nothing from "
-            "it; train more rounds (potluck resume RUN --rounds N)."
+            f"The message of {method_name} to a new client is the one that the run began with, so it would learn "
+            "nothing from it; train more rounds (potluck resume RUN --rounds N)."
         )
-    wanted = epochs or loop.schedule.rounds * restored.plan.experiment.training.epochs
-    return message, Job(0, "join", info.index, 0, context.round, context.rounds, message, epochs=wanted)
+    epochs_in_all = epochs or loop.schedule.rounds * restored.plan.experiment.training.epochs
+    return message, Job(
+        0, "join", info.index, 0, context.round, context.rounds, message, epochs=epochs_in_all
+    )
 
 
 def _message_of(server: Server, state: Any, info: ClientInfo) -> Payload:
@@ -185,9 +189,9 @@ def _message_of(server: Server, state: Any, info: ClientInfo) -> Payload:
 
 
 def _same(first: Payload, second: Payload) -> bool:
-    one, other = tree.flatten(first), tree.flatten(second)
-    return one.layout == other.layout and all(
-        torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items()
+    left, right = tree.flatten(first), tree.flatten(second)
+    return left.layout == right.layout and all(
+        torch.equal(tensor, right.tensors[name]) for name, tensor in left.tensors.items()
     )
 
 

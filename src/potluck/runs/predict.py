@@ -24,9 +24,9 @@ def predict_inputs(
         item: str | Path = given
         if not isinstance(model.raw, TextInput) or Path(given).is_file():
             item = Path(given)
-        found = model.predict(item)
-        names = _names(model, given, item, len(found))
-        rows += zip(names, found, strict=True)
+        predictions = model.predict(item)
+        names = _names(model, given, item, len(predictions))
+        rows += zip(names, predictions, strict=True)
     return rows
 
 

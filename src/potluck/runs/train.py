@@ -48,10 +48,10 @@ def open_run(plan: RunPlan, out: Path | None, *, resume: bool) -> Iterator[OpenR
             folder.run_folder(out, folder.run_label(plan.experiment, plan.federation.label))
         )
         held.enter_context(lock_folder(path))
-        there = folder.open_folder(path, plan.experiment.to_toml(), resume=resume)
+        existed = folder.open_folder(path, plan.experiment.to_toml(), resume=resume)
         if plan.parts.models is not None or plan.parts.federation is not None:
             save_first_weights(path, plan.parts)
-        yield OpenRun(plan, path, finished=there and (path / folder.SUMMARY).exists())
+        yield OpenRun(plan, path, finished=existed and (path / folder.SUMMARY).exists())
 
 
 def run_plan(

@@ -110,8 +110,8 @@ def _logistic(x: Array, y: Array) -> Sequence[Any]:
 
 
 def _mean_accuracy(model: Any, parts: Sequence[Part]) -> float:
-    known = [_share(model.predict(x) == y) for x, y in parts if len(y)]
-    return float(np.mean(known)) if known else math.nan
+    shares = [_share(model.predict(x) == y) for x, y in parts if len(y)]
+    return float(np.mean(shares)) if shares else math.nan
 
 
 def _share(right: Array) -> float:
@@ -122,8 +122,8 @@ def _parts(federation: Federation, index: int) -> tuple[Part, Part, Part]:
     member = federation.members[index]
     architecture = federation.task.architectures[member.architecture]
     train, validation, test = (
-        _arrays(with_features(one, architecture), federation.task)
-        for one in (member.train, member.validation, member.test)
+        _arrays(with_features(samples, architecture), federation.task)
+        for samples in (member.train, member.validation, member.test)
     )
     return train, validation, test
 
@@ -157,15 +157,15 @@ def with_training_samples(federation: Federation, train: str, absent: Collection
     joined = [join_samples(parts) for parts in added]
 
     def member(index: int) -> Member:
-        one = federation.members[index]
+        original = federation.members[index]
         return Member(
-            one.model,
+            original.model,
             joined[index],
-            one.test,
-            one.name,
-            validation=one.validation,
-            architecture=one.architecture,
-            device=one.device,
+            original.test,
+            original.name,
+            validation=original.validation,
+            architecture=original.architecture,
+            device=original.device,
         )
 
     infos = tuple(replace(info, samples=len(joined[info.index])) for info in task.clients)
@@ -179,5 +179,5 @@ def with_training_samples(federation: Federation, train: str, absent: Collection
 
 def join_samples(parts: Sequence[Samples]) -> Samples:
     """Return copies of the rows of several views as one, transformed as models see them."""
-    taken = [one.take(slice(0, len(one))) for one in parts]
+    taken = [samples.take(slice(0, len(samples))) for samples in parts]
     return Samples(torch.cat([x for x, _ in taken]), torch.cat([y for _, y in taken]))

@@ -47,12 +47,12 @@ def estimate(runner: Runner, measure_work: Callable[[Work], float] | None = None
 
 def _stored_seconds(runner: Runner, task: Task, method: str) -> float | None:
     """Return the mean processor time of stored runs of a method on a task."""
-    known = [
+    seconds = [
         row.core_seconds
         for row in runner.results.rows
         if (row.task, row.method) == (task.name, method) and row.core_seconds is not None
     ]
-    return float(np.mean(known)) if known else None
+    return float(np.mean(seconds)) if seconds else None
 
 
 def short_trial(work: Work) -> float:

@@ -91,8 +91,8 @@ class Runner:
 
         def score(settings: Values) -> float:
             runs = self._plan(task, method, [settings], self.suite.tuning_seeds, trial=True)
-            found = [scores.get(run.work.digest) for run in runs]
-            return float(np.mean([-1.0 if value is None else value for value in found]))
+            accuracies = [scores.get(run.work.digest) for run in runs]
+            return float(np.mean([-1.0 if value is None else value for value in accuracies]))
 
         return max(candidates, key=score)
 

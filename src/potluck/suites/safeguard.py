@@ -44,14 +44,14 @@ def outcomes(run: Run) -> list[ClientOutcome]:
         if "validation_gained" in row and not row["final"]:
             early.setdefault(int(row["client"]), row)
     counts = run.class_counts
-    found = []
+    results = []
     for row in run.client_rows():
         client = int(row["client"])
         if not row["final"] or "validation_gained" not in row or "gained" not in row or client not in early:
             continue
         own = [] if counts is None else counts[client]
-        found.append(_outcome(row, early[client], sum(count > 0 for count in own), max(own, default=0)))
-    return found
+        results.append(_outcome(row, early[client], sum(count > 0 for count in own), max(own, default=0)))
+    return results
 
 
 def _outcome(row: Record, early: Record, classes: int, largest: int) -> ClientOutcome:

@@ -117,13 +117,13 @@ def summarise_task(results: Results, task: str) -> list[MethodSummary]:
     Corrections by Holm run over the federated methods of the task, for each of the two tests.
     """
     rows = rows_by_method(results, task)
-    gains = {name: _difference(found, rows.get(REFERENCE, ())) for name, found in rows.items()}
+    gains = {name: _difference(own_rows, rows.get(REFERENCE, ())) for name, own_rows in rows.items()}
     tested = {name: gain for name, gain in gains.items() if name not in BASELINES and gain is not None}
     corrected = holm({name: gain.p for name, gain in tested.items() if gain.p is not None})
     level = holm({name: gain.p_level for name, gain in tested.items() if gain.p_level is not None})
     summaries = [
-        _summarise(results, name, found, rows.get(REFERENCE, ()), (corrected.get(name), level.get(name)))
-        for name, found in rows.items()
+        _summarise(results, name, own_rows, rows.get(REFERENCE, ()), (corrected.get(name), level.get(name)))
+        for name, own_rows in rows.items()
     ]
     return sorted(summaries, key=_by_kind_and_accuracy)
 
@@ -135,17 +135,17 @@ def _by_kind_and_accuracy(line: MethodSummary) -> tuple[int, float, str]:
 
 def rows_by_method(results: Results, task: str) -> dict[str, list[Row]]:
     """Return the rows of a task by method, each by seed."""
-    found: dict[str, list[Row]] = {}
+    by_method: dict[str, list[Row]] = {}
     for row in sorted(results.rows, key=lambda row: row.seed):
         if row.task == task:
-            found.setdefault(row.method, []).append(row)
-    return found
+            by_method.setdefault(row.method, []).append(row)
+    return by_method
 
 
 def by_seed(rows: Iterable[Row], value: Callable[[Row], float | None]) -> dict[int, float]:
     """Return a value of each row by its seed, where it is known."""
-    found = ((row.seed, value(row)) for row in rows)
-    return {seed: known for seed, known in found if known is not None}
+    pairs = ((row.seed, value(row)) for row in rows)
+    return {seed: number for seed, number in pairs if number is not None}
 
 
 def _difference(
@@ -190,19 +190,19 @@ def _summarise(
 
 
 def _mean(values: Iterable[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else math.nan
+    numbers = [value for value in values if value is not None]
+    return float(np.mean(numbers)) if numbers else math.nan
 
 
 def share_below(results: Results, rows: Sequence[Row], reference: Sequence[Row]) -> float | None:
     """Return the share of clients, over all common seeds, that end below themselves trained alone."""
     others = {row.seed: _best_clients(results, row) for row in reference}
     pairs = [
-        (mine, alone)
+        (federated, alone)
         for row in rows
-        for mine, alone in zip(_best_clients(results, row), others.get(row.seed, []), strict=False)
+        for federated, alone in zip(_best_clients(results, row), others.get(row.seed, []), strict=False)
     ]
-    return float(np.mean([mine < alone for mine, alone in pairs])) if pairs else None
+    return float(np.mean([federated < alone for federated, alone in pairs])) if pairs else None
 
 
 def _best_clients(results: Results, row: Row) -> list[float]:
@@ -218,10 +218,10 @@ def compare_methods(results: Results, task: str, first: str, second: str) -> Dif
 
 def failed_floor(results: Results, task: str) -> dict[str, Difference]:
     """Return the baselines that standalone training does not reach: it is a point or more below, or surely below."""
-    found = {name: compare_methods(results, task, REFERENCE, name) for name in FLOOR}
+    differences = {name: compare_methods(results, task, REFERENCE, name) for name in FLOOR}
     return {
         name: difference
-        for name, difference in found.items()
+        for name, difference in differences.items()
         if difference is not None and (difference.mean <= -MARGIN or difference.high < 0)
     }
 

@@ -63,15 +63,15 @@ def measure(text: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="potluck-benchmark-") as folder:
         run = execute(experiment, parts, out=Path(folder) / "run")
         spent = {"core_seconds": time.process_time() - start}
-        found = best_clients(run, sizes)
-        details = {**_details(run, found), **(_leaks(run) if experiment.engine.keep_answers else {})}
-        return {"row": {**_row(run, found), **spent}, "details": details, "validation": _validation(run)}
+        clients = best_clients(run, sizes)
+        details = {**_details(run, clients), **(_leaks(run) if experiment.engine.keep_answers else {})}
+        return {"row": {**_row(run, clients), **spent}, "details": details, "validation": _validation(run)}
 
 
 def _measure_line(name: str, experiment: Experiment, start: float) -> dict[str, Any]:
     """Compute a baseline without training. It has no rounds: the last one is the best one."""
     scores = compute_line(name, resolve(experiment))
-    found = {
+    row = {
         "accuracy": float(np.mean(scores.clients)),
         "final_accuracy": float(np.mean(scores.clients)),
         "worst_tenth": fairness(scores.clients).worst,
@@ -85,10 +85,10 @@ def _measure_line(name: str, experiment: Experiment, start: float) -> dict[str, 
     }
     clients = [round(value, 5) for value in scores.clients]
     details = {"clients": clients, "best_clients": clients, "client_samples": list(scores.samples)}
-    return {"row": found, "details": details, "validation": None}
+    return {"row": row, "details": details, "validation": None}
 
 
-def _row(run: Run, found: Sequence[BestClient]) -> dict[str, Any]:
+def _row(run: Run, clients: Sequence[BestClient]) -> dict[str, Any]:
     summary, newcomers = run.summary, run.summary.get("newcomers") or {}
     jobs = max(1.0, float(run.jobs[-1]) if len(run.jobs) else 0.0)
     flops = summary.get("flops_per_client_round")
@@ -96,7 +96,7 @@ def _row(run: Run, found: Sequence[BestClient]) -> dict[str, Any]:
         "accuracy": run.best_accuracy,
         "final_accuracy": run.final_accuracy,
         "worst_tenth": fairness(run.client_accuracy.values()).worst,
-        **_clients_at_best([one.accuracy for one in found], [one.samples for one in found]),
+        **_clients_at_best([client.accuracy for client in clients], [client.samples for client in clients]),
         "best_round": run.best_round,
         "rounds": run.num_rounds,
         "macro_f1": _known(summary.get("final_macro_f1")),
@@ -126,14 +126,14 @@ def best_clients(run: Run, sizes: Mapping[int, int] | None = None) -> list[BestC
     `sizes` are the numbers of own training samples where clients trained on others.
     """
     protocol = run.summary.get("protocol")
-    found = {
+    rows = {
         row["client"]: row
         for row in run.clients
         if row["round"] == run.best_round and row["protocol"] == protocol and not row["final"]
     }
     return [
         BestClient(row["accuracy"], sizes[index] if sizes else row["train_samples"], row["architecture"])
-        for index, row in sorted(found.items())
+        for index, row in sorted(rows.items())
         if row["accuracy"] is not None
     ]
 
@@ -155,14 +155,14 @@ def smallest_tenth(accuracies: Sequence[float], samples: Sequence[int]) -> float
     return float(np.mean([value for value, size in zip(accuracies, samples, strict=True) if size <= limit]))
 
 
-def _details(run: Run, found: Sequence[BestClient]) -> dict[str, Any]:
+def _details(run: Run, clients: Sequence[BestClient]) -> dict[str, Any]:
     return {
         "curve": thin_curve([row.get("accuracy") for row in run.rounds]),
         "clock": _clock(run),
         "clients": [round(value, 5) for _, value in sorted(run.client_accuracy.items())],
-        "best_clients": [round(one.accuracy, 5) for one in found],
-        "client_samples": [one.samples for one in found],
-        "client_models": [one.model for one in found],
+        "best_clients": [round(client.accuracy, 5) for client in clients],
+        "client_samples": [client.samples for client in clients],
+        "client_models": [client.model for client in clients],
         "last": _last(run),
         "notes": {
             name: thin_curve([row.get("notes", {}).get(name) for row in run.rounds]) for name in _notes(run)

@@ -297,8 +297,8 @@ def train_with_message(
     method: Method[Any, Any, Any], me: Client, message: Payload | None, job: Job
 ) -> Predictor:
     """Train a newcomer with a message for the epochs of its settings, and return its predictor."""
-    wanted = me.training.epochs * len(me.train)
-    turns = max(1, round(wanted / max(1, method.workload(len(me.train), me.training))))
+    samples = me.training.epochs * len(me.train)
+    turns = max(1, round(samples / max(1, method.workload(len(me.train), me.training))))
     for number in range(turns):
         train_job(me, number, job, lambda: method.client(me, message))
     me.begin("evaluate", turns, job.round, job.rounds)

@@ -99,8 +99,8 @@ def _images(request: LoadRequest, name: str, sites: list[Path]) -> Data:
         return _with_sites(RawArrays(x, np.array(labels), len(rows), class_names=names, raw=raw), rows, sites)
 
     _check_options(request, ("image_size",), "images")
-    found = read_cached(request.root, f"sites-{name}", files, read, "sites", request.image_size)
-    return found.data(f"sites:{name}", Normalise())
+    arrays = read_cached(request.root, f"sites-{name}", files, read, "sites", request.image_size)
+    return arrays.data(f"sites:{name}", Normalise())
 
 
 def _texts(request: LoadRequest, name: str, sites: list[Path]) -> Data:
@@ -136,17 +136,17 @@ def _tables(request: LoadRequest, name: str, sites: list[Path]) -> Data:
                     raise missing_value(file, column, values, imputable=column != request.label)
                 columns.setdefault(column, []).extend(values)
             numbers += [number] * len(next(iter(own.values())))
-        who = (np.array(numbers), tuple(site.name for site in sites))
-        return read_table(Path(name), columns, request, who)
+        groups = (np.array(numbers), tuple(site.name for site in sites))
+        return read_table(Path(name), columns, request, groups)
 
     _check_options(request, ("label", "text", "missing"), "tables")
     choices = ("sites", "columns", *table_choices(request))
-    found = read_cached(request.root, f"sites-{name}", [file for file, _ in files], read, *choices)
-    data = found.data(f"sites:{name}", None)
-    if found.vocabulary is not None:
+    arrays = read_cached(request.root, f"sites-{name}", [file for file, _ in files], read, *choices)
+    data = arrays.data(f"sites:{name}", None)
+    if arrays.vocabulary is not None:
         return data
     mean, std = statistics(data.x)
-    return found.data(f"sites:{name}", Normalise(mean, std, scale=1.0))
+    return arrays.data(f"sites:{name}", Normalise(mean, std, scale=1.0))
 
 
 def _different_columns(file: Path, own: set[str], first: Path, columns: set[str]) -> PotluckError:
@@ -158,7 +158,7 @@ def _different_columns(file: Path, own: set[str], first: Path, columns: set[str]
     )
 
 
-def _check_options(request: LoadRequest, known: tuple[str, ...], kind: str) -> None:
+def _check_options(request: LoadRequest, allowed: tuple[str, ...], kind: str) -> None:
     given = {
         "label": request.label,
         "text": request.text,
@@ -166,7 +166,7 @@ def _check_options(request: LoadRequest, known: tuple[str, ...], kind: str) -> N
         "missing": "impute" if request.impute else None,
     }
     for option, value in given.items():
-        if value is not None and option not in known:
+        if value is not None and option not in allowed:
             raise PotluckError(
                 f"The {kind} of sites take no option {option!r} (given: {value!r}); leave it out."
             )

@@ -49,10 +49,10 @@ def table_choices(request: LoadRequest) -> tuple[object, ...]:
     """Return the options on which the numbers of a table depend."""
     choices: tuple[object, ...] = (request.label, request.groups, request.text)
     # Choices at their defaults are left out, so that a copy stays good when another choice is added.
-    known = choices if request.text else choices[:2]
+    kept = choices if request.text else choices[:2]
     if request.class_names:
-        known = (*known, "classes listed")
-    return (*known, "imputed") if request.impute else known
+        kept = (*kept, "classes listed")
+    return (*kept, "imputed") if request.impute else kept
 
 
 Groups = tuple[NDArray[np.int64], tuple[str, ...]]
@@ -60,7 +60,7 @@ Groups = tuple[NDArray[np.int64], tuple[str, ...]]
 
 
 def read_table(
-    path: Path, columns: dict[str, list[str]], request: LoadRequest, who: Groups | None = None
+    path: Path, columns: dict[str, list[str]], request: LoadRequest, owners: Groups | None = None
 ) -> RawArrays:
     """Turn columns of words into numbers, labels and groups, as the request says; `path` is for messages."""
     label, groups, text = request.label, request.groups, request.text
@@ -78,9 +78,9 @@ def read_table(
     names, y = encode_labels(columns.pop(label))
     if groups is not None:
         whose, numbers = encode_labels(columns.pop(groups))
-        who = (numbers, whose)
+        owners = (numbers, whose)
     if text is not None:
-        return _texts(text, columns[text], y, who, names)
+        return _texts(text, columns[text], y, owners, names)
     if not columns:
         raise PotluckError(
             f"Data 'csv:{path.name}' have no column besides {label!r}; give some to learn from."
@@ -89,11 +89,11 @@ def read_table(
         tuple(fit_column(path, name, values, impute=request.impute) for name, values in columns.items())
     )
     rows = RawArrays(raw.encode_columns(columns), y, len(y), class_names=names, raw=raw)
-    return rows if who is None else replace(rows, groups=who[0], group_names=who[1])
+    return rows if owners is None else replace(rows, groups=owners[0], group_names=owners[1])
 
 
 def _texts(
-    column: str, texts: list[str], y: NDArray[np.int64], who: Groups | None, names: tuple[str, ...]
+    column: str, texts: list[str], y: NDArray[np.int64], owners: Groups | None, names: tuple[str, ...]
 ) -> RawArrays:
     """Word numbers of a column of texts, by a vocabulary of four fifths of the rows; every fifth row is a test row."""
     held = every_fifth_row(len(y))
@@ -102,7 +102,7 @@ def _texts(
     raw = encode_texts(rows[: int((~held).sum())], rows[int((~held).sum()) :], names, WORDS, LENGTH)
     assert isinstance(raw.raw, TextInput)
     raw = replace(raw, raw=replace(raw.raw, column=column))
-    return raw if who is None else replace(raw, groups=who[0][order], group_names=who[1])
+    return raw if owners is None else replace(raw, groups=owners[0][order], group_names=owners[1])
 
 
 def read_columns(path: Path) -> dict[str, list[str]]:

@@ -240,8 +240,10 @@ class Stack:
         if not all_rows:
             for name, tensor in buffers.items():
                 self.buffers[name][rows] = tensor
-        for number, objective, *known in zip(members, *(each.tolist() for each in losses), strict=True):
-            self.rows[number].add(objective, known[0] if known else None)
+        for number, objective, *label_losses in zip(
+            members, *(each.tolist() for each in losses), strict=True
+        ):
+            self.rows[number].add(objective, label_losses[0] if label_losses else None)
         return losses[0]
 
     def _value(
