@@ -109,6 +109,9 @@ def test_command_on_an_experiment_a_pilot_and_a_run(potluck: Any, tmp_path: Path
     assert "client-1" in out
     assert "cannot tell" in out
     assert "of expected and actual gain" in out
+    rows = [line for line in out.splitlines() if line.startswith("client-")]
+    assert len(rows) == 2
+    assert all(" to " in line and line.endswith("cannot tell") for line in rows)  # no cell is broken
     code, out, err = potluck("worth-it", "fedgh", *small, "--try-rounds", "1")
     assert (code, err) == (0, "")
     assert " of 8" in out or " of 7" in out
@@ -119,6 +122,7 @@ def test_command_on_an_experiment_a_pilot_and_a_run(potluck: Any, tmp_path: Path
         ([tmp_path / "run", "fedgh"], "cannot be mixed"),
         ([tmp_path / "run", "--try-rounds", "1"], "have no effect on runs"),
         (["fedgh", "fedavg"], "is no run folder"),
+        ([tmp_path / "none"], "is neither a method nor an experiment file (.toml); check the path."),
     ):
         code, _, err = potluck("worth-it", *map(str, words))
         assert (code, sentence in err) == (2, True), err

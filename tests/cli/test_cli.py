@@ -89,6 +89,7 @@ def test_a_small_memory_changes_where_clients_are_and_nothing_else(potluck, tmp_
 def test_lists(potluck):
     assert "fedgh" in potluck("methods")[1]
     code, out, _ = potluck("methods", "fedgh")
+    assert "server_mode          'per_mean'   per_mean or per_client or pooled or averaged" in out
     assert code == 0
     for word in ("server_lr", "0.01", "equal feature size", "ClassMeans", "Head "):
         assert word in out

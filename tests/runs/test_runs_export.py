@@ -97,6 +97,10 @@ def test_what_cannot_be_exported_is_one_sentence(tmp_path: Path):
         potluck.export_client(own.path, 0, tmp_path / "model")
     with pytest.raises(PotluckError, match="has no exported model"):
         potluck.load_model(tmp_path / "nowhere")
+    with pytest.raises(PotluckError, match=r"; export a client's model: potluck export .*run"):
+        potluck.load_model(run.path)
+    with pytest.raises(PotluckError, match="is no run folder"):
+        potluck.export_client(tmp_path / "nowhere", 0, tmp_path / "model")
 
 
 def test_a_damaged_export_is_refused(tmp_path: Path):

@@ -145,6 +145,8 @@ def test_answers_that_others_computed_afterwards_are_counted_and_the_command_ret
     facts = json.loads((tmp_path / "run-without-1" / "forgotten.json").read_text())
     assert (facts["learned"], facts["received"], facts["complete"]) == (4, [0, 2], False)
     assert facts["retrain"] in out
+    out = potluck("forget", str(tmp_path / "run"), "1", "--last", "--out", str(tmp_path / "last"))[1]
+    assert "client-1's contributions of round 3 (replayed)" in out
     words = shlex.split(facts["retrain"])
     code, _, err = potluck(*words[1:], "-q")
     assert (code, err) == (0, "")

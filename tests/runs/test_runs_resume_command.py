@@ -67,7 +67,7 @@ def test_a_folder_that_is_no_run_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     assert call(monkeypatch, "resume", str(tmp_path)) == 2
-    assert "is not a run folder (it has no experiment.toml); check the path." in capsys.readouterr().err
+    assert "is no run folder (it has no experiment.toml); check the path." in capsys.readouterr().err
 
 
 def test_a_run_with_objects_of_ones_own_is_resumed_from_python(

@@ -84,9 +84,10 @@ def forget(
     from potluck.runs.forget import forget_client
 
     done = forget_client(run, client, last=last, out=out)
-    rounds = ", ".join(map(str, done.removed))
+    rounds = "round" if len(done.removed) == 1 else "rounds"
     typer.echo(
-        f"Removed from the server's state: {done.name}'s contributions of rounds {rounds} ({done.how})."
+        f"Removed from the server's state: {done.name}'s contributions of {rounds} "
+        f"{', '.join(map(str, done.removed))} ({done.how})."
     )
     equality = "bit by bit" if done.how == "replayed" else "up to rounding"
     if done.complete:

@@ -80,7 +80,7 @@ def _show_fitting(name: str | None, file: Path) -> None:
 def _show_method(name: str) -> None:
     from potluck.core.method import payload_types
     from potluck.core.payload import field_kinds
-    from potluck.core.settings import settings_of
+    from potluck.experiment.describe import describe_settings
     from potluck.experiment.experiment import make_method
     from potluck.methods import method_class
 
@@ -95,9 +95,11 @@ def _show_method(name: str) -> None:
         fields = ", ".join(field_kinds(payload)) or "nothing"
         typer.echo(f"  {arrow:4}  {payload.__name__} ({fields}): {_first_line(payload.__doc__)}")
     typer.echo("\nSettings (--set method.NAME=VALUE):")
-    for each in settings_of(cls):
-        typer.echo(f"  {each.name:20} {each.default!r:12} {each.kind}\n      {each.meaning}")
-    if not list(settings_of(cls)):
+    settings = describe_settings(name)
+    for each in settings:
+        short = each.name.removeprefix("method.")
+        typer.echo(f"  {short:20} {each.default!r:12} {each.kind}\n      {each.meaning}")
+    if not settings:
         typer.echo("  none")
 
 

@@ -53,13 +53,10 @@ def resume(
 
     With more --rounds than before, a finished run is extended.
     """
-    from potluck.core.errors import PotluckError
     from potluck.experiment import merge_settings, parse_experiment, read_experiment
-    from potluck.runs.folder import EXPERIMENT
+    from potluck.runs.folder import experiment_file
 
-    file = folder / EXPERIMENT
-    if not file.exists():
-        raise PotluckError(f"{str(folder)!r} is not a run folder (it has no {EXPERIMENT}); check the path.")
+    file = experiment_file(folder)
     experiment = parse_experiment(merge_settings(read_experiment(file), flags))
     _train(experiment, folder, f"potluck run {file}", resume=True, track=track, quiet=quiet)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -118,7 +118,8 @@ def _show(title: str, facts: Mapping[str, ClientFacts], when: str) -> None:
         "80 % interval",
         "",
     ):
-        table.add_column(heading, justify="left" if heading in ("client", "") else "right")
+        justify: Literal["left", "right"] = "left" if heading in ("client", "") else "right"
+        table.add_column(heading, justify=justify, no_wrap=heading != "expected gain, points")
     verdicts = []
     for name, client in facts.items():
         prediction = rule.predict(client)

@@ -47,7 +47,7 @@ def sections() -> dict[str, str]:
 def describe_settings(where: str = "") -> list[SettingDescription]:
     """Describe every setting, those of a section or method, or the one with this dotted name."""
     entries = list(_all())
-    if where in METHODS:
+    if where in METHODS or ":" in where:  # a method, or the user's own: module:Class
         return list(_of("method", method_class(where)))
     selected = [entry for entry in entries if where in ("", entry.name, entry.name.partition(".")[0])]
     if not selected:

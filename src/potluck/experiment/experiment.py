@@ -199,7 +199,13 @@ def merge_settings(
 
 def read_target(target: str) -> dict[str, Any]:
     """Return the nested values that a target stands for: the content of a `.toml` file, or a method's name."""
-    return read_experiment(Path(target)) if target.endswith(".toml") else {"method": {"name": target}}
+    if target.endswith(".toml"):
+        return read_experiment(Path(target))
+    if "/" in target and ":" not in target:
+        file = Path(target, "experiment.toml")
+        hint = f"give its experiment, {str(file)!r}" if file.exists() else "check the path"
+        raise PotluckError(f"{target!r} is neither a method nor an experiment file (.toml); {hint}.")
+    return {"method": {"name": target}}
 
 
 def read_experiment(path: Path) -> dict[str, Any]:

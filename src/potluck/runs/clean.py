@@ -8,7 +8,7 @@ from pathlib import Path
 
 from potluck.core.errors import PotluckError
 from potluck.runs.checkpoint import last_checkpoint
-from potluck.runs.folder import CHECKPOINT, EXPERIMENT, FIRST_WEIGHTS, SUMMARY, WORK, lock_folder
+from potluck.runs.folder import CHECKPOINT, FIRST_WEIGHTS, SUMMARY, WORK, experiment_file, lock_folder
 from potluck.runs.generations import CheckpointStore
 
 
@@ -27,8 +27,7 @@ def clean_run(run: str | Path, *, checkpoint: bool = False) -> Cleaned:
     Without any checkpoint a run can be neither resumed nor exported; its results and its report stay.
     """
     path = Path(run)
-    if not (path / EXPERIMENT).exists():
-        raise PotluckError(f"{str(path)!r} is no run folder (it has no {EXPERIMENT}); check the path.")
+    experiment_file(path)
     with lock_folder(path):
         if not (path / SUMMARY).exists():
             raise PotluckError(

@@ -26,6 +26,7 @@ from potluck.kit import CombinedModel
 from potluck.models import build_model, original_names, split
 from potluck.models.inputs import InputFacts
 from potluck.runs.export_description import class_name, names_pretrained
+from potluck.runs.folder import EXPERIMENT
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
 FORMAT = 3
@@ -170,8 +171,13 @@ def load_model(
         transform = read_input(facts, precision) if isinstance(facts, dict) else None
         return ExportedModel(model, names, read_raw(description.get("raw")), transform).eval()
     except (FileNotFoundError, NotADirectoryError):
+        hint = (
+            f"export a client's model: potluck export {place}"
+            if (place / EXPERIMENT).exists()
+            else "check the path"
+        )
         raise PotluckError(
-            f"{str(place)!r} has no exported model ({WEIGHTS}, {DESCRIPTION}); check the path."
+            f"{str(place)!r} has no exported model ({WEIGHTS}, {DESCRIPTION}); {hint}."
         ) from None
     except _UNREADABLE as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)

@@ -34,6 +34,14 @@ WORK = ".work"
 METRICS = (ROUNDS, CLIENTS)
 
 
+def experiment_file(run: Path) -> Path:
+    """Return the experiment file of a run's folder; a folder without one is no run."""
+    file = run / EXPERIMENT
+    if not file.exists():
+        raise PotluckError(f"{str(run)!r} is no run folder (it has no {EXPERIMENT}); check the path.")
+    return file
+
+
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace a file in one step: a reader sees the old or the new content, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

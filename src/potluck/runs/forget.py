@@ -76,8 +76,7 @@ def forget_client(
     parts = run.parts or Parts() if isinstance(run, Run) else Parts()
     path = run.path if isinstance(run, Run) else Path(run)
     place = Path(out) if out is not None else path.with_name(f"{path.name}-without-{client}")
-    if not (path / folder.EXPERIMENT).exists():
-        raise PotluckError(f"{str(path)!r} is no run folder (it has no {folder.EXPERIMENT}); check the path.")
+    folder.experiment_file(path)
     if place.exists():
         raise PotluckError(f"{str(place)!r} exists already; choose another folder with --out.")
     check_objects(path, parts)

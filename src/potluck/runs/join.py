@@ -23,7 +23,7 @@ from potluck.federation.federation import Federation
 from potluck.federation.newcomer import extended_task, newcomer_data, with_newcomer
 from potluck.loop.server import Server
 from potluck.runs.export import ModelSource, check_objects, write_model
-from potluck.runs.folder import EXPERIMENT, write_atomic
+from potluck.runs.folder import experiment_file, write_atomic
 from potluck.runs.plan import Parts
 from potluck.runs.restore import RestoredRun, restore_run, used_predictor
 from potluck.runs.run import Run
@@ -117,10 +117,7 @@ def join_run(
 
 
 def _check_arguments(run: Path, name: str, epochs: int | None, safeguard: str) -> None:
-    file = run / EXPERIMENT
-    if not file.exists():
-        raise PotluckError(f"{str(run)!r} is no run folder (it has no {EXPERIMENT}); check the path.")
-    if "nodes" in (read_experiment(file).get("objects") or ()):
+    if "nodes" in (read_experiment(experiment_file(run)).get("objects") or ()):
         raise PotluckError(
             f"The clients of {str(run)!r} are nodes with their own data; let the new one register as they did "
             "(potluck node start) and continue with potluck resume."

@@ -100,7 +100,7 @@ def used_predictor(me: Client, federated: Predictor, weight: float) -> Predictor
 
 def restore_run(run: Path, parts: Parts = Parts()) -> RestoredRun:
     """Rebuild a run from its file and its last checkpoint; parts that were Python objects must be given again."""
-    experiment = parse_experiment(read_experiment(run / folder.EXPERIMENT))
+    experiment = parse_experiment(read_experiment(folder.experiment_file(run)))
     others = tuple(
         name for name in experiment.objects or () if name != "state"
     )  # the checkpoint has a newer one
