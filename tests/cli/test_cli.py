@@ -111,6 +111,7 @@ def test_data_show_draws_who_has_what(potluck, tmp_path: Path):
     assert code == 0
     assert (tmp_path / "b.svg").read_text().startswith("<?xml")
     assert "1,797 rows" in out
+    assert out.endswith("Bubble plot: b.svg\n")
 
 
 @pytest.mark.parametrize(

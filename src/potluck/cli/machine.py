@@ -128,4 +128,5 @@ def show(
     typer.echo(repr(data))
     typer.echo(sizes_table(dealt.counts, data.class_names, shown))
     if out is not None:
-        typer.echo(f"Bubble plot: {bubble_plot(dealt.counts, out, '', data.class_names, shown)}")
+        bubble_plot(dealt.counts, out, "", data.class_names, shown)
+        typer.echo(f"Bubble plot: {out}")
