@@ -57,7 +57,7 @@ def full_part(full: Any, cells: Sequence[Any]) -> str:
     """A trained table: both numbers, rounds, agreement with the printed order, curves, what differs and what made it."""
     rows = [row for row in full.rows if any(key[0] == row for key in full.values)]
     shown = replace(full, rows=tuple(rows))
-    lines = [f"### {full.recipe.title}", "", *_commands(cells), "", *_beside(shown), ""]
+    lines = [f"### {full.recipe.title}", "", *_commands(cells, "the paper's data"), "", *_beside(shown), ""]
     lines += [f"* {line}" for line in [_rounds(shown, cells), *_agreements(shown), *_mechanisms(shown)]]
     lines += [f"* {line}" for line in (_differences(shown), _absent(full, rows), _provenance(cells)) if line]
     for path in _figures(full):
@@ -73,8 +73,10 @@ def counted_part(full: Any, cells: Sequence[Any]) -> str:
     return "\n".join([*lines, *full.recipe.notes[1:]])
 
 
-def _commands(cells: Sequence[Any]) -> list[str]:
-    commands = dict.fromkeys(_public(cell.command) for cell in cells)
+def _commands(cells: Sequence[Any], needed: str = "") -> list[str]:
+    """Return a block of the commands that made the cells, each marked with what a reader needs for it."""
+    remark = f"   # needs {needed}" if needed else ""
+    commands = dict.fromkeys(_public(cell.command) + remark for cell in cells)
     return ["```", *commands, "```"]
 
 

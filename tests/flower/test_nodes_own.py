@@ -84,7 +84,7 @@ def test_a_repeated_job_gives_the_stored_answer_and_trains_nothing(
 
 def test_a_message_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
     path = write_node(tmp_path / "n", "strict", "mlp-1+6", 3)
-    one = experiment("fedgh")
+    one = experiment("lg-fedavg")
     order = Assignment(one.model_dump_json(exclude_none=True), "ab12")
     job = Job(1, "train", 0, 0, 1, 2, EmptyPayload())
     flat = NodeHost().handle_message(order.attach_to(pack_job(job)), {"node-file": str(path)})

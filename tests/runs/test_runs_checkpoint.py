@@ -215,7 +215,8 @@ def test_objects_of_ones_own_are_noted_and_asked_for_again(tmp_path: Path):
 def test_other_clients_or_models_are_refused(tmp_path: Path):
     stop("fedgh", tmp_path, 2)
     with pytest.raises(
-        PotluckError, match=r"The models are not those of the run .* pass the same data and models"
+        PotluckError,
+        match=r"The model of client 0 \(Net\) is not the one that the run .* began with: .* pass the same models",
     ):
         run("fedgh", tmp_path, hidden=(6, 7))
     with pytest.raises(PotluckError, match=r"The clients are not those of the run"):

@@ -55,7 +55,7 @@ class Loop:
         self.attackers, self.newcomers = attackers, dict(newcomers or {})
         excluded = {index: task.clients[index] for index in schedule.exclude}
         self.absent = {**self.newcomers, **excluded}
-        task = hide_samples(task, self.absent)
+        task = hide_samples(task, self.absent) if self.absent else task
         self.method, self.task, self.schedule = method, task, schedule
         self.evaluation, self.callbacks = evaluation, callbacks
         self.server = Server(method, task, schedule, progress)
