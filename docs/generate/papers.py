@@ -69,7 +69,8 @@ def counted_part(full: Any, cells: Sequence[Any]) -> str:
     """A table that follows from shapes alone."""
     from potluck.recipes.tables import scale_lines
 
-    lines = [f"### {full.recipe.title}", "", *_commands(cells), "", *_beside(full), "", *scale_lines(full)]
+    lines = [f"### {full.recipe.title}", "", *_commands(cells, "some minutes"), "", *_beside(full), ""]
+    lines += scale_lines(full)
     return "\n".join([*lines, *full.recipe.notes[1:]])
 
 
