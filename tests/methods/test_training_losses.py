@@ -105,7 +105,10 @@ def test_the_cross_entropy_is_that_of_what_a_client_predicts_with(name: str, mon
     seen = watch(monkeypatch)
     answer(method, me, message, number=2, rounds=2)
     assert me.train_ce == pytest.approx(seen[-1 if name == "fedmd" else 0], rel=1e-12)
-    assert (me.train_ce == me.train_loss) == (name in ALONE | FROM_ZERO)
+    alone = me.train_ce == me.train_loss
+    assert alone == (name in ALONE | FROM_ZERO), (
+        f"{'add' if alone else 'remove'} {name!r} in ALONE, or in FROM_ZERO"
+    )
 
 
 def test_the_mean_over_clients_is_by_training_samples():
