@@ -194,7 +194,8 @@ def test_unrequested_scores_make_an_answer_invalid():
     plain, detailed = (score_outputs([(torch.eye(3), torch.arange(3))], details=one) for one in (False, True))
     train = Job(1, "train", 0, 0, 1, 1, tests=("own",))
     assert isinstance(believed(loop, train, {"own": plain}), Answer)
-    assert "'shared' that was not requested" in believed(loop, train, {"own": plain, "shared": plain}).reason
+    for test in ("shared", "alone", "federated"):
+        assert f"'{test}' that was not requested" in believed(loop, train, {"own": plain, test: plain}).reason
     assert "details of a score" in believed(loop, train, {"own": detailed}).reason
     join = Job(1, "join", 0, 0, 1, 1)
     assert isinstance(believed(loop, join, {"own": plain, "alone": plain}), Answer)

@@ -160,7 +160,8 @@ def unpack_scores(values: Any) -> dict[Test, Score]:
 
 def check_scores(scores: Mapping[Test, Score], job: Job, task: Task) -> None:
     """Raise for scores that were not requested, or that contradict the task or the client's registration."""
-    unasked = ("attacked", "alone", "federated")  # sent without a request
+    compared = any(score.comparison is not None for score in scores.values())
+    unasked = ("attacked", "alone", "federated") if compared else ("attacked",)  # sent without a request
     requested = ("own", "alone") if job.kind == "join" else (*job.tests, *unasked)
     for test, score in scores.items():
         if test not in requested:
