@@ -115,7 +115,7 @@ def test_a_full_disk_is_waited_for_and_a_killed_submitter_is_not_missed(
 def test_a_node_that_was_stopped_for_100_seconds_is_in_the_next_round(commands: Commands) -> None:
     """Flower counts a node as gone after 60 seconds, so that the job in it is sent again."""
     place = commands.place
-    paths = start(commands, 30, lost_after=200)
+    paths = start(commands, 500, lost_after=200)  # more than are done before the end of the test
     stopped = [
         *started_with(place, "deploy.supernode", str(paths[1])),
         *started_with(place, "deploy.node_worker", str(paths[1].parent)),
@@ -126,9 +126,8 @@ def test_a_node_that_was_stopped_for_100_seconds_is_in_the_next_round(commands: 
     missed = len(rows(place / "run"))
     for process in stopped:
         os.kill(process, signal.SIGCONT)
-    assert commands.running["run"].wait(400) == 0, commands.said("run")
-    taken = [row["round"] for row in rows(place / "run") if 1 in row["participants"]]
-    assert len(rows(place / "run")) == 30
-    late = [number for number in taken if number > missed]
-    assert late
-    assert late[0] - missed <= 3
+    until = time.monotonic() + 60
+    while not any(1 in row["participants"] for row in rows(place / "run")[missed:]):
+        assert time.monotonic() < until, "the node is not back after a minute"
+        assert commands.running["run"].poll() is None, commands.said("run")
+        time.sleep(0.5)
