@@ -1,4 +1,4 @@
-"""The report with 25 methods: search, sorting, columns, and accessibility by axe."""
+"""The report with all methods: search, sorting, columns, and accessibility by axe."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from visits import Visit
 
+from potluck.methods import METHODS
 from potluck.report.html import write_report
 from support.synthetic_runs import make_run
 
@@ -19,9 +20,7 @@ ROWS = "#methods-table tbody tr:visible"
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """25 methods of twenty clients; the first sends nothing, the second is the best by far."""
-    from potluck.methods import METHODS
-
+    """Runs of all methods with twenty clients; the first sends nothing, the second is the best by far."""
     folder, draw = tmp_path_factory.mktemp("many"), np.random.default_rng(0)
     runs = []
     for place, name in enumerate(METHODS):
@@ -92,22 +91,22 @@ def test_columns_are_chosen(browser: Any, many: Path):
 
 def test_methods_can_be_searched_and_selected(browser: Any, many: Path):
     with Visit(browser, many) as visit:
-        assert visit.page.locator(ROWS).count() == 25
+        assert visit.page.locator(ROWS).count() == len(METHODS)
         visit.page.get_by_label("Methods", exact=True).fill("L2G")
         assert visit.page.locator(ROWS).count() == 2
         visit.page.get_by_role("button", name="Only found").click()
         visit.page.locator("#curve-view").select_option("together")
         assert visit.labels("curves") == ["fedl2g-l", "fedl2g-f"]
-        assert visit.page.locator("#methods-shown").inner_text() == "2 of 25 in the charts"
+        assert visit.page.locator("#methods-shown").inner_text() == f"2 of {len(METHODS)} in the charts"
         visit.page.get_by_role("button", name="All", exact=True).click()
-        assert len(visit.labels("curves")) == 25
+        assert len(visit.labels("curves")) == len(METHODS)
 
 
 def test_heat_maps_have_a_row_for_every_method(browser: Any, many: Path):
     with Visit(browser, many) as visit:
         for name in ("clients", "architectures", "classes"):
-            assert visit.page.locator(f"#chart-{name} tbody tr").count() == 25, name
-        assert visit.page.locator("#chart-curves .small").count() == 25
+            assert visit.page.locator(f"#chart-{name} tbody tr").count() == len(METHODS), name
+        assert visit.page.locator("#chart-curves .small").count() == len(METHODS)
         cells = visit.page.locator("#chart-architectures tbody tr").first.locator("td").all_inner_texts()
         assert len(cells) == 5
         assert all(40 < float(cell) < 100 for cell in cells)
