@@ -93,7 +93,7 @@ class RunIdFile(Callback):
         self.path, self.registry = path, registry
 
     def on_start(self, loop: Loop) -> None:
-        """Read the id of a run that goes on from a checkpoint, or make one: who begins anew finds no old answers."""
+        """Read the id of a run that goes on from a checkpoint, or make one: a new run finds no old answers."""
         if loop.progress.step == 0 or not self.path.exists():
             write_atomic(self.path, uuid.uuid4().hex)
         self.registry.assignment = replace(

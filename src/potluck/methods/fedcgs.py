@@ -155,7 +155,7 @@ class FedCGS(Method[Sums, Classifier, Statistics]):
         return Sums(groups, heads, received)
 
     def forget(self, state: Sums, me: Client, ctx: Context) -> Sums | None:
-        """Subtract the client's sums, which its data give again, and make its architecture's classifier anew."""
+        """Subtract the client's sums, which its data give again, and make its architecture's classifier again."""
         name, kind = me.info.name, me.info.architecture
         received = {client: 1 for client in state.received if client != name}
         if name not in state.received:
