@@ -13,7 +13,7 @@ from potluck.suites.baselines import LINES
 from potluck.suites.confirm import choose_sample, confirm, differences
 from potluck.suites.estimate import estimate
 from potluck.suites.provenance import experiment_digest, made_at, provenance_text
-from potluck.suites.runner import Runner
+from potluck.suites.runner import Runner, neighbour_rate
 from potluck.suites.statistics import holm, summarise_task
 from potluck.suites.store import Results, thin_curve
 from potluck.suites.suite import Suite, find_suite, parse_suite, suite_names
@@ -80,6 +80,40 @@ def test_trials_are_on_another_seed_for_a_part_of_the_rounds():
     trial = suite.experiment(suite.tasks[0], "fedproto", 100, {"training.lr": 0.05}, tuning=True)
     assert (trial.seed, trial.schedule.rounds, trial.evaluate.newcomers) == (100, 1, 0.0)
     assert 100 not in suite.seeds
+
+
+def test_learning_rates_are_added_beyond_the_best_while_it_is_at_an_end(tmp_path: Path):
+    """Of 0.05 and 0.1 the higher is better, so 0.3 is tried, then 1; two are added at most."""
+    found = runner(tmp_path, parse_suite("small", SMALL.replace("share = 0.5", "share = 0.5\nwider = 2")))
+    task = found.suite.tasks[0]
+
+    def store(rate: float, validation: float | None) -> None:
+        (trial,) = [t for t in found.trials(task, "standalone") if t.settings["training.lr"] == rate]
+        found.results.add_trial(found._as_trial(trial, validation, 1.0))
+
+    def rates() -> list[float]:
+        return [settings["training.lr"] for settings in found.candidates(task, "standalone")]
+
+    assert rates() == [0.05, 0.1]
+    store(0.1, 0.5)
+    assert rates() == [0.05, 0.1]  # a trial is to come
+    store(0.05, 0.4)
+    assert rates() == [0.05, 0.1, 0.3]
+    store(0.3, 0.6)
+    assert rates() == [0.05, 0.1, 0.3, 1.0]
+    store(1.0, None)  # it failed: worse than any
+    assert rates() == [0.05, 0.1, 0.3, 1.0]
+    assert found.best(task, "standalone") == {"training.lr": 0.3}
+
+
+def test_no_learning_rate_is_added_where_the_best_is_inside(tmp_path: Path):
+    text = SMALL.replace("share = 0.5", "share = 0.5\nwider = 2").replace("[0.05, 0.1]", "[0.03, 0.1, 0.3]")
+    found = runner(tmp_path, parse_suite("small", text))
+    task = found.suite.tasks[0]
+    for trial, validation in zip(found.trials(task, "standalone"), (0.5, 0.6, 0.5), strict=True):
+        found.results.add_trial(found._as_trial(trial, validation, 1.0))
+    assert len(found.candidates(task, "standalone")) == 3
+    assert [neighbour_rate(rate, up=False) for rate in (0.3, 0.1, 0.03)] == [0.1, 0.03, 0.01]
 
 
 def test_a_benchmark_is_done_in_pieces_and_nothing_twice(tmp_path: Path):

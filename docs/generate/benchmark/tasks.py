@@ -177,7 +177,9 @@ def _how_to_read(suite: Suite) -> str:
         "*newcomers* what clients that join at the end gain over training alone as long. Costs are of one client: "
         "*samples* trained on and *GFLOPs* in all rounds, *numbers* sent and received per round; seconds are processor "
         "time of the whole run. Every method sees the same learning rates times two values of the option that its paper "
-        f"tunes, on the seeds {', '.join(map(str, suite.tuning_seeds))}, for all rounds, scored on validation samples. "
+        f"tunes, on the seeds {', '.join(map(str, suite.tuning_seeds))}, for all rounds, scored on validation samples; "
+        "while a method is best at the lowest or the highest rate tried, the next one beyond it is tried too, "
+        f"at most {suite.tuning_wider} in all. "
         "Standalone training is tuned alike, trains on at least as many samples as the costliest method, and stops at "
         "its best round on validation samples as all do."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
@@ -79,22 +80,40 @@ class Runner:
         """Return all trials of a method on a task: every candidate on every tuning seed."""
         if not self.suite.is_tuned(method):
             return []
+        return self._plan(task, method, self.candidates(task, method), self.suite.tuning_seeds, trial=True)
+
+    def candidates(self, task: Task, method: str) -> list[Values]:
+        """Return the settings to try, given the trials so far.
+
+        Where the best learning rate is the lowest or the highest that was tried, the next one beyond it is added, for
+        every method alike and as often as the suite says.
+        """
+        added: list[float] = []
         candidates = self.suite.candidates(task, method)
-        return self._plan(task, method, candidates, self.suite.tuning_seeds, trial=True)
+        while self.suite.is_tuned(method) and len(added) < self.suite.tuning_wider:
+            scores = [self._score(task, method, settings) for settings in candidates]
+            best = _best_candidate(candidates, scores)
+            tried = [*task.rates, *added]
+            if None in scores or best["training.lr"] not in (min(tried), max(tried)):
+                break
+            rate = best["training.lr"]
+            added.append(neighbour_rate(rate, up=rate == max(tried)))
+            candidates = self.suite.candidates(task, method, added)
+        return candidates
 
     def best(self, task: Task, method: str) -> Values:
         """Return the settings with the best mean on validation samples over the tuning seeds; of equals, the first."""
-        candidates = self.suite.candidates(task, method)
-        if not self.suite.is_tuned(method):
-            return candidates[0]
-        scores = {trial.experiment: trial.validation for trial in self.results.trials}
+        candidates = self.candidates(task, method)
+        return _best_candidate(candidates, [self._score(task, method, settings) for settings in candidates])
 
-        def score(settings: Values) -> float:
-            runs = self._plan(task, method, [settings], self.suite.tuning_seeds, trial=True)
-            accuracies = [scores.get(run.work.digest) for run in runs]
-            return float(np.mean([-1.0 if value is None else value for value in accuracies]))
-
-        return max(candidates, key=score)
+    def _score(self, task: Task, method: str, settings: Values) -> float | None:
+        """Return the mean on validation samples over the tuning seeds; None where a trial is still to do."""
+        stored = {trial.experiment: trial.validation for trial in self.results.trials}
+        runs = self._plan(task, method, [settings], self.suite.tuning_seeds, trial=True)
+        if not runs or any(run.work.digest not in stored for run in runs):
+            return None
+        accuracies = [stored[run.work.digest] for run in runs]
+        return float(np.mean([-1.0 if value is None else value for value in accuracies]))
 
     def _plan(
         self,
@@ -177,6 +196,21 @@ class Runner:
             "command": self.command,
         }
         return Row(**{**identity, **measured, **row_origin()})
+
+
+def neighbour_rate(rate: float, *, up: bool) -> float:
+    """Return the next learning rate of the grid ..., 0.03, 0.1, 0.3, 1, 3, ...
+
+    >>> neighbour_rate(0.3, up=True), neighbour_rate(0.1, up=False)
+    (1.0, 0.03)
+    """
+    exponent = round(2 * math.log10(rate)) + (1 if up else -1)
+    return float(f"{10 ** (exponent / 2):.0e}")
+
+
+def _best_candidate(candidates: Sequence[Values], scores: Sequence[float | None]) -> Values:
+    best = max(range(len(candidates)), key=lambda n: -1.0 if (score := scores[n]) is None else score)
+    return candidates[best]
 
 
 def _same_unit(first: PlannedRun, other: PlannedRun) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -62,6 +62,8 @@ class Suite:
     seeds: tuple[int, ...]
     tuning_seeds: tuple[int, ...]
     tuning_share: float
+    tuning_wider: int
+    """How many learning rates are added, one by one, while the best so far is at an end of those tried."""
 
     def task(self, name: str) -> Task:
         """Return the task of this name."""
@@ -74,13 +76,16 @@ class Suite:
         """Tell whether settings are chosen on validation samples; a baseline without training has none."""
         return bool(self.tuning_seeds) and name not in LINES
 
-    def candidates(self, task: Task, name: str) -> list[Values]:
-        """Return the settings to try: the same learning rates for all, times values of what a method's paper tunes."""
+    def candidates(self, task: Task, name: str, added: Sequence[float] = ()) -> list[Values]:
+        """Return the settings to try: the same learning rates for all, times values of what a method's paper tunes.
+
+        `added` are learning rates beyond those of the task.
+        """
         if name in LINES:
             return [{}]
         if not self.tuning_seeds:
             return [{"training.lr": task.rates[0]}]
-        rates = [{"training.lr": rate} for rate in task.rates]
+        rates = [{"training.lr": rate} for rate in (*task.rates, *added)]
         if name not in self.options:
             return rates
         option, values = self.options[name]
@@ -162,6 +167,7 @@ def parse_suite(name: str, text: str) -> Suite:
             seeds,
             tuple(tuning.get("seeds", ())),
             float(tuning.get("share", 1.0)),
+            int(tuning.get("wider", 0)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PotluckError(f"Suite {name!r} is not understood: {type(error).__name__} {error}.") from None
