@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -99,11 +99,11 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
         def loss(x: Tensor, y: Tensor) -> tuple[kit.LossParts, Tensor]:
             return _distilled(me.model, x, y, received, self.distillation_weight, self.distance)
 
-        if self.collect == "after":
-            means, labels, counts = self._fit_then_collect(me, received)
+        if self.collect == "training":
+            collected = kit.fit_with_class_means(me, loss, batches=self._batches(me))
         else:
-            means, labels, counts = kit.fit_with_class_means(me, loss, batches=self._batches(me))
-        return self.shared(means, labels, counts, me.task.num_classes)
+            collected = self._fit_then_collect(me, received)
+        return self.shared(*collected, me.task.num_classes)
 
     def shared(self, means: Tensor, labels: Tensor, counts: Tensor, classes: int) -> kit.ClassLogits:
         """Return what is sent of the mean logits of each class (eq. 8)."""
@@ -117,16 +117,15 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
 
     def server(self, state: Store, updates: Sequence[Update[kit.ClassLogits]], ctx: Context) -> Store:
         """D_c ← D_c ∪ {p_{k,c}} (eq. 9), in the order of client ids."""
-        if self.store == "latest_per_client":
-            return _with_latest(state, updates, ctx)
-        total, count, events = state.total.clone(), state.count.clone(), state.events
-        for client in kit.client_vectors(ctx, updates, "rows", fresh=True, stored=True):
-            total.index_add_(0, client.labels, client.weight * client.vectors)
-            count[client.labels] += client.weight
-            events += 1
-            if self.store == "collapse" and events % (self.collapse_every or 10 * len(ctx.task.clients)) == 0:
-                total, count = _mean(total, count), count.clamp(max=1)
-        return Store(total, count, events, {})
+        if self.store in ("all", "collapse"):
+            result = replace(state, total=state.total.clone(), count=state.count.clone())
+            for client in kit.client_vectors(ctx, updates, "rows", fresh=True, stored=True):
+                result.total.index_add_(0, client.labels, client.weight * client.vectors)
+                result.count[client.labels] += client.weight
+                result.events += 1
+                self._collapse(result, len(ctx.task.clients))
+            return result
+        return _with_latest(state, updates, ctx)
 
     def forget(self, state: Store, me: Client, ctx: Context) -> Store | None:
         """Drop the client's latest rows; with another store its logits cannot be told from those of others."""
@@ -150,6 +149,11 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
         if not self.inner_batches:
             return None
         return itertools.islice(me.batches(epochs=self.inner_batches), self.inner_batches)
+
+    def _collapse(self, store: Store, clients: int) -> None:
+        """Where `store` says so, turn history into one vote at every multiple of `collapse_every` updates."""
+        if self.store == "collapse" and store.events % (self.collapse_every or 10 * clients) == 0:
+            store.total, store.count = _mean(store.total, store.count), store.count.clamp(max=1)
 
     def _fit_then_collect(self, me: Client, received: kit.ClassTable) -> tuple[Tensor, Tensor, Tensor]:
         """Train, then average the logits of every sample once."""

@@ -88,17 +88,16 @@ class PFedAFM(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
         small = kit.load_shared_model(me, message.tensors)
         me.private["extractor"] = kit.extractor_tensors(kit.tensors_of(small))
         alpha = nn.Parameter(self._alpha(me))
-        if self.train == "end_to_end":
-            self._fit_together(me, small, alpha)
-            me.private["extractor"] = kit.extractor_tensors(kit.tensors_of(small))
-        elif self.turns != "round":
-            self._fit_in_turns(me, small, alpha)
-        else:
+        if self.train == "iterative" and self.turns == "round":
             small.eval()
             mixed = me.fit(mixed_loss, small, also=[alpha], after=lambda: self.adapt(alpha))
             head = copy.deepcopy(me.model.head).eval().requires_grad_(False)
             me.fit(small_loss, head, model=small, name="shared")
             me.report(mixed)
+        elif self.train == "iterative":
+            self._fit_in_turns(me, small, alpha)
+        else:
+            self._fit_together(me, small, alpha)
         me.private["alpha"] = alpha.detach().clone()
         me.note("alpha", float(alpha.detach().mean()))
         return kit.SharedWeights(kit.extractor_tensors(kit.tensors_of(small, buffers=self.buffers)))
@@ -135,7 +134,7 @@ class PFedAFM(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
         return torch.full(size, self.alpha_start, device=me.task.device, dtype=me.task.dtype)
 
     def _fit_together(self, me: Client, small: ClientModel, alpha: nn.Parameter) -> None:
-        """Train F, G and α at once through the mixture, at three rates."""
+        """Train F, G and α at once through the mixture, at three rates; the trained G is what is evaluated."""
 
         def loss(x: Tensor, y: Tensor) -> kit.LossParts:
             mixed = mix(alpha, small.features(x), me.model.features(x))
@@ -144,6 +143,7 @@ class PFedAFM(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
 
         models = {"model": me.model, "shared": small}
         me.fit_models(models, loss, also=[alpha], after=lambda: self.adapt(alpha))
+        me.private["extractor"] = kit.extractor_tensors(kit.tensors_of(small))
 
     def _fit_in_turns(self, me: Client, small: ClientModel, alpha: nn.Parameter) -> None:
         """Alternate both steps; a model without a gradient in a step keeps its weights and optimiser state."""
