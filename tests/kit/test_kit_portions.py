@@ -14,6 +14,7 @@ from potluck.core.task import Averaging, ClientInfo, Context
 from potluck.kit import (
     ALL,
     ClassTable,
+    ClassVectors,
     ClientVectors,
     RoundShare,
     SliceMean,
@@ -24,11 +25,13 @@ from potluck.kit import (
     initial_head,
     leading_indices,
     mean_change,
+    new_values,
     round_share,
     sample_weights,
     split_by_group,
     sum_changes,
     update_class_table,
+    vector_batches,
 )
 from support.families import deep
 from support.tiny import context, tiny
@@ -162,3 +165,30 @@ def test_vectors_averaged_over_clients_count_as_one_clients():
     (mean,) = average_vectors(clients, 3)
     assert (mean.vectors.tolist(), mean.labels.tolist(), mean.weight) == ([[3.0], [9.0]], [0, 1], 0.75)
     assert average_vectors([], 3) == []
+
+
+def test_vector_batches_are_of_one_client_or_of_a_number_of_vectors():
+    """Two clients with one and three vectors; one without any adds no batch."""
+    info, rows = ClientInfo(0, "a", 1, "Net"), torch.arange(4.0)[:, None]
+    labels = torch.tensor([2, 0, 1, 2])
+    clients = [
+        ClientVectors(info, rows[:1], labels[:1], 1.0),
+        ClientVectors(info, rows[:0], labels[:0], 1.0),
+        ClientVectors(info, rows[1:], labels[1:], 0.5),
+    ]
+    assert [batch[0].flatten().tolist() for batch in vector_batches(clients)] == [[0], [1, 2, 3]]
+    assert [batch[1].tolist() for batch in vector_batches(clients, 3)] == [[2, 0, 1], [2]]
+    assert [batch[2].tolist() for batch in vector_batches(clients, 3)] == [[1, 0.5, 0.5], [0.5]]
+    ((values, ids, weights),) = vector_batches(clients, 4, torch.Generator().manual_seed(1))
+    assert ids.tolist() == labels[values.flatten().long()].tolist() != labels.tolist()
+    assert weights.tolist() == [1.0 if value == 0 else 0.5 for value in values.flatten()]
+
+
+def test_new_values_leave_out_earlier_updates_and_missing_fields():
+    updates = [
+        update(0, payload=ClassVectors(one(1.0)[None, None], torch.tensor([0]))),
+        update(1, payload=ClassVectors(one(2.0)[None, None])),
+        update(2, payload=ClassVectors(one(3.0)[None, None]), fresh=False),
+    ]
+    assert [client.index for client, _ in new_values(updates, "rows")] == [0, 1]
+    assert [client.index for client, _, _ in new_values(updates, "rows", "labels")] == [0]

@@ -43,7 +43,7 @@ from potluck.kit.averages import (
     average,
     average_tensors,
     mean_change,
-    new_updates,
+    new_values,
     round_share,
     sample_weights,
     screened_tensors,
@@ -57,6 +57,7 @@ from potluck.kit.class_vectors import (
     ClassTable,
     ClassVectors,
     ClientVectors,
+    ServerStep,
     average_vectors,
     class_mse,
     client_vectors,
@@ -67,8 +68,10 @@ from potluck.kit.class_vectors import (
     prototype_scores,
     scatter_by_class,
     screened_mean_by_class,
+    server_batches,
     stack_vectors,
     update_class_table,
+    vector_batches,
 )
 from potluck.kit.groups import (
     ALL,
@@ -101,6 +104,7 @@ from potluck.kit.networks import (
     softmax_kl,
 )
 from potluck.kit.shared_models import (
+    HEAD_NEEDS,
     Head,
     OptionalHead,
     SharedWeights,
@@ -122,6 +126,7 @@ from potluck.kit.slicing import (
 
 __all__ = [
     "ALL",
+    "HEAD_NEEDS",
     "LORA_A",
     "LORA_B",
     "SHARING_NEEDS",
@@ -141,6 +146,7 @@ __all__ = [
     "OptionalHead",
     "RoundShare",
     "SelectTensors",
+    "ServerStep",
     "SharedWeights",
     "Sharing",
     "SliceMean",
@@ -185,7 +191,7 @@ __all__ = [
     "mean_class_change",
     "mix_head",
     "nearest_prototype",
-    "new_updates",
+    "new_values",
     "norms_without_statistics",
     "outputs",
     "pad_rank",
@@ -201,6 +207,7 @@ __all__ = [
     "screened_mean_by_class",
     "screened_tensors",
     "seeded",
+    "server_batches",
     "server_steps",
     "sgd_step",
     "slice_indices",
@@ -215,6 +222,7 @@ __all__ = [
     "tensors_for_client",
     "tensors_of",
     "update_class_table",
+    "vector_batches",
     "widest_architecture",
     "with_batch_norm_statistics",
     "zeros_like_groups",

@@ -14,7 +14,7 @@ from torch import Tensor
 from potluck.core.method import Update
 from potluck.core.model import is_statistic
 from potluck.core.payload import Payload, Tensors
-from potluck.core.task import Averaging, Context
+from potluck.core.task import Averaging, ClientInfo, Context
 from potluck.kit.robust import clip_changes, coordinatewise_average, screen_models, update_weights
 
 Up = TypeVar("Up", bound=Payload)
@@ -44,7 +44,7 @@ WHOLE_ROUND = RoundShare()
 
 def round_share(ctx: Context, updates: Sequence[Update[Any]]) -> RoundShare:
     """Return how much of a round these updates are."""
-    fresh = new_updates(updates)
+    fresh = [update for update in updates if update.fresh]
     if not ctx.cohort or (
         len(fresh) >= ctx.cohort and all(update.weight == 1 and not update.staleness for update in fresh)
     ):
@@ -57,9 +57,10 @@ def server_steps(ctx: Context, updates: Sequence[Update[Any]], steps: int) -> in
     return math.ceil(steps * round_share(ctx, updates).share)
 
 
-def new_updates(updates: Sequence[Update[Up]]) -> list[Update[Up]]:
-    """Return the updates that the server receives for the first time, without the latest ones of other clients."""
-    return [update for update in updates if update.fresh]
+def new_values(updates: Sequence[Update[Any]], *fields: str) -> list[tuple[ClientInfo, *tuple[Any, ...]]]:
+    """Return (client, value of each field) of every update that just arrived and has a value in all of them."""
+    rows = [(u.client, *(getattr(u.payload, field) for field in fields)) for u in updates if u.fresh]
+    return [row for row in rows if all(value is not None for value in row)]
 
 
 # -- weights ------------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ Prototypes (class means of features), class-mean logits and gradients per class 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ from potluck.kit.robust import robust_class_means, screen_rows
 
 Rows = tuple[Tensor, Tensor]
 """Vectors `[n, d]` and their class ids `[n]`."""
+
+ServerStep = Literal["per_mean", "per_client", "pooled", "averaged"]
+"""What makes a step on the server: one vector, all of a client's, a minibatch of all, or one class's mean."""
 
 PLAIN = Averaging()
 
@@ -166,23 +169,25 @@ def client_vectors(
     updates: Sequence[Update[Any]],
     field: str,
     *,
-    fresh: bool = False,
+    latest: bool = False,
+    screen: bool = True,
     stored: bool = False,
 ) -> list[ClientVectors]:
-    """Return the vectors of each update's `field` (and its `labels`) that `schedule.robust` lets pass.
+    """Return the vectors of each new update's `field` (and its `labels`) that `schedule.robust` lets pass.
 
-    With `fresh` the latest updates of other clients are compared with but left out of the result. `stored` vectors
-    never leave the server again: under a robust rule none passes before three clients can be compared.
+    With `latest` those of the latest updates of other clients as well, which are compared with in any case. Without
+    `screen` all vectors pass. `stored` vectors never leave the server again: under a robust rule none passes before
+    three clients can be compared.
     """
-    sent = [(getattr(update.payload, field), update.payload.labels) for update in updates]
-    if stored and ctx.averaging.rule != "mean" and len(sent) < min(3, len(ctx.task.clients)):
-        kept = [(vectors[:0], labels[:0]) for vectors, labels in sent]
-    else:
-        kept, _ = screen_rows(ctx.averaging, sent, ctx.task.num_classes)
+    kept = [(getattr(update.payload, field), update.payload.labels) for update in updates]
+    if stored and ctx.averaging.rule != "mean" and len(kept) < min(3, len(ctx.task.clients)):
+        kept = [(vectors[:0], labels[:0]) for vectors, labels in kept]
+    elif screen:
+        kept, _ = screen_rows(ctx.averaging, kept, ctx.task.num_classes)
     return [
         ClientVectors(update.client, vectors, labels, update.weight)
         for update, (vectors, labels) in zip(updates, kept, strict=True)
-        if update.fresh or not fresh
+        if update.fresh or latest
     ]
 
 
@@ -202,6 +207,32 @@ def average_vectors(clients: Sequence[ClientVectors], num_classes: int) -> list[
     labels = torch.nonzero(senders).flatten()
     weight = sum(client.weight for client in clients) / len(clients)
     return [ClientVectors(clients[0].client, rows[labels], labels, weight)]
+
+
+def vector_batches(
+    clients: Sequence[ClientVectors], size: int | None = None, rng: torch.Generator | None = None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield (vectors, labels, weights) of `size` vectors at a time, or of a client's; with `rng` in random order."""
+    columns, counts = list(stack_vectors(clients)), [len(client.labels) for client in clients]
+    if rng is not None:
+        order = torch.randperm(len(columns[0]), generator=rng)
+        columns = [column[order] for column in columns]
+    parts = size or [count for count in counts if count]
+    if any(counts):
+        yield from zip(*(torch.split(column, parts) for column in columns), strict=True)
+
+
+def server_batches(
+    ctx: Context, clients: Sequence[ClientVectors], mode: ServerStep, *, size: int, passes: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield (vectors, labels, weights) of every step of a training on the server; `size` is that of minibatches."""
+    if mode == "averaged":
+        clients = average_vectors(clients, ctx.task.num_classes)
+    for number in range(passes):
+        if mode == "pooled":
+            yield from vector_batches(clients, size, ctx.rng(f"pooled {number}"))
+        else:
+            yield from vector_batches(clients, None if mode == "per_client" else 1)
 
 
 def mean_by_class(

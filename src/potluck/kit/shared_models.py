@@ -13,11 +13,14 @@ from torch import Tensor
 from potluck.core.client import Client
 from potluck.core.method import Predictor
 from potluck.core.model import ClientModel, is_transferable, load_tensors, tensors_of
+from potluck.core.needs import Need
 from potluck.core.payload import Payload, Tensors
 from potluck.core.schema import Like
 from potluck.core.task import Task
 
 PREFIX = "head."
+HEAD_NEEDS = frozenset({Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS, Need.LINEAR_HEADS})
+"""What sharing a linear head that the server trains, or trains under, needs."""
 
 
 @dataclass(frozen=True)

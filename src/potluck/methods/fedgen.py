@@ -20,7 +20,6 @@ from potluck.method import (
     Integers,
     Like,
     Method,
-    Need,
     Payload,
     Predictor,
     Range,
@@ -83,9 +82,7 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
 
     name: ClassVar[str] = "fedgen"
     summary: ClassVar[str] = "an averaged head, and a generator of features trained on the server"
-    needs: ClassVar[frozenset[Need]] = frozenset(
-        {Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS, Need.LINEAR_HEADS}
-    )
+    needs = kit.HEAD_NEEDS
     supports: ClassVar[Supports] = Supports(
         robust="the heads, and which of them the generator is trained under",
         max_share={"weight": "samples"},

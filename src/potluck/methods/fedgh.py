@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from potluck.method import (
@@ -15,7 +14,6 @@ from potluck.method import (
     ClientInfo,
     Context,
     Method,
-    Need,
     PaperAccounting,
     Predictor,
     SecureSums,
@@ -32,9 +30,7 @@ class FedGH(Method[nn.Linear, kit.OptionalHead, kit.ClassMeans]):
 
     name: ClassVar[str] = "fedgh"
     summary: ClassVar[str] = "a global head, trained on the server from class-mean features"
-    needs: ClassVar[frozenset[Need]] = frozenset(
-        {Need.FEATURES, Need.EQUAL_FEATURES, Need.EQUAL_HEADS, Need.LINEAR_HEADS}
-    )
+    needs = kit.HEAD_NEEDS
     supports: ClassVar[Supports] = Supports(
         robust="class means that train the head",
         row_privacy=True,
@@ -42,19 +38,13 @@ class FedGH(Method[nn.Linear, kit.OptionalHead, kit.ClassMeans]):
     )
 
     server_lr: float = setting(0.01, "step η_θ of the head on a class mean", gt=0)
-    server_mode: Literal["per_mean", "per_client", "pooled", "averaged"] = setting(
-        "per_mean",
-        "what makes a step: one class mean (the paper), all of a client's, minibatches of all clients' (HtFLlib), or "
-        "one class's mean over all clients",
+    server_mode: kit.ServerStep = setting(
+        "per_mean", "one step per class mean (paper), client, minibatch of all (HtFLlib) or mean over clients"
     )
-    server_passes: int = setting(
-        1, "passes over the class means; 0 freezes the head (the released code)", ge=0
-    )
+    server_passes: int = setting(1, "passes over the class means; 0 freezes the head (as released)", ge=0)
     server_batch: int = setting(10, "class means per step when pooled", ge=1)
     first_header: Literal["global", "own"] = setting(
-        "global",
-        "header of the first round: the server's (Alg. 1), or each client's own (Fig. 1)",
-        later=True,
+        "global", "header of round 1: the server's (Alg. 1), or each client's own (Fig. 1)", later=True
     )
     own_header: float = setting(
         0.0, "share of a client's own header in what replaces it; 0: eq. 5", ge=0, le=1, later=True
@@ -79,13 +69,12 @@ class FedGH(Method[nn.Linear, kit.OptionalHead, kit.ClassMeans]):
 
     def server(self, state: nn.Linear, updates: Sequence[Update[kit.ClassMeans]], ctx: Context) -> nn.Linear:
         """Take gradient steps on the head (eq. 4), clients in ascending order, all class means alike."""
-        clients, before = kit.client_vectors(ctx, updates, "means", fresh=True), state.weight.detach().clone()
-        if self.server_mode == "averaged":
-            clients = kit.average_vectors(clients, ctx.task.num_classes)
-        for number in range(self.server_passes):
-            for means, labels, weights in self._steps(clients, ctx.rng(f"pooled {number}")):
-                loss = cross_entropy(state(means), labels, reduction="none")
-                kit.sgd_step(state, (loss * weights).mean(), self.server_lr)
+        clients, before = kit.client_vectors(ctx, updates, "means"), state.weight.detach().clone()
+        for means, labels, weights in kit.server_batches(
+            ctx, clients, self.server_mode, size=self.server_batch, passes=self.server_passes
+        ):
+            loss = cross_entropy(state(means), labels, reduction="none")
+            kit.sgd_step(state, (loss * weights).mean(), self.server_lr)
         ctx.note("movement", kit.relative_change(state.weight, before))
         return state
 
@@ -99,13 +88,3 @@ class FedGH(Method[nn.Linear, kit.OptionalHead, kit.ClassMeans]):
         """Leave the head's bias out of the downlink (Table 3)."""
         received = 0 if down.weights is None else down.weights["weight"].numel()
         return PaperAccounting(up.numel(), received, "head bias not counted (Table 3)")
-
-    def _steps(self, clients: list[kit.ClientVectors], rng: torch.Generator) -> Iterator[tuple[Tensor, ...]]:
-        """Yield (means, labels, weights) of each step."""
-        columns, counts = list(kit.stack_vectors(clients)), [len(c.labels) for c in clients if len(c.labels)]
-        size: int | list[int] = counts if self.server_mode == "per_client" else 1
-        if self.server_mode == "pooled":
-            order = torch.randperm(len(columns[0]), generator=rng)
-            columns, size = [column[order] for column in columns], self.server_batch
-        if counts:
-            yield from zip(*(torch.split(column, size) for column in columns), strict=True)

@@ -119,7 +119,7 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
         """D_c ← D_c ∪ {p_{k,c}} (eq. 9), in the order of client ids."""
         if self.store in ("all", "collapse"):
             result = replace(state, total=state.total.clone(), count=state.count.clone())
-            for client in kit.client_vectors(ctx, updates, "rows", fresh=True, stored=True):
+            for client in kit.client_vectors(ctx, updates, "rows", stored=True):
                 result.total.index_add_(0, client.labels, client.weight * client.vectors)
                 result.count[client.labels] += client.weight
                 result.events += 1
@@ -196,15 +196,16 @@ def _distilled(
 
 def _with_latest(state: Store, updates: Sequence[Update[kit.ClassLogits]], ctx: Context) -> Store:
     """Replace a client's older row of a class by its newer one, and average the rows of all clients."""
-    latest, classes, fresh = dict(state.latest), ctx.task.num_classes, kit.new_updates(updates)
-    for update in fresh:
-        rows, present = kit.scatter_by_class(update.payload.rows, update.payload.labels, classes)
-        old = latest.get(update.client.name, {"rows": rows, "held": present})
+    latest, classes = dict(state.latest), ctx.task.num_classes
+    clients = kit.client_vectors(ctx, updates, "rows", screen=False)  # the mean of all is screened below
+    for client in clients:
+        rows, present = kit.scatter_by_class(client.vectors, client.labels, classes)
+        old = latest.get(client.client.name, {"rows": rows, "held": present})
         both = old["held"] & present  # a stale row replaces an earlier one by its weight
-        rows = torch.where(both[:, None], torch.lerp(old["rows"], rows, update.weight), rows)
+        rows = torch.where(both[:, None], torch.lerp(old["rows"], rows, client.weight), rows)
         rows = torch.where(present[:, None], rows, old["rows"])
-        latest[update.client.name] = {"rows": rows, "held": present | old["held"]}
-    return _mean_of_latest(latest, state.events + len(fresh), ctx)
+        latest[client.client.name] = {"rows": rows, "held": present | old["held"]}
+    return _mean_of_latest(latest, state.events + len(clients), ctx)
 
 
 def _mean_of_latest(latest: dict[str, Tensors], events: int, ctx: Context) -> Store:

@@ -163,10 +163,9 @@ class FedIN(Method[Exchange, Knowledge, Knowledge]):
     def server(self, state: Exchange, updates: Sequence[Update[Knowledge]], ctx: Context) -> Exchange:
         """Q ← Q ∪ pairs; w̄ ← the mean of the weights over the clients that have them (sec. 4.3)."""
         pairs = [(state.entering, state.leaving, state.owners)]
-        for update in kit.new_updates(updates):
-            entering, leaving = update.payload.entering, update.payload.leaving
-            if entering is not None and leaving is not None and _has_shapes_of(state, entering, leaving):
-                pairs.append((entering, leaving, torch.full((len(entering),), update.client.index)))
+        for client, entering, leaving in kit.new_values(updates, "entering", "leaving"):
+            if _has_shapes_of(state, entering, leaving):
+                pairs.append((entering, leaving, torch.full((len(entering),), client.index)))
         entering, leaving, owners = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         oldest = 0 if self.max_pairs is None else max(0, len(owners) - self.max_pairs)
         weights = kit.average_groups(ctx, state.weights, updates, "weights", by=self.weight)

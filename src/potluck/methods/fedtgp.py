@@ -108,16 +108,18 @@ class FedTGP(Method[Prototypes, GlobalPrototypes, kit.ClassMeans]):
         self, state: Prototypes, updates: Sequence[Update[kit.ClassMeans]], ctx: Context
     ) -> Prototypes:
         """Train the prototypes on all class means, each drawn to its p_c across the margin."""
-        means, labels, weights = kit.stack_vectors(kit.client_vectors(ctx, updates, "means"))
+        clients = kit.client_vectors(ctx, updates, "means", latest=True)
+        means, labels, _ = kit.stack_vectors(clients)
         if not len(labels):
             return state
         margin = self._margin(means, labels, ctx.task.num_classes)
         rate = ctx.task.training.lr if self.server_lr is None else self.server_lr
         for number in range(kit.server_steps(ctx, updates, self.server_epochs)):
-            order = torch.randperm(len(labels), generator=ctx.rng(f"epoch {number}"))
-            for rows in torch.split(order, self.server_batch):
-                loss = margin_loss(means[rows], state.module(), labels[rows], margin)
-                kit.sgd_step(state.module, (loss * weights[rows]).mean(), rate)
+            for rows, classes, weights in kit.vector_batches(
+                clients, self.server_batch, ctx.rng(f"epoch {number}")
+            ):
+                loss = margin_loss(rows, state.module(), classes, margin)
+                kit.sgd_step(state.module, (loss * weights).mean(), rate)
         return Prototypes(state.module, True)
 
     def predict(self, me: Client, message: GlobalPrototypes | None) -> Predictor:

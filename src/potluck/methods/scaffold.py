@@ -174,9 +174,9 @@ def _update_control(
     control: kit.Groups, key: str, updates: Sequence[Update[Change]], ctx: Context
 ) -> Tensors:
     """Add every Δc to c once, at any time it arrives: c stays the mean of the clients' c_k."""
-    result, fresh = dict(control[key]), kit.new_updates(updates)
+    result, changes = dict(control[key]), [change for _, change in kit.new_values(updates, "control")]
     for name, owners in _owners(control, key, ctx).items():
-        parts = [update.payload.control[name] for update in fresh if name in update.payload.control]
+        parts = [change[name] for change in changes if name in change]
         if parts:
             result[name] = control[key][name] + kit.sum_changes(ctx, parts) / owners
     return result
