@@ -126,7 +126,7 @@ class Dispatcher:
         now.pending.append(PendingJob(job, now.step, now.clock + seconds))
 
     def collect(self, count: int) -> list[PendingJob]:
-        """Collect the next jobs that end, until `wanted` of them have an answer or no job is pending."""
+        """Collect the next jobs that end, until `count` of them have an answer or no job is pending."""
         now, synchronous, usable = self.progress, self.schedule.synchronous, 0
         began = now.clock
         closes = began + self.schedule.round_timeout
@@ -289,7 +289,7 @@ class Dispatcher:
             raise failed
 
     def _wait_for(self, ids: set[int], *, count: int | None = None) -> None:
-        """Receive results until those of all these jobs have arrived, or `wanted` of them."""
+        """Receive results until those of all these jobs have arrived, or `count` of them."""
         missing = ids - self._inbox.keys()
         enough = 0 if count is None else len(ids) - count
         if len(missing) <= enough:
