@@ -174,6 +174,17 @@ def test_rows_of_another_machine_are_taken_where_they_are_missing_or_newer(tmp_p
     assert [merged.details[row.experiment]["clients"] for row in merged.rows] == [[0.7], [0.6], [0.8]]
 
 
+def test_a_row_of_other_settings_takes_the_place_of_the_old_one(tmp_path: Path):
+    results = Results(tmp_path, "made")
+    first = make_row("one", "fedgh", 0, 0.5)
+    results.add(first, {"clients": [0.5]})
+    results.add(make_row("one", "fedgh", 1, 0.6), {"clients": [0.6]})
+    results.add(replace(first, accuracy=0.9, experiment="tuned otherwise"), {"clients": [0.9]})
+    kept = Results.read(tmp_path, "made")
+    assert [(row.seed, row.accuracy) for row in kept.rows] == [(0, 0.9), (1, 0.6)]
+    assert kept.details.keys() == {row.experiment for row in kept.rows}
+
+
 def test_merging_a_folder_without_results_is_refused(potluck, tmp_path: Path):
     (tmp_path / "empty").mkdir()
     code, _, err = potluck("benchmark", "cpu", "--results", "here", "--merge", "empty")

@@ -154,11 +154,9 @@ class Results:
 
     def merge(self, other: Results) -> int:
         """Take what another folder has: what is missing here, and what was measured on a later day."""
-        before = {item.experiment: item for item in self.rows}
+        before = {_place(item): item for item in self.rows}
         taken = [
-            row
-            for row in other.rows
-            if row.experiment not in before or row.date > before[row.experiment].date
+            row for row in other.rows if _place(row) not in before or row.date > before[_place(row)].date
         ]
         for row in taken:
             self._put(row, other.details.get(row.experiment, {}))
@@ -169,12 +167,12 @@ class Results:
         return len(taken)
 
     def add(self, row: Row, details: dict[str, Any]) -> None:
-        """Keep a run, in the place of an earlier one of the same experiment, and write everything down."""
+        """Keep a run, in the place of an earlier one of the same task, method and seed, and write everything down."""
         self._put(row, details)
         self.write()
 
     def _put(self, row: Row, details: dict[str, Any]) -> None:
-        self.rows = [item for item in self.rows if item.experiment != row.experiment] + [row]
+        self.rows = [item for item in self.rows if _place(item) != _place(row)] + [row]
         self.rows.sort(key=lambda item: (item.task, item.method, item.seed, item.experiment))
         self.details[row.experiment] = details
         kept = {item.experiment for item in self.rows}
@@ -208,6 +206,11 @@ class Results:
             raise PotluckError(
                 f"Results cannot be written to {str(self.folder)!r} ({error.strerror}); choose another with --results."
             ) from None
+
+
+def _place(row: Row) -> tuple[str, str, int]:
+    """Return what a suite has one row of; the settings behind it may change, as tuning goes on."""
+    return row.task, row.method, row.seed
 
 
 def _by_trial(trial: Trial) -> tuple[str, str, str, int]:
