@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from generate.benchmark import tasks
 from generate.benchmark.figures import gain_figure
-from generate.benchmark.formatting import wrap_text
+from generate.benchmark.formatting import format_difference, wrap_text
 from generate.text import table
-from potluck.suites.statistics import MethodSummary
+from potluck.suites.statistics import MethodSummary, compare_methods
 from potluck.suites.store import Results
 from potluck.suites.suite import Suite
 
 FIGURE = "pretrained-gains.svg"
-TUNED = re.compile(r"Every\s+method\s+sees\s+the\s+same\s+learning\s+rates.*?as\s+all\s+do\.", re.DOTALL)
-UNTUNED = (
-    "Nothing is tuned: all train with one learning rate of\nAdam and default options. Standalone training goes on for twice "
-    "as many rounds, and stops at its best\nround on validation samples as all do.\n\n"
-    "The learning rate and the list of methods were set for lack of time, after a timing run on one seed that is not among\n"
-    "the rows (seed 100, rate 0.003: standalone 69.7 %, fedcgs 66.8, fedgh 72.6, fd 74.1) had been seen. FD was kept after\n"
-    "that, so its row is not free of selection."
-)
 ONE_MESSAGE = "fedcgs"
 BYTES = 4
 
@@ -29,9 +20,6 @@ BYTES = 4
 def page(suite: Suite, results: Results) -> str:
     """The whole page; the same text for the same results."""
     text = tasks.page(suite, results).replace(tasks.FIGURE, FIGURE)
-    if not suite.tuning_seeds:
-        text, found = TUNED.subn(UNTUNED, text)
-        assert found == 1, "the sentences on tuning have changed"
     title, _, rest = text.partition("\n\n")
     assert title.startswith("# ")
     first, mark, more = rest.partition("\n## ")
@@ -47,12 +35,21 @@ def _per_byte(suite: Suite, results: Results) -> str:
     parts = ["\n## Accuracy per byte\n"]
     for task, lines in tasks.measured_tasks(suite, results):
         methods = [line for line in lines if not line.is_baseline]
-        one = next((line for line in methods if line.method == ONE_MESSAGE), None)
         rows = [
-            (line.method, f"{100 * line.accuracy:.1f}", f"{_bytes(line) / 1000:,.1f}", _relation(line, one))
+            (
+                line.method,
+                f"{100 * line.accuracy:.1f}",
+                f"{_bytes(line) / 1000:,.1f}",
+                _relation(results, task.name, line.method),
+            )
             for line in sorted(methods, key=_bytes)
         ]
-        header = ("method", "accuracy %", "kB per client, all rounds, both ways", "beside FedCGS, points")
+        header = (
+            "method",
+            "accuracy %",
+            "kB per client, all rounds, both ways",
+            "lead over FedCGS, points [95 %]",
+        )
         parts.append(f"*{task.title}*\n\n{table(header, rows, numbers=(1, 2, 3))}\n")
     return "\n".join(parts)
 
@@ -63,8 +60,10 @@ def _bytes(line: MethodSummary) -> float:
     return BYTES * line.floats * rounds
 
 
-def _relation(line: MethodSummary, one: MethodSummary | None) -> str:
-    return "–" if one is None or line is one else f"{100 * (line.accuracy - one.accuracy):+.1f}"
+def _relation(results: Results, task: str, method: str) -> str:
+    """Return the lead over one message with its interval, in points."""
+    difference = compare_methods(results, task, method, ONE_MESSAGE)
+    return "–" if method == ONE_MESSAGE else format_difference(difference)
 
 
 def draw(suite: Suite, results: Results, folder: Path) -> None:
