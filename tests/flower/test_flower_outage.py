@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,62 @@ def test_a_round_without_reachable_nodes_waits_and_has_the_same_bits(
 def test_without_patience_a_round_without_nodes_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(TooFewClients):
         run_on(Outage(dealt_nodes(3), {}), tmp_path / "run", patience=0)
+
+
+class TwoOutages(LoopGrid):
+    """No node is reachable for `LOOKS` looks after the first round, and again `GAP` seconds later."""
+
+    LOOKS, PATIENCE = 3, 1.5
+    out = Path()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.said: list[str] = []
+        self.after: list[bool] = []
+        self.due, self.looks = [3, 9], 0
+
+    def get_nodes(self) -> Any:
+        if not self.nodes:
+            self.looks += 1
+            if self.looks == self.LOOKS:
+                self.said.append((self.out / WAITING).read_text())
+                self.nodes = dealt_nodes(3)
+        return super().get_nodes()
+
+    def push_messages(self, messages: Any) -> list[str]:
+        trained = sum(one.metadata.message_type == "train" for one in self.pushed)
+        if self.due and trained >= self.due[0]:
+            self.after.append((self.out / WAITING).exists())
+            if len(self.due) == 1:
+                time.sleep(self.PATIENCE)
+            self.due, self.nodes, self.looks = self.due[1:], {}, 0
+        return super().push_messages(messages)
+
+
+def test_a_second_outage_is_announced_and_has_its_own_patience(tmp_path: Path) -> None:
+    grid = TwoOutages(dealt_nodes(3), {})
+    grid.out = tmp_path / "run"
+    waited = run_on(grid, tmp_path / "run", patience=grid.PATIENCE)
+    plain = run_on(LoopGrid(dealt_nodes(3), {}), tmp_path / "plain")
+
+    assert [text.partition(", missing")[0] for text in grid.said] == [
+        "Round 2 waits for 'client-0', 'client-1', 'client-2'",
+        "Round 3 waits for 'client-0', 'client-1', 'client-2'",
+    ]
+    assert grid.after == [False, False]  # when an outage began, no sentence of an earlier one was left
+    assert [{**row, "seconds": 0} for row in waited.rounds] == [{**row, "seconds": 0} for row in plain.rounds]
+
+
+def test_patience_counts_from_the_last_answer_where_nodes_come_back_and_give_none(tmp_path: Path) -> None:
+    wait = OutageWait(patience=100.0, needed=1, path=tmp_path / WAITING)
+    assert wait.goes_on(0, 10.0, ["a"], 4)
+    wait.pause()  # the job was sent again
+    assert not (tmp_path / WAITING).exists()
+    assert wait.goes_on(0, 100.0, ["a"], 4)  # and lost again
+    assert (tmp_path / WAITING).exists()
+    assert wait.expired(110.0)
+    assert not wait.goes_on(0, 110.0, ["a"], 4)
+    assert wait.goes_on(0, 120.0, ["a"], 5)
 
 
 def test_an_outage_ends_with_enough_nodes_after_a_grace_or_with_patience(tmp_path: Path) -> None:

@@ -126,6 +126,8 @@ class FlowerEngine:
             for job in back:
                 del self._lost_jobs[job.id]
                 self._waiting.append(job)
+            if back and not self._lost_jobs:
+                self._outage.pause()
             if back:
                 return
         jobs = [job for job, _ in self._lost_jobs.values()]
@@ -146,6 +148,13 @@ class FlowerEngine:
         if client in self._stalled and self._exclusions.record(client, self._now()):
             name = self.registry.registrations[client].name
             log.warning("Node %r is left out: %s.", name, self._exclusions.reason(client, self._now()))
+
+    def _note_answer(self, job: Job) -> None:
+        """Note that a node answered, which ends an outage whose jobs were all sent again."""
+        self._stalled.discard(job.client)
+        self._exclusions.clear(job.client)
+        if self._outage.waiting and not self._lost_jobs:
+            self._outage.end()
 
     def close(self) -> None:
         """Forget what is outstanding; nodes notice that the run is over by themselves."""
@@ -266,8 +275,7 @@ class FlowerEngine:
         if isinstance(reply, NoReply):
             return self._unread(job, reply)
         if not reply.has_error():
-            self._stalled.discard(job.client)
-            self._exclusions.clear(job.client)
+            self._note_answer(job)
             try:
                 answer = record.read(reply, self.registry.limit)
                 if "refusal" in answer.facts:

@@ -27,6 +27,7 @@ class OutageWait:
     needed: int = 1
     path: Path | None = None
     _since: float | None = field(default=None, init=False)
+    _shown: bool = field(default=False, init=False)
     _back: float | None = field(default=None, init=False)
 
     @property
@@ -45,7 +46,9 @@ class OutageWait:
             if enough or self.patience <= 0:
                 return False
             self._since = now
-            self._report(missing, round_number)
+            log.warning("%s", self._sentence(missing, round_number))
+        if not self._shown:
+            self._show(missing, round_number)
         if enough:
             self._back = now if self._back is None else self._back
             on = bool(missing) and now - self._back < GRACE
@@ -56,19 +59,25 @@ class OutageWait:
             self.end()
         return on
 
-    def end(self) -> None:
-        """End the outage, or the wait for it."""
-        self._since = self._back = None
+    def pause(self) -> None:
+        """Note that all jobs were sent again: nobody is missing, and the first answer ends the outage."""
+        self._back, self._shown = None, False
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
-    def _report(self, missing: Collection[str], round_number: int) -> None:
-        time = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        named = ", ".join(map(repr, missing))
-        sentence = f"Round {round_number} waits for {named}, missing since {time}."
-        log.warning("%s", sentence)
+    def end(self) -> None:
+        """End the outage, or the wait for it."""
+        self._since = None
+        self.pause()
+
+    def _show(self, missing: Collection[str], round_number: int) -> None:
+        self._shown = True
         if self.path is not None:
-            write_atomic(self.path, sentence)
+            write_atomic(self.path, self._sentence(missing, round_number))
+
+    def _sentence(self, missing: Collection[str], round_number: int) -> str:
+        time = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        return f"Round {round_number} waits for {', '.join(map(repr, missing))}, missing since {time}."
 
 
 STALLS = 2
