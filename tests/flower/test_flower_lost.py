@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,9 @@ from potluck.experiment import parse_experiment
 from potluck.flower import registry
 from potluck.flower.client_app import app
 from potluck.flower.grid import CONNECTION_LOST, ConnectionLost, RetryingGrid
+from potluck.flower.outage import ResendTimes
 from potluck.flower.server_app import main, serve
-from potluck.runs.folder import lock_folder
+from potluck.runs.folder import lock_folder, read_waiting
 from potluck.runs.run import Run
 from support.loopgrid import LoopGrid, dealt_nodes
 
@@ -91,6 +94,46 @@ def test_unanswered_job_is_recorded_as_lost(tmp_path: Path, mode: str) -> None:
     assert failure["reason"] == "train in round 1: asked 3 times, no answer in 1.4 seconds"
     assert found.rounds[-1]["round"] == 2
     assert sum(len(row["participants"]) for row in found.rounds) == 5
+
+
+@dataclass
+class Silent:
+    """A node that stays connected and answers nothing from some message on."""
+
+    out: Path
+    said: list[str] = field(default_factory=list)
+
+    def __call__(self, message: Message) -> None:
+        sentence = read_waiting(self.out)
+        if sentence and sentence not in self.said:
+            self.said.append(sentence)
+
+
+def test_a_silent_node_is_named_and_left_out(tmp_path: Path) -> None:
+    silent = Silent(tmp_path / "run")
+    grid = LoopGrid(dealt_nodes(3), {}, faults={102: [silent]})
+    found = run_with(grid, tmp_path / "run", on_failure="continue", rounds=4)
+
+    reasons = [failure["reason"] for row in found.rounds for failure in row["failures"]]
+    assert [row["participants"] for row in found.rounds] == [[0, 1]] * 4
+    assert reasons[:2] == [f"train in round {i}: asked 3 times, no answer in 1.4 seconds" for i in (1, 2)]
+    assert all("left out for another" in reason for reason in reasons[2:])
+    assert silent.said[0].startswith("Round 1 waits for 'client-2', without an answer since 20")
+    assert read_waiting(tmp_path / "run") == ""
+
+
+def test_a_job_of_a_quick_node_is_sent_again_earlier() -> None:
+    times = ResendTimes(lost_after=900.0)
+    assert times.seconds(0) == 900.0  # nothing is known of it
+    times.record(0, 2.0)
+    assert times.seconds(0) == 60.0
+    times.record(0, 20.0)
+    times.record(0, 3.0)
+    assert times.seconds(0) == 200.0  # ten times the longest
+    times.record(0, 500.0)
+    assert times.seconds(0) == 900.0
+    assert times.seconds(1) == 900.0
+    assert ResendTimes(lost_after=math.inf).seconds(0) == math.inf
 
 
 def test_a_question_for_a_registration_that_got_lost_is_asked_again(

@@ -13,9 +13,10 @@ pytest.importorskip("flwr")
 
 import potluck
 from potluck.experiment import parse_experiment
-from potluck.flower.outage import GRACE, WAITING, OutageWait
+from potluck.flower.outage import GRACE, OutageWait
 from potluck.flower.server_app import serve
 from potluck.loop.loop import TooFewClients
+from potluck.runs.folder import WAITING
 from potluck.runs.run import Run
 from support.loopgrid import LoopGrid, dealt_nodes
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from potluck.report.live.server import LiveServer
-from potluck.report.live.status import WatchedRuns
+from potluck.report.live.status import WatchedRun, WatchedRuns
+from potluck.runs.folder import WAITING, lock_folder
 from potluck.runs.writer import HEARTBEAT_SECONDS, Heartbeat, read_heartbeat
 from support.synthetic_runs import make_run
 
@@ -152,6 +153,21 @@ def test_before_any_run_there_is_a_page(tmp_path: Path) -> None:
     (tmp_path / "later").mkdir()
     make_run(tmp_path / "later")
     assert [row["status"] for row in watched.state()["runs"]] == ["finished"]
+
+
+def test_a_run_says_for_which_nodes_it_waits(tmp_path: Path) -> None:
+    run = make_run(tmp_path, finished=False)
+    nodes = [{"name": "client-1", "seen": 5.0}, {"name": "client-10"}, {"name": "client-2"}]
+    (run / ".progress").write_text(json.dumps({"round": 3, "nodes": nodes}))
+    sentence = "Round 3 waits for 'client-1', 'client-2', missing since 2026-01-01T00:00:00+00:00."
+    (run / WAITING).write_text(sentence)
+    watched = WatchedRun(run, "run")
+    watched.refresh()
+    assert watched.row()["waiting"] == ""  # the run has stopped
+    with lock_folder(run):
+        row = watched.row()
+    assert row["waiting"] == sentence
+    assert [node["connected"] for node in row["nodes"]] == ["no", "unknown", "no"]
 
 
 def test_nodes_are_listed_with_their_last_contact(tmp_path: Path) -> None:

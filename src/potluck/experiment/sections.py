@@ -156,8 +156,9 @@ class EngineSettings(Settings):
     classes: int = setting(0, "flower: number of classes of all nodes together", ge=0)
     wait: float = setting(300.0, "flower: seconds to wait for the nodes", results=False, gt=0, le=1e9)
     lost_after: float = setting(
-        1800.0,
-        "flower: seconds without an answer after which a job is sent again (twice, with growing delays); 0: never",
+        900.0,
+        "flower: seconds without an answer after which a job is sent again (twice, with growing delays), less for "
+        "nodes that have answered quickly; 0: never",
         results=False,
         ge=0,
         le=1e9,
@@ -180,7 +181,7 @@ class EngineSettings(Settings):
     )
     cooldown: float = setting(
         600.0,
-        "flower: seconds for which a node is left out whose last two uploads stopped, doubled each time; 0: never",
+        "flower: seconds for which a node is left out whose last two answers did not come, doubled each time; 0: never",
         results=False,
         later=True,
         ge=0,

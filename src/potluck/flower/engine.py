@@ -17,7 +17,7 @@ from potluck import wire
 from potluck.core.method import Method, payload_types
 from potluck.core.payload import PayloadError
 from potluck.flower import record
-from potluck.flower.outage import Exclusions, OutageWait
+from potluck.flower.outage import Exclusions, OutageWait, ResendTimes, SilentNodes
 from potluck.flower.polling import Polling
 from potluck.flower.registry import NodeRegistry
 from potluck.flower.transfers import NoReply
@@ -40,9 +40,10 @@ MAX_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class SentJob:
-    """A message under way: the job in it, when patience ends, and when it is asked again, having been so often."""
+    """A message under way: the job in it, since when, when patience ends, and when it is asked again."""
 
     job: Job
+    began: float
     deadline_at: float
     resend_at: float
     attempt: int = 1
@@ -85,8 +86,10 @@ class FlowerEngine:
         self._next_sweep = 0.0
         self._outage = outage or OutageWait()
         self._exclusions = Exclusions(cooldown)
+        self._resend = ResendTimes(lost_after)
+        self._silent = SilentNodes(self._outage.path)
         self._stalled: set[int] = set()
-        """Clients whose last answer was announced and did not come."""
+        """Clients whose nodes are connected, and whose last answer did not come."""
         self._lost_jobs: dict[int, tuple[Job, Failure]] = {}
         self._waiting: deque[Job] = deque()
         self._sent: dict[str, SentJob] = {}
@@ -102,6 +105,7 @@ class FlowerEngine:
             while self._arrived:
                 yield self._arrived.popleft()
             results = [*self._send(), *self._receive()]
+            self._show_silent()
             self._arrived.extend(result for result in results if result.job not in self._lost_jobs)
             if self._lost_jobs:
                 self._recover(idle=not (self._arrived or self._sent or self._waiting))
@@ -149,15 +153,17 @@ class FlowerEngine:
             name = self.registry.registrations[client].name
             log.warning("Node %r is left out: %s.", name, self._exclusions.reason(client, self._now()))
 
-    def _note_answer(self, job: Job) -> None:
+    def _note_answer(self, sent: SentJob) -> None:
         """Note that a node answered, which ends an outage whose jobs were all sent again."""
-        self._stalled.discard(job.client)
-        self._exclusions.clear(job.client)
+        self._resend.record(sent.job.client, self._now() - sent.began)
+        self._stalled.discard(sent.job.client)
+        self._exclusions.clear(sent.job.client)
         if self._outage.waiting and not self._lost_jobs:
             self._outage.end()
 
     def close(self) -> None:
         """Forget what is outstanding; nodes notice that the run is over by themselves."""
+        self._silent.show([], 0, 0.0)
         self._outage.end()
         self._lost_jobs.clear()
         self._waiting.clear()
@@ -186,7 +192,8 @@ class FlowerEngine:
         numbers, now = self._push(ready), self._now()
         for number, job in zip(numbers, ready, strict=True):
             if number:
-                self._sent[number] = SentJob(job, now + self.deadline, now + self.lost_after)
+                resend_at = now + self._resend.seconds(job.client)
+                self._sent[number] = SentJob(job, now, now + self.deadline, resend_at)
             else:
                 failures.append(self._lost(job, "the node is not connected"))
         return failures
@@ -253,21 +260,38 @@ class FlowerEngine:
                 continue
             if sent.attempt == MAX_ATTEMPTS:
                 self._settle(sent.job)
-                waited = self.lost_after * (2**MAX_ATTEMPTS - 1)
-                failures.append(
-                    self._lost(sent.job, f"asked {MAX_ATTEMPTS} times, no answer in {waited:g} seconds")
-                )
+                failures.append(self._unanswered(sent))
                 continue
             self.registry.poll()
             (new,) = self._push([sent.job])
             self._sent[number] = replace(sent, resend_at=math.inf)
             if new:
-                resend_at = now + self.lost_after * 2**sent.attempt
-                self._sent[new] = SentJob(sent.job, sent.deadline_at, resend_at, sent.attempt + 1)
+                resend_at = now + self._resend.seconds(sent.job.client) * 2**sent.attempt
+                self._sent[new] = replace(sent, resend_at=resend_at, attempt=sent.attempt + 1)
             else:
                 self._settle(sent.job)
                 failures.append(self._lost(sent.job, "the node is not connected"))
         return failures
+
+    def _unanswered(self, sent: SentJob) -> Failure:
+        """Give a job up that was sent often enough; a node that is connected nevertheless has stalled."""
+        if sent.job.client in self.registry.reachable():
+            self._note_no_answer(sent.job)
+        waited = self._resend.seconds(sent.job.client) * (2**MAX_ATTEMPTS - 1)
+        return self._lost(sent.job, f"asked {MAX_ATTEMPTS} times, no answer in {waited:g} seconds")
+
+    def _show_silent(self) -> None:
+        """Say for which nodes the run waits whose jobs were sent again, and say it no more when they answered."""
+        if self._outage.waiting and self._lost_jobs:
+            self._silent.forget()
+            return
+        overdue = {sent.job.client: sent for sent in self._sent.values() if sent.attempt > 1}
+        names = [self.registry.registrations[client].name for client in sorted(overdue)]
+        first = min(overdue.values(), key=lambda sent: sent.began, default=None)
+        if first is None:
+            self._silent.show([], 0, 0.0)
+        else:
+            self._silent.show(names, first.job.round, self._now() - first.began)
 
     def _read(self, reply: Message | NoReply, sent: SentJob) -> Answer | Failure:
         """Errors come from the node's app, or from the link on behalf of a node that is gone."""
@@ -275,7 +299,7 @@ class FlowerEngine:
         if isinstance(reply, NoReply):
             return self._unread(job, reply)
         if not reply.has_error():
-            self._note_answer(job)
+            self._note_answer(sent)
             try:
                 answer = record.read(reply, self.registry.limit)
                 if "refusal" in answer.facts:
@@ -290,10 +314,13 @@ class FlowerEngine:
     def _unread(self, job: Job, reply: NoReply) -> Failure:
         if reply.kind == "invalid":
             return Failure(job.id, job.client, reply.reason, "invalid")
+        self._note_no_answer(job)
+        return self._lost(job, reply.reason)
+
+    def _note_no_answer(self, job: Job) -> None:
         self._stalled.add(job.client)
         if job.kind not in WAITED_FOR:
             self._note_stall(job.client)
-        return self._lost(job, reply.reason)
 
     def _lost(self, job: Job, reason: str) -> Failure:
         self.registry.mark_missing(job.client)

@@ -13,8 +13,10 @@ from potluck.runs.folder import write_atomic
 
 log = logging.getLogger(__name__)
 
-WAITING = "waiting.txt"
-"""The file in a run's folder that says for whom the run waits; it is there only meanwhile."""
+SOONEST_RESEND = 60.0
+"""Seconds without an answer before which no job is sent again, unless `engine.lost_after` is shorter."""
+USUAL_FACTOR = 10.0
+"""How often a node's longest answer so far must have passed before a job is sent again."""
 GRACE = 10.0
 """Seconds that nodes have to come back after the first one did."""
 
@@ -76,8 +78,57 @@ class OutageWait:
             write_atomic(self.path, self._sentence(missing, round_number))
 
     def _sentence(self, missing: Collection[str], round_number: int) -> str:
-        time = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        return f"Round {round_number} waits for {', '.join(map(repr, missing))}, missing since {time}."
+        return f"Round {round_number} waits for {', '.join(map(repr, missing))}, missing since {_time_before(0)}."
+
+
+@dataclass
+class SilentNodes:
+    """Names the nodes whose answers are overdue in the file that says for whom the run waits."""
+
+    path: Path | None = None
+    _shown: set[str] = field(default_factory=set, init=False)
+
+    def show(self, names: Collection[str], round_number: int, seconds: float) -> None:
+        """Say for whom the round waits, the first of them for so many seconds; without names nothing is said."""
+        if set(names) == self._shown:
+            return
+        self._shown = set(names)
+        if names:
+            named = ", ".join(map(repr, names))
+            sentence = (
+                f"Round {round_number} waits for {named}, without an answer since {_time_before(seconds)}."
+            )
+            log.warning("%s", sentence)
+            if self.path is not None:
+                write_atomic(self.path, sentence)
+        elif self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Leave the file to an outage."""
+        self._shown = set()
+
+
+def _time_before(seconds: float) -> str:
+    moment = datetime.datetime.now().astimezone() - datetime.timedelta(seconds=seconds)
+    return moment.isoformat(timespec="seconds")
+
+
+@dataclass
+class ResendTimes:
+    """After how many seconds a client's job is sent again: `lost_after`, less where its answers came quickly."""
+
+    lost_after: float
+    _longest: dict[int, float] = field(default_factory=dict, init=False)
+
+    def record(self, client: int, seconds: float) -> None:
+        """Note how long an answer took."""
+        self._longest[client] = max(seconds, self._longest.get(client, 0.0))
+
+    def seconds(self, client: int) -> float:
+        """Return the seconds before the second attempt; each later one has twice as many."""
+        usual = USUAL_FACTOR * self._longest.get(client, self.lost_after)
+        return min(self.lost_after, max(SOONEST_RESEND, usual))
 
 
 STALLS = 2

@@ -19,13 +19,13 @@ from potluck.core.errors import PotluckError
 from potluck.experiment import Experiment, parse_experiment, read_target
 from potluck.flower.engine import FlowerEngine
 from potluck.flower.grid import CONNECTION_ERRORS, CONNECTION_LOST, ConnectionLost, RetryingGrid
-from potluck.flower.outage import WAITING, OutageWait
+from potluck.flower.outage import OutageWait
 from potluck.flower.registry import NodeRegistry
 from potluck.flower.start import start
 from potluck.loop.callbacks import Callback
 from potluck.loop.loop import Loop
 from potluck.runs import folder
-from potluck.runs.folder import FolderInUse, write_atomic
+from potluck.runs.folder import WAITING, FolderInUse, write_atomic
 from potluck.runs.run import Run
 from potluck.runs.train import run_plan
 

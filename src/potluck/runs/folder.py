@@ -32,6 +32,8 @@ LEAKS = "leaks.json"
 LEAK_PICTURES = "leaks.png"
 WORK = ".work"
 METRICS = (ROUNDS, CLIENTS)
+WAITING = "waiting.txt"
+"""Says for which nodes a run waits; it is there only meanwhile."""
 
 
 def experiment_file(run: Path) -> Path:
@@ -40,6 +42,14 @@ def experiment_file(run: Path) -> Path:
     if not file.exists():
         raise PotluckError(f"{str(run)!r} is no run folder (it has no {EXPERIMENT}); check the path.")
     return file
+
+
+def read_waiting(run: Path) -> str:
+    """Return the sentence that says for which nodes a run waits; empty if it waits for none."""
+    try:
+        return (run / WAITING).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

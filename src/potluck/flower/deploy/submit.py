@@ -21,7 +21,6 @@ from potluck.core.errors import PotluckError
 from potluck.experiment import Experiment
 from potluck.flower.deploy.processes import Processes, free_ports, program_path, require_flower, wait_until_up
 from potluck.flower.deploy.serve import SECRET, connection_command, make_secret, worker_command
-from potluck.flower.outage import WAITING
 from potluck.loop.callbacks import Callback, Step
 from potluck.loop.records import StepRecord
 from potluck.runs import folder
@@ -133,8 +132,7 @@ class RunFollower:
 
     def _report_waiting(self) -> None:
         """Print for whom the run waits, once per outage."""
-        path = self.out / WAITING
-        sentence = path.read_text(encoding="utf-8") if path.exists() else ""
+        sentence = folder.read_waiting(self.out)
         if sentence and sentence != self._reported:
             print(sentence, file=sys.stderr)
         self._reported = sentence

@@ -35,7 +35,7 @@ function updateRun(run) {
   const { row, parts } = runRows.get(run.name), { within } = run;
   const part = within && within.phase === "training" && within.of ? Math.min(1, within.arrived / within.of) : 0;
   const share = run.rounds ? Math.min(1, (run.round + (run.round < run.rounds ? part : 0)) / run.rounds) : 0;
-  parts.state.textContent = run.status === "running" && run.age > 60 ? `running, silent for ${span(run.age)}` : run.status;
+  parts.state.textContent = run.waiting ? "running, waits" : run.status === "running" && run.age > 60 ? `running, silent for ${span(run.age)}` : run.status;
   parts.state.className = `state ${run.status}`;
   parts.bar.value = share;
   parts.words.textContent = `${run.round} of ${run.rounds || "?"}` + (within && run.round < run.rounds ? `, ${within.phase} ${Math.min(within.arrived, within.of)}/${within.of}` : "");
@@ -62,7 +62,7 @@ function updateRuns(runs) {
   byId("live-status").textContent = runs.length ? `${counts.join(", ")}.` : "No run yet; the page shows them as they begin.";
   updateNodes(runs);
   const events = runs.flatMap((run) => run.events.map((event) => ({ ...event, run: run.name }))).sort((a, b) => b.time - a.time).slice(0, 40);
-  const log = [...runs.filter((run) => run.error).map((run) => `${run.name}: ${run.error}`), ...events.map((event) => `${clock(event.time)}  ${event.run}  ${event.text}`)];
+  const log = [...runs.filter((run) => run.error || run.waiting).map((run) => `${run.name}: ${run.error || run.waiting}`), ...events.map((event) => `${clock(event.time)}  ${event.run}  ${event.text}`)];
   const shownLog = byId("live-log").querySelector("pre"), text = log.join("\n");
   if (shownLog.textContent !== text) shownLog.textContent = text;
 }

@@ -19,7 +19,7 @@ from potluck.core.files import parse_toml, read_text
 from potluck.experiment.differences import result_settings
 from potluck.report.data import report_data, to_json
 from potluck.report.html import compare_for_page, fill_page, page_parts
-from potluck.runs.folder import CLIENTS, EXPERIMENT, ROUNDS, SUMMARY, in_use
+from potluck.runs.folder import CLIENTS, EXPERIMENT, ROUNDS, SUMMARY, in_use, read_waiting
 from potluck.runs.read import is_run, read_run
 from potluck.runs.run import Record, Run, as_number
 from potluck.runs.writer import PROGRESS, read_heartbeat
@@ -99,6 +99,7 @@ class WatchedRun:
         beat, status, run = read_heartbeat(self.path), self.status, self.run
         rounds, done = _integer(beat.get("rounds")) or self._rounds(), run.num_rounds if run else 0
         running = status == "running"
+        waiting = read_waiting(self.path) if running else ""
         return {
             "name": self.name,
             "experiment": self.experiment_title,
@@ -115,7 +116,10 @@ class WatchedRun:
             "seconds": run.total("seconds") if run else 0,
             "age": None if self.deleted else max(0.0, time.time() - self._last_write()),
             "error": self.error,
-            "nodes": [_node(node, status) for node in beat.get("nodes") or () if isinstance(node, dict)],
+            "waiting": waiting,
+            "nodes": [
+                _node(node, status, waiting) for node in beat.get("nodes") or () if isinstance(node, dict)
+            ],
             "events": self._events(),
         }
 
@@ -189,14 +193,15 @@ def _event_text(record: Record) -> str:
     return f"round {record['round']}: {', '.join(parts)}"
 
 
-def _node(node: Mapping[str, Any], status: str) -> dict[str, Any]:
+def _node(node: Mapping[str, Any], status: str, waiting: str) -> dict[str, Any]:
     """Return a remote node's row: whether it is connected, and when it was last heard of."""
-    trouble, seen = str(node.get("trouble") or ""), node.get("seen")
-    away = status != "running" or trouble in ("lost", "late")
+    name, trouble, seen = str(node.get("name", "")), str(node.get("trouble") or ""), node.get("seen")
+    missing = repr(name) in waiting
+    away = status != "running" or trouble in ("lost", "late") or missing
     return {
-        "name": str(node.get("name", "")),
+        "name": name,
         "architecture": str(node.get("architecture", "")),
-        "connected": "unknown" if seen is None and not trouble else "no" if away else "yes",
+        "connected": "unknown" if seen is None and not trouble and not missing else "no" if away else "yes",
         "seen": max(0.0, time.time() - seen) if isinstance(seen, float | int) else None,
         "answered": _integer(node.get("answered")),
         "failed": _integer(node.get("failed")),
