@@ -140,6 +140,15 @@ def test_numbers_that_travel():
     assert (accounted.up, accounted.down) == (110, 0)
 
 
+def test_the_paper_counts_all_classes_whatever_the_batches_held():
+    """Batches of two cannot hold three classes: (3 + 1) numbers travel per class met, the paper counts 3 · (3 + 1)."""
+    fed = tiny(1, training=Training(epochs=1, batch_size=2, lr=0.1))
+    up = answer(FedHe(inner_batches=1), fed.client(0), EMPTY)
+    assert 1 <= len(up.labels) <= 2
+    assert up.numel() == len(up.labels) * 4
+    assert FedHe().paper_accounting(EMPTY, up).up == 12
+
+
 def test_ids_always_travel_with_the_store():
     seen = Recorder()
     make_loop(FedHe(), tiny(1), rounds=3, callbacks=[seen], **NATIVE).run()

@@ -70,15 +70,20 @@ def prepare(x: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
     return x.to(device=task.device, dtype=dtype), y.to(task.device)
 
 
+def evaluation_batches(count: int) -> list[Tensor]:
+    """Return the positions of so many samples in large batches."""
+    batches = list(torch.split(torch.arange(count), EVALUATION_BATCH))
+    if len(batches) > 1 and len(batches[-1]) == 1:  # a norm without statistics cannot take one sample alone
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+
 def outputs(
     function: Callable[[Tensor], Tensor], samples: Samples, task: Task
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """`function` over all samples in large batches, no gradient; yields (outputs, labels)."""
-    batches = list(torch.split(torch.arange(len(samples)), EVALUATION_BATCH))
-    if len(batches) > 1 and len(batches[-1]) == 1:  # a norm without statistics cannot take one sample alone
-        batches[-2:] = [torch.cat(batches[-2:])]
     with torch.no_grad():
-        for rows in batches:
+        for rows in evaluation_batches(len(samples)):
             x, y = prepare(*samples.take(rows), task)
             yield function(x), y
 

@@ -90,6 +90,7 @@ class Evaluator:
             [*local.test, *others.test, *own.test],
             [*local.validation, *others.validation],
             [*local.attacked, *others.attacked, *own.attacked],
+            [*local.gradient, *others.gradient],
         )
 
     @functools.cached_property
@@ -136,7 +137,7 @@ class Evaluator:
     def _scores(self, results: Found, number: int, own: Protocol, *, final: bool = False) -> Scores:
         """Scores by what they are of; `own` is the protocol of tests on clients' own samples."""
         task, test = self.server.task, list[ClientScore]()
-        others: dict[Test, list[ClientScore]] = {"validation": [], "attacked": []}
+        others: dict[Test, list[ClientScore]] = {"validation": [], "attacked": [], "gradient": []}
         chosen: Protocol = "shared" if self.evaluation.protocol == "global" else self.evaluation.protocol
         for index, scores in results:
             compared: Test = "own" if "own" in scores else "shared"
@@ -145,7 +146,8 @@ class Evaluator:
                     continue
                 parts = (scores.get("federated"), scores.get("alone")) if kind == compared else ()
                 aimed: Protocol = "shared" if "shared" in scores else own
-                protocol = {"own": own, "shared": "shared", "validation": chosen, "attacked": aimed}[kind]
+                protocols: dict[Test, Protocol] = {"own": own, "shared": "shared", "attacked": aimed}
+                protocol = protocols.get(kind, chosen)
                 entry = ClientScore(number, task.clients[index], protocol, score, final, *parts)
                 others.get(kind, test).append(entry)
         return Scores(test, **others)

@@ -65,12 +65,14 @@ class ClientScore:
 class Scores:
     """The scores of one evaluation: on test samples, and on validation samples by the chosen protocol.
 
-    Under an attack with an aim, `attacked` says how often test samples are taken as the attacker wants.
+    Under an attack with an aim, `attacked` says how often test samples are taken as the attacker wants. `gradient` has
+    squared gradient norms as losses, where `evaluate.gradient_norm` records them.
     """
 
     test: Sequence[ClientScore] = ()
     validation: Sequence[ClientScore] = ()
     attacked: Sequence[ClientScore] = ()
+    gradient: Sequence[ClientScore] = ()
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ class StepRecord:
     notes: dict[str, float]
     client_notes: dict[str, list[float | None]] = field(default_factory=dict)
     """The notes that clients made, one for each of `participants`; None for those that made none."""
+    gradient_norm: float | None = None
+    """Mean of ‖∇CE_k‖² over the tested clients, by their training samples; None unless it is asked for."""
 
 
 def record_step(
@@ -159,7 +163,14 @@ def record_step(
         failures=[{"client": f.client, "kind": f.kind, "reason": f.reason} for f in failures],
         notes={**_mean_notes(answers), **notes},
         client_notes=_client_notes(answers, updates),
+        gradient_norm=_mean_gradient_norm(scores.gradient),
     )
+
+
+def _mean_gradient_norm(scores: Sequence[ClientScore]) -> float | None:
+    """Return Σ n_k ‖∇CE_k‖² / Σ n_k over the clients that have one on record."""
+    samples = sum(entry.score.samples for entry in scores)
+    return sum(entry.score.loss_sum for entry in scores) / samples if samples else None
 
 
 def _mean_cross_entropy(answers: Sequence[Answer], updates: Sequence[Update[Any]]) -> float | None:

@@ -191,6 +191,11 @@ class Evaluation(Settings):
     select: Select = setting(
         "auto", "what the best round is best on; auto: validation samples where clients have some, else test"
     )
+    gradient_norm: bool = setting(
+        False,
+        "also record the squared gradient norm of the tested models on their clients' training samples",
+        later=True,
+    )
     newcomers: float = setting(
         0.0, "share of the clients kept out of training; at the end they join, or train alone", ge=0, lt=1
     )
@@ -208,13 +213,13 @@ class Evaluation(Settings):
     def tests_in_training(self, task: Task) -> tuple[Test, ...]:
         """Return what training jobs end with: the local scores, which need no job of their own."""
         own: tuple[Test, ...] = ("own",) if "local" in self.protocols else ()
-        return (*own, *self._validation(task)) if self.protocol == "local" else own
+        return (*own, *self._validation(task), *self._gradient()) if self.protocol == "local" else own
 
     def tests(self, task: Task) -> tuple[Test, ...]:
         """Return the test sets that need jobs of their own after a round."""
         names: dict[Protocol, Test] = {"received": "own", "shared": "shared"}
         tests = tuple(names[name] for name in self.protocols if name in names)
-        return tests if self.protocol == "local" else (*tests, *self._validation(task))
+        return tests if self.protocol == "local" else (*tests, *self._validation(task), *self._gradient())
 
     def last_tests(self, task: Task) -> tuple[Test, ...]:
         """Return what every client is tested on at the end."""
@@ -223,6 +228,9 @@ class Evaluation(Settings):
 
     def _validation(self, task: Task) -> tuple[Test, ...]:
         return ("validation",) if task.has_validation else ()
+
+    def _gradient(self) -> tuple[Test, ...]:
+        return ("gradient",) if self.gradient_norm else ()
 
     def population(self, task: Task, absent: Collection[int] = ()) -> list[int]:
         """Return which clients the `received` and `shared` protocols ask; never absent ones."""

@@ -141,8 +141,11 @@ class FedHe(Method[Store, kit.ClassVectors, kit.ClassLogits]):
         return self.inner_batches * min(training.batch_size or samples, samples)
 
     def paper_accounting(self, down: kit.ClassVectors, up: kit.ClassLogits) -> PaperAccounting:
-        """Count one direction, as Tables III and IV."""
-        return PaperAccounting(up.numel(), 0, "one direction only (Tables III and IV)")
+        """Count one direction of all classes, met in the batches or not, as Tables III and IV."""
+        classes = up.rows.shape[1]
+        return PaperAccounting(
+            classes * (classes + 1), 0, "one direction only, logits of all classes (Tables III and IV)"
+        )
 
     def _batches(self, me: Client) -> Iterator[tuple[Tensor, Tensor]] | None:
         """Return the batches of a job that has a number of them; a small client repeats its data."""

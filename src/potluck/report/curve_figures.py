@@ -63,6 +63,18 @@ def train_ce(groups: list[Group], options: FigureOptions) -> Figure:
     return figure
 
 
+def gradient_norm(groups: list[Group], options: FigureOptions) -> Figure:
+    """Draw the mean squared gradient norm on clients' training samples, with a band over seeds."""
+    if not any(run.has("gradient_norm") for group in groups for run in group.counted_runs):
+        raise PotluckError(
+            "No run has gradient norms: run again with --set evaluate.gradient_norm=true, or draw another kind."
+        )
+    figure, axes = _curves(groups, options, "gradient_norm")
+    axes.set_ylabel("squared gradient norm")
+    axes.set_yscale("log")
+    return figure
+
+
 def loss_increases(groups: list[Group], options: FigureOptions) -> Figure:
     """Draw how far the training cross-entropy (the test loss where none is) lies above the best before it."""
     trained = any(run.has("train_loss") for group in groups for run in group.counted_runs)

@@ -159,6 +159,7 @@ METRICS = {
     "loss": "test loss",
     "train_loss": "training loss",
     "train_ce": "training cross-entropy",
+    "gradient_norm": "squared gradient norm on training samples",
     "loss_increase": "loss increase: training cross-entropy above its best before",
     "accuracy_micro": "accuracy over all test samples",
     "accuracy_local": "accuracy, local models",

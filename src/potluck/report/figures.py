@@ -37,6 +37,7 @@ KINDS: dict[str, Draw] = {
     "loss": curve_figures.loss,
     "train-loss": curve_figures.train_loss,
     "train-ce": curve_figures.train_ce,
+    "gradient-norm": curve_figures.gradient_norm,
     "loss-increase": curve_figures.loss_increases,
     "notes": curve_figures.notes,
     "client-curves": curve_figures.client_curves,

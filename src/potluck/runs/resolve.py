@@ -261,6 +261,10 @@ def _privacy(experiment: Experiment, method: Method[Any, Any, Any]) -> Ineffecti
     from potluck.privacy.classes import reveals_classes
 
     privacy = experiment.privacy
+    yield (
+        "evaluate.gradient_norm",
+        "with privacy it is not sent, because it is computed from training samples without noise; leave it out",
+    )
     if not privacy.secure_sums:
         for key in ("sum_clients", "sum_threshold", "sum_bytes", "sum_range"):
             yield f"privacy.{key}", "privacy.secure_sums is false, so nothing is masked; set it to true"

@@ -13,10 +13,11 @@ from potluck.core.tree import Flat
 from potluck.wire.score import Score
 
 Kind = Literal["train", "evaluate", "join", "fetch", "restore", "sum"]
-Test = Literal["own", "shared", "validation", "alone", "attacked", "federated"]
+Test = Literal["own", "shared", "validation", "alone", "attacked", "federated", "gradient"]
 """What a client is tested on: its own samples, the common ones, … ; `attacked`: as an attacker wants them taken.
 
 `alone` and `federated` are own or common samples again, by the standalone and the federated model of a safeguard.
+`gradient` has no predictions: its summed loss is n_k · ‖∇CE_k‖² over the client's n_k training samples.
 """
 FailureKind = Literal["error", "lost", "late", "invalid", "dropped"]
 

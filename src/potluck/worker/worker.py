@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from potluck.attacks import Attackers
 from potluck.core.client import Client
@@ -16,7 +20,7 @@ from potluck.core.method import Method, Predictor, payload_types
 from potluck.core.model import batch_norm_in_eval_mode
 from potluck.core.payload import Payload
 from potluck.core.random import seeded, without_denormals
-from potluck.core.samples import Samples
+from potluck.core.samples import Samples, evaluation_batches, prepare
 from potluck.core.task import CPU
 from potluck.core.training import Training
 from potluck.privacy.ciphers import SecretCiphers, SimulatedCiphers
@@ -209,6 +213,7 @@ class Worker:
             "own": me.test,
             "shared": me.shared_test,
             "validation": me.validation,
+            "gradient": None if self.privacy else me.train,  # it is made from private rows
         }
         target: Test | None = "shared" if "shared" in job.tests else "own" if "own" in job.tests else None
         if self.attackers is not None and target is not None and not self._is_attacker(me):
@@ -228,6 +233,9 @@ class Worker:
             if me.on_shared_test not in predictors:
                 predictors[me.on_shared_test] = self.method.predict(me, message)
             predictor = predictors[me.on_shared_test]
+            if test == "gradient":
+                scores[test] = _score_gradient(me, predictor, samples)
+                continue
             details = job.details and test in ("own", "shared")
             if weight is None:
                 scores[test] = _score(me, predictor, samples, details=details)
@@ -261,6 +269,28 @@ def _score(me: Client, predictor: Predictor, samples: Samples, *, details: bool 
     """Test a predictor; BatchNorm runs in eval mode where there is one sample."""
     with batch_norm_in_eval_mode(*([me.model] if len(samples) == 1 else [])):
         return score_outputs(me.outputs(predictor, samples), details=details)
+
+
+def _score_gradient(me: Client, predictor: Predictor, samples: Samples) -> Score:
+    """Return n · ‖∇CE‖² as the summed loss: CE is the mean over all samples, ∇ by the tested model's parameters."""
+    model = predictor if isinstance(predictor, nn.Module) else me.model
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradient, count = [torch.zeros_like(parameter) for parameter in parameters], len(samples)
+    with batch_norm_in_eval_mode(*([model] if count == 1 else [])), torch.enable_grad():
+        for rows in evaluation_batches(count):
+            x, y = prepare(*samples.take(rows), me.task)
+            loss = cross_entropy(predictor(x), y, reduction="sum") / count
+            for total, part in zip(gradient, _gradients(loss, parameters), strict=True):
+                if part is not None:
+                    total += part
+    return Score(0, count, count * sum(float(total.square().sum()) for total in gradient))
+
+
+def _gradients(loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """Return the loss's gradients without adding them to the parameters'; None where it does not depend on one."""
+    if not parameters or not loss.requires_grad:
+        return [None] * len(parameters)
+    return torch.autograd.grad(loss, parameters, allow_unused=True)
 
 
 def _own_test(me: Client, predictor: Predictor) -> Score:
