@@ -11,12 +11,13 @@ from generate.benchmark import WITHOUT_ROWS, default_page_path, page_text, write
 from potluck.core.errors import PotluckError
 from potluck.suites.baselines import LINES
 from potluck.suites.confirm import choose_sample, confirm, differences
-from potluck.suites.estimate import estimate
+from potluck.suites.estimate import estimate, short_trial
 from potluck.suites.provenance import experiment_digest, made_at, provenance_text
 from potluck.suites.runner import Runner, neighbour_rate
 from potluck.suites.statistics import holm, summarise_task
 from potluck.suites.store import Results, thin_curve
 from potluck.suites.suite import Suite, find_suite, parse_suite, suite_names
+from potluck.suites.work import Work
 from tests.support.suites import make_row
 
 ROOT = Path(__file__).parents[2]
@@ -411,3 +412,51 @@ def test_a_suite_is_estimated_by_short_trials(potluck, tmp_path: Path):
     assert "few, standalone: 2 trials and 2 runs of" in out
     assert out.splitlines()[-1].startswith("Missing in all: ")
     assert not Path("here").exists()
+
+
+def test_start_up_is_counted_once_in_an_estimate():
+    """Three seconds before the first round and half a second for each of 20 rounds: 13 seconds."""
+    suite = small()
+    work = suite.work(suite.tasks[0], "fedproto", 0, {"training.lr": 0.1})
+
+    def longer(changes: dict[str, int]) -> Work:
+        return replace(work, experiment=work.experiment.with_settings(changes))
+
+    asked: list[int] = []
+
+    def spent(work: Work, rounds: int) -> float:
+        asked.append(rounds)
+        return 3.0 + 0.5 * rounds
+
+    assert short_trial(longer({"schedule.rounds": 20}), spent) == pytest.approx(13.0)
+    assert asked == [2, 4]  # a second more
+    assert short_trial(longer({"schedule.rounds": 20, "evaluate.every": 5}), spent) == pytest.approx(13.0)
+    assert asked[2:] == [5, 10]  # whole periods of evaluation
+    assert short_trial(longer({"schedule.rounds": 2}), spent) == pytest.approx(4.0)
+    assert asked[4:] == [2]
+    asked.clear()
+    assert short_trial(longer({"schedule.rounds": 20}), lambda w, n: spent(w, n) / 10) == pytest.approx(1.3)
+    assert asked == [
+        2,
+        4,
+        8,
+        16,
+        20,
+    ]  # quick rounds: 0.9 seconds for 18 of them, so the whole run is measured
+
+
+def test_an_estimate_says_how_many_trials_may_come_on_top(tmp_path: Path):
+    """Two rates more at most: one trial each of standalone, two of fedproto, on one tuning seed."""
+    wide = parse_suite("small", SMALL.replace("share = 0.5", "share = 0.5\nwider = 2"))
+    assert [cost.wider for cost in estimate(runner(tmp_path, wide), lambda work: 1.0)] == [2, 4]
+    assert [cost.wider for cost in estimate(runner(tmp_path), lambda work: 1.0)] == [0, 0]
+
+
+def test_an_estimate_of_what_cannot_run_gives_the_reason(potluck, tmp_path: Path):
+    (tmp_path / "small.toml").write_text(SMALL.replace("6:2:2", "10:390:100"))
+    code, out, _ = potluck("benchmark", "small.toml", "--estimate", "--results", "here")
+    assert code == 1
+    assert "few, standalone: 2 trials and 2 runs cannot run: Split '10:390:100' adds up to 500" in out
+    assert out.splitlines()[-1] == "2 of 2 methods cannot run and are not counted."
+    assert "nan" not in out
+    assert "Missing in all" not in out

@@ -126,22 +126,32 @@ def _confirm(runner: Runner, sample: int | None, jobs: int, show: Callable[[str]
 
 
 def _estimate(runner: Runner) -> None:
-    """Print what the missing runs of every task would take, and of which methods most."""
-    from potluck.suites.estimate import estimate
+    """Print what the missing runs of every task would take, or why they cannot run; exit with 1 in that case."""
+    from potluck.suites.estimate import Estimate, estimate
 
-    hours: dict[str, dict[str, float]] = {}
+    costs: list[Estimate] = []
     for cost in estimate(runner):
-        hours.setdefault(cost.task, {})[cost.method] = cost.core_hours
+        costs.append(cost)
+        what = f"{cost.task}, {cost.method}: {cost.trials} trials and {cost.runs} runs"
+        if cost.problem:
+            typer.echo(f"{what} cannot run: {cost.problem}")
+        else:
+            typer.echo(f"{what} of {cost.seconds:.1f} s, {cost.core_hours:.2f} core-hours")
+    possible = [cost for cost in costs if not cost.problem]
+    for task in dict.fromkeys(cost.task for cost in possible):
+        hours = sum(cost.core_hours for cost in possible if cost.task == task)
+        typer.echo(f"{task}: {hours:.2f} core-hours")
+    wider = sum(cost.wider_hours for cost in possible)
+    if wider:
         typer.echo(
-            f"{cost.task}, {cost.method}: {cost.trials} trials and {cost.runs} runs of {cost.seconds:.1f} s, "
-            f"{cost.core_hours:.2f} core-hours"
+            f"Trials of learning rates beyond the best one, where that is at an end of the grid, come on top: "
+            f"at most {runner.suite.tuning_wider} rates per method, {wider:.1f} core-hours."
         )
-    for task, methods in hours.items():
-        possible = {name: value for name, value in methods.items() if value == value}
-        unable = "".join(f"; {name} cannot run it" for name in methods if name not in possible)
-        typer.echo(f"{task}: {sum(possible.values()):.2f} core-hours{unable}")
-    total = sum(value for methods in hours.values() for value in methods.values() if value == value)
-    typer.echo(f"Missing in all: {total:.1f} core-hours")
+    if possible or not costs:
+        typer.echo(f"Missing in all: {sum(cost.core_hours for cost in possible):.1f} core-hours")
+    if len(possible) < len(costs):
+        typer.echo(f"{len(costs) - len(possible)} of {len(costs)} methods cannot run and are not counted.")
+        raise typer.Exit(1)
 
 
 def _merge(stored: Results, folder: Path) -> None:
