@@ -19,7 +19,7 @@ from potluck.data.dataset import Normalise
 from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
 from potluck.engines.vectorized import JobBatcher
-from potluck.federation.federation import Builder, Federation, Member, assemble
+from potluck.federation.federation import Builder, DataFacts, Federation, Member, assemble
 from potluck.loop.loop import Loop
 from potluck.loop.schedule import Evaluation, Schedule
 from potluck.models import build_model
@@ -87,14 +87,12 @@ def population(
             )
             for index in range(clients)
         ],
-        num_classes=CLASSES,
-        input_shape=shape,
+        DataFacts(num_classes=CLASSES, input_shape=shape, label="random images"),
         training=Training(epochs=epochs, batch_size=batch, lr=0.01),
         seed=0,
         builders={name: builder(name, shape) for name in models},
         shared_builder=None if shared is None else builder(shared, shape),
         public=images.select(rows_of(IMAGES // 2, public)) if public else None,
-        label="random images",
     )
 
 

@@ -17,7 +17,7 @@ from potluck.core.model import ClientModel
 from potluck.core.random import seeded
 from potluck.core.training import Training
 from potluck.engines.vectorized import JobBatcher, VectorizedEngine
-from potluck.federation.federation import Federation, Member, assemble
+from potluck.federation.federation import DataFacts, Federation, Member, assemble
 from potluck.methods.fedavg import FedAvg
 from potluck.wire.jobs import Engine
 from potluck.worker.worker import Worker
@@ -55,12 +55,10 @@ def cohort(clients: int = COHORT, samples: int = SAMPLES) -> Federation:
             Member(model, images.select(rows_of(index, samples)), architecture="simple-cnn")
             for index in range(clients)
         ],
-        num_classes=CLASSES,
-        input_shape=SHAPE,
+        DataFacts(num_classes=CLASSES, input_shape=SHAPE, label="random images"),
         training=Training(epochs=1, batch_size=BATCH, lr=LR),
         seed=0,
         builders={"simple-cnn": SimpleCNN},
-        label="random images",
     )
 
 

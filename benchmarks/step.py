@@ -162,7 +162,9 @@ def jobs(federation: Federation) -> Action:
 
     def run() -> None:
         for index in range(len(federation.members)):
-            answer = worker.run(Job(done[0] + 1, "train", index, done[0], 1, 1, EmptyPayload()))
+            answer = worker.run(
+                Job(done[0] + 1, "train", index, done[0], round=1, rounds=1, message=EmptyPayload())
+            )
             assert isinstance(answer, Answer), answer
         done[0] += 1
 

@@ -51,7 +51,9 @@ class LocalPair:
 
     def ours(self) -> None:
         """One job."""
-        answer = self.worker.run(Job(self.jobs + 1, "train", 0, self.jobs, 1, 1, EmptyPayload()))
+        answer = self.worker.run(
+            Job(self.jobs + 1, "train", 0, self.jobs, round=1, rounds=1, message=EmptyPayload())
+        )
         assert isinstance(answer, Answer), answer
         self.jobs += 1
 
@@ -138,7 +140,9 @@ class MethodPair:
 
     def ours(self) -> None:
         """A job, not tested."""
-        answer = self.worker.run(Job(self.jobs + 1, "train", 0, self.jobs, 1, 1, self.message))
+        answer = self.worker.run(
+            Job(self.jobs + 1, "train", 0, self.jobs, round=1, rounds=1, message=self.message)
+        )
         assert isinstance(answer, Answer), answer
         assert answer.payload is not None
         tensors, numbers = answer.payload.flatten()

@@ -127,7 +127,9 @@ def test_an_attacker_does_not_obey_clipping():
     state = method.init_server(potluck.core.Context(fed.task, 1, 1, 0, 1))
     message = method.broadcast(state, fed.task.clients[0], potluck.core.Context(fed.task, 1, 1, 0, 1))
     lengths = [
-        worker.run(Job(index, "train", index, 0, 1, 1, message)).payload.means.norm().item()
+        worker.run(Job(index, "train", index, 0, round=1, rounds=1, message=message))
+        .payload.means.norm()
+        .item()
         for index in (0, 1)
     ]
     assert lengths == [pytest.approx(100.0), pytest.approx(1.0)]
@@ -143,7 +145,15 @@ def test_an_attacker_adds_no_noise_where_rows_are_protected():
     private = Worker(method, fed.client, privacy=privacy, attackers=attackers)
     state = method.init_server(ctx)
     for index, alike in ((0, True), (1, False)):
-        job = Job(index, "train", index, 0, 1, 1, method.broadcast(state, fed.task.clients[index], ctx))
+        job = Job(
+            index,
+            "train",
+            index,
+            0,
+            round=1,
+            rounds=1,
+            message=method.broadcast(state, fed.task.clients[index], ctx),
+        )
         expected, sent = free.run(job).payload, private.run(job).payload
         assert torch.equal(sent.labels, expected.labels)
         assert torch.equal(sent.means, expected.means) == alike

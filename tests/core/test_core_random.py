@@ -69,7 +69,7 @@ def test_clients_compute_without_denormals_on_every_engine(engine: Any):
     working: Engine = engine(Worker(Noting(), fed.client), JobBatcher(fed.task))
     try:
         for client in range(2):
-            working.submit(Job(client + 1, "train", client, 0, 1, 1, EmptyPayload()))
+            working.submit(Job(client + 1, "train", client, 0, round=1, rounds=1, message=EmptyPayload()))
         assert [answer.train_loss for answer in working.results()] == [0, 0]
     finally:
         working.close()

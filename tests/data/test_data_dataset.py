@@ -17,7 +17,7 @@ from potluck.data.dataset import MeanImage, Normalise, statistics
 def small(n_train=8, n_test=4):
     both = torch.arange((n_train + n_test) * 3, dtype=torch.uint8).reshape(-1, 1, 1, 3)
     y = torch.arange(n_train + n_test) % 2
-    return Data("small", both[:n_train], y[:n_train], 2, (1, 1, 3), both[n_train:], y[n_train:])
+    return Data("small", both[:n_train], y[:n_train], 2, (1, 1, 3), test_x=both[n_train:], test_y=y[n_train:])
 
 
 def test_digits_are_those_of_scikit_learn_without_loading_it():
@@ -107,7 +107,9 @@ def test_merging_pools_both_parts_without_a_copy_when_they_are_neighbours():
     assert pooled.test is None
     assert pooled.x.data_ptr() == data.x.data_ptr()
     assert pooled.y.tolist() == [0, 1] * 6
-    apart = Data("apart", data.x.clone(), data.y, 2, (1, 1, 3), data.test_x.clone(), data.test_y)
+    apart = Data(
+        "apart", data.x.clone(), data.y, 2, (1, 1, 3), test_x=data.test_x.clone(), test_y=data.test_y
+    )
     assert torch.equal(apart.merged().x, pooled.x)
     assert load_data("digits").merged().x.shape == (1797, 1, 8, 8)
 
@@ -115,7 +117,15 @@ def test_merging_pools_both_parts_without_a_copy_when_they_are_neighbours():
 def test_groups_of_both_parts_are_pooled_too():
     data = small()
     grouped = Data(
-        "g", data.x, data.y, 2, (1, 1, 3), data.test_x, data.test_y, torch.zeros(8), torch.ones(4)
+        "g",
+        data.x,
+        data.y,
+        2,
+        (1, 1, 3),
+        test_x=data.test_x,
+        test_y=data.test_y,
+        groups=torch.zeros(8),
+        test_groups=torch.ones(4),
     ).merged()
     assert grouped.groups.tolist() == [0] * 8 + [1] * 4
     assert grouped.test_groups is None

@@ -143,7 +143,7 @@ def test_a_trial_doubles_workers_while_they_pay_and_fit(
 
 
 def job(number: int, client: int) -> Job:
-    return Job(number, "train", client, 0, 1, 1)
+    return Job(number, "train", client, 0, round=1, rounds=1)
 
 
 def test_costs_know_how_slow_a_device_is():

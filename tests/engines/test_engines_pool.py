@@ -76,7 +76,9 @@ def test_a_test_begins_before_the_next_one_is_submitted(tmp_path: Path) -> None:
     engine = PoolEngine(lambda: worker(method, fed), 2)
     try:
         for index in range(3):  # the third needs a worker that is done with another
-            engine.submit(Job(index + 1, "evaluate", index, 0, 1, 1, None, ("own",)))
+            engine.submit(
+                Job(index + 1, "evaluate", index, 0, round=1, rounds=1, message=None, tests=("own",))
+            )
             until = time.monotonic() + 60
             while not (tmp_path / str(index)).exists():
                 assert time.monotonic() < until, "nobody began"

@@ -48,7 +48,7 @@ class Endless(Standalone):
 
 
 def train_job(number: int, client: int) -> Job:
-    return Job(number, "train", client, 0, 1, 1, EmptyPayload())
+    return Job(number, "train", client, 0, round=1, rounds=1, message=EmptyPayload())
 
 
 def test_closing_ends_busy_workers_at_once_and_leaves_nothing(tmp_path: Path) -> None:

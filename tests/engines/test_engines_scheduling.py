@@ -7,7 +7,7 @@ from potluck.wire.jobs import Job
 
 
 def job(number: int, client: int) -> Job:
-    return Job(number, "train", client, 0, 1, 1)
+    return Job(number, "train", client, 0, round=1, rounds=1)
 
 
 def alone(number: int, client: int) -> tuple[Job]:

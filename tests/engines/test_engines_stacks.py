@@ -44,7 +44,7 @@ def pool(method: Methods, fed: Federation, schedule: Schedule, workers: int = 2)
 
 
 def job(number: int, client: int, step: int = 0, kind: Kind = "train") -> Job:
-    return Job(number, kind, client, 0, 1, 1, step=step)
+    return Job(number, kind, client, 0, round=1, rounds=1, step=step)
 
 
 def clients_of(batcher: Any) -> list[list[int]]:
@@ -160,7 +160,10 @@ def test_a_team_and_its_results_cross_a_socket() -> None:
     ours, theirs = socket.socketpair()
     wire, batch = (
         JobChannel(EmptyPayload, EmptyPayload),
-        [Job(1, "train", 4, 0, 1, 1, EmptyPayload()), Job(2, "train", 5, 0, 1, 1)],
+        [
+            Job(1, "train", 4, 0, round=1, rounds=1, message=EmptyPayload()),
+            Job(2, "train", 5, 0, round=1, rounds=1),
+        ],
     )
     wire.send_order(ours, BatchOrder(batch, [7, 8], [3]))
     order = wire.receive_order(theirs)

@@ -231,7 +231,7 @@ def test_a_client_that_cannot_be_made_fails_alone_and_as_on_the_serial_engine(br
     workers = [Worker(Standalone(), Builder(fed, broken)) for _ in range(2)]
     for engine in (SerialEngine(workers[0]), VectorizedEngine(workers[1], JobBatcher(fed.task))):
         for index in range(3):
-            engine.submit(Job(index + 1, "train", index, 0, 1, 1, EmptyPayload()))
+            engine.submit(Job(index + 1, "train", index, 0, round=1, rounds=1, message=EmptyPayload()))
         results = list(engine.results())
         assert [isinstance(result, Failure) for result in results] == [i == broken for i in range(3)]
         assert all(isinstance(r, Answer) and r.seconds > 0 for i, r in enumerate(results) if i != broken)

@@ -33,7 +33,20 @@ def job(number: int) -> bytes:
     order = Assignment(STANDALONE.model_dump_json(exclude_none=True), "ab12")
     message = payload_types(STANDALONE.build_method())[0]()
     return to_bytes(
-        order.attach_to(pack_job(Job(number + 1, "train", 0, number, number + 1, 9, message, ("own",))))
+        order.attach_to(
+            pack_job(
+                Job(
+                    number + 1,
+                    "train",
+                    0,
+                    number,
+                    round=number + 1,
+                    rounds=9,
+                    message=message,
+                    tests=("own",),
+                )
+            )
+        )
     )
 
 

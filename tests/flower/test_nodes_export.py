@@ -28,7 +28,16 @@ def train_node(path: Path, run: str, rounds: int = 2, **more: object) -> None:
     one = experiment("standalone", data={"class_names": ["well", "ill", "worse"]}, **more)
     order = Assignment(one.model_dump_json(exclude_none=True), run)
     for number in range(rounds):
-        job = Job(number + 1, "train", 0, number, number + 1, rounds, EmptyPayload(), ("own",))
+        job = Job(
+            number + 1,
+            "train",
+            0,
+            number,
+            round=number + 1,
+            rounds=rounds,
+            message=EmptyPayload(),
+            tests=("own",),
+        )
         reply = NodeHost().handle_message(order.attach_to(pack_job(job)), {"node-file": str(path)})
         assert "answer" in reply.facts, reply.facts
 

@@ -71,7 +71,9 @@ def test_a_repeated_job_gives_the_stored_answer_and_trains_nothing(
 ) -> None:
     path = write_node(tmp_path / "n", "solo", "mlp-1+6", 3)
     order = Assignment(experiment("standalone").model_dump_json(exclude_none=True), "ab12")
-    message = order.attach_to(pack_job(Job(1, "train", 0, 0, 1, 2, EmptyPayload(), ("own",))))
+    message = order.attach_to(
+        pack_job(Job(1, "train", 0, 0, round=1, rounds=2, message=EmptyPayload(), tests=("own",)))
+    )
 
     first = NodeHost().handle_message(message, {"node-file": str(path)})
     monkeypatch.setattr(node_side.Node, "_run_job", lambda *_: pytest.fail("trained twice"))
@@ -86,7 +88,7 @@ def test_a_message_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
     path = write_node(tmp_path / "n", "strict", "mlp-1+6", 3)
     one = experiment("lg-fedavg")
     order = Assignment(one.model_dump_json(exclude_none=True), "ab12")
-    job = Job(1, "train", 0, 0, 1, 2, EmptyPayload())
+    job = Job(1, "train", 0, 0, round=1, rounds=2, message=EmptyPayload())
     flat = NodeHost().handle_message(order.attach_to(pack_job(job)), {"node-file": str(path)})
     result = unpack_result(flat, payload_types(one.build_method())[1], job)
     assert result.kind == "invalid"
@@ -165,7 +167,7 @@ def test_a_node_tells_how_good_it_is_and_not_which_classes_it_has(tmp_path: Path
     path = write_node(tmp_path / "n", "discreet", "mlp-1+6", 3)
     one = experiment("standalone")
     order = Assignment(one.model_dump_json(exclude_none=True), "ab12")
-    job = Job(1, "evaluate", 0, 0, 1, 2, EmptyPayload(), ("own",), details=True)
+    job = Job(1, "evaluate", 0, 0, round=1, rounds=2, message=EmptyPayload(), tests=("own",), details=True)
     said = NodeHost().handle_message(order.attach_to(pack_job(job)), {"node-file": str(path)})
     score = unpack_result(said, payload_types(one.build_method())[1], job).scores["own"]
     assert score.details is None

@@ -65,7 +65,7 @@ def refused(path: Path, one: Experiment, what: Job | str = "registration") -> st
 
 
 def training(number: int = 0, **more: Any) -> Job:
-    return Job(1, "train", 0, number, 1, 9, EmptyPayload(), ("own",), **more)
+    return Job(1, "train", 0, number, round=1, rounds=9, message=EmptyPayload(), tests=("own",), **more)
 
 
 def result(said: WireMessage, one: Experiment, job: Job) -> Answer | Failure:
@@ -128,14 +128,14 @@ def test_a_folder_of_the_servers_is_never_opened(tmp_path: Path, monkeypatch: py
 def test_a_nodes_state_is_neither_handed_over_nor_replaced(tmp_path: Path, kind: Any) -> None:
     path, one = node_with(tmp_path / "n"), experiment("standalone")
     ask(path, one, training())
-    said = refused(path, one, Job(2, kind, 0, 1, 1, 9))
+    said = refused(path, one, Job(2, kind, 0, 1, round=1, rounds=9))
     assert said == f"This node refuses the job: it does not {kind} its state, which is its own."
 
 
 def test_a_newcomer_trains_no_longer_than_the_policy_says(tmp_path: Path) -> None:
     path, one = node_with(tmp_path / "n", "epochs = 3"), experiment("standalone")
     assert "4 epochs are above its policy.epochs = 3" in refused(
-        path, one, Job(1, "join", 0, 0, 1, 9, epochs=4)
+        path, one, Job(1, "join", 0, 0, round=1, rounds=9, epochs=4)
     )
 
 
@@ -157,7 +157,7 @@ def test_a_run_has_so_many_answers_and_no_more(tmp_path: Path) -> None:
         assert "answer" in ask(path, one, training(number)).facts
     assert "the run had its policy.jobs = 2" in refused(path, one, training(2))
     assert "the run had its policy.jobs = 2" in refused(
-        path, one, Job(9, "evaluate", 0, 2, 1, 9, tests=("own",))
+        path, one, Job(9, "evaluate", 0, 2, round=1, rounds=9, tests=("own",))
     )
     assert "answer" in ask(path, one, training(1)).facts  # what was answered is answered again
     assert "answer" in ask(path, one, training(0), run="cd34").facts  # another run has its own count
@@ -251,7 +251,7 @@ def test_two_runs_at_the_same_time_do_not_spend_the_same_privacy_twice(
 def test_answers_without_noise_are_said_to_be_so(tmp_path: Path) -> None:
     path, one = node_with(tmp_path / "n"), experiment("standalone")
     ask(path, one, training())
-    ask(path, one, Job(2, "evaluate", 0, 1, 1, 9, tests=("own",)))
+    ask(path, one, Job(2, "evaluate", 0, 1, round=1, rounds=9, tests=("own",)))
     end = AuditLog(read_node(path).audit_log()).last()
     assert end["bare"] == 1
     assert spent_epsilon(end, 1e-5) == math.inf
@@ -260,7 +260,7 @@ def test_answers_without_noise_are_said_to_be_so(tmp_path: Path) -> None:
 
 def test_where_scores_stay_no_score_or_loss_leaves(tmp_path: Path) -> None:
     path, one = node_with(tmp_path / "n", "scores = false"), experiment("standalone")
-    for job in (training(), Job(2, "evaluate", 0, 1, 1, 9, tests=("own",))):
+    for job in (training(), Job(2, "evaluate", 0, 1, round=1, rounds=9, tests=("own",))):
         found = result(ask(path, one, job), one, job)
         assert isinstance(found, Answer)
         assert (found.scores, found.train_loss, found.notes) == ({}, None, {})

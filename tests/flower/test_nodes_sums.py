@@ -96,7 +96,7 @@ class Server:
             {1: bytes([1]) * 32, 2: bytes([2]) * 32, 3: bytes([3]) * 32},
         )
         head = {"weight": torch.zeros(3, 6), "bias": torch.zeros(3)}
-        self.train = Job(1, "train", 0, 0, 1, 2, Head(head))
+        self.train = Job(1, "train", 0, 0, round=1, rounds=2, message=Head(head))
 
     def ask(self, job: Job) -> Answer | Failure:
         order = Assignment(self.one.model_dump_json(exclude_none=True), "ab12")
@@ -120,7 +120,7 @@ class Server:
             for number in others
         }
         sums = StageRequest(stage, (0, *others), {0: self.announce(), **public}, total).flat()
-        return Job(2, "sum", 0, 1, 1, 2, sums=sums)
+        return Job(2, "sum", 0, 1, round=1, rounds=2, sums=sums)
 
 
 def masked(result: Answer | Failure) -> Flat:
@@ -175,7 +175,7 @@ def test_answer_is_in_the_masked_vector(tmp_path: Path) -> None:
 def test_unknown_round_and_torn_requests_are_sentences(tmp_path: Path) -> None:
     server = Server(tmp_path / "n")
     good = server.request("mask", 1, 2)
-    late = server.ask(Job(2, "sum", 0, 5, 1, 2, sums=good.sums))
+    late = server.ask(Job(2, "sum", 0, 5, round=1, rounds=2, sums=good.sums))
     assert isinstance(late, Failure)
     assert "no answer to job 5" in late.reason
     assert good.sums is not None
@@ -185,7 +185,7 @@ def test_unknown_round_and_torn_requests_are_sentences(tmp_path: Path) -> None:
         Flat(good.sums.tensors, {"stage": "x", "members": [0]}),
         Flat({}, good.sums.layout),
     ):
-        result = server.ask(Job(2, "sum", 0, 1, 1, 2, sums=sums))
+        result = server.ask(Job(2, "sum", 0, 1, round=1, rounds=2, sums=sums))
         assert isinstance(result, Failure)
 
 

@@ -170,7 +170,7 @@ def test_who_fails_is_left_as_before_and_the_others_are_met(monkeypatch: pytest.
             Standalone(),
             worker.client(1),
             EmptyPayload(),
-            Job(1, "join", 1, 0, 1, 1, EmptyPayload()),
+            Job(1, "join", 1, 0, round=1, rounds=1, message=EmptyPayload()),
         )
     assert same_state(worker.client(1).state(), before)
     assert worker.client(1).training == fed.training
@@ -308,7 +308,7 @@ def test_settings_that_cannot_be():
 def test_join_job_roundtrip():
     from potluck.wire import from_bytes, pack_job, to_bytes, unpack_job
 
-    job = Job(3, "join", 1, 0, 2, 2, EmptyPayload(), epochs=7, details=True)
+    job = Job(3, "join", 1, 0, round=2, rounds=2, message=EmptyPayload(), epochs=7, details=True)
     assert unpack_job(from_bytes(to_bytes(pack_job(job))), EmptyPayload) == dataclasses.replace(job)
     assert not isinstance(
         Worker(Standalone(), tiny(2).client).run(dataclasses.replace(job, epochs=1)), Failure

@@ -302,7 +302,7 @@ def test_client_refuses_small_groups_and_sums_that_it_is_not_in() -> None:
     keys = {}
     for index in range(4):
         message = loop.server.message(fed.task.clients[index], context)
-        sent = worker.run(Job(index + 1, "train", index, 0, 1, 1, message))
+        sent = worker.run(Job(index + 1, "train", index, 0, round=1, rounds=1, message=message))
         assert isinstance(sent, Answer)
         assert sent.sums is not None
         from potluck.privacy.sum_stages import PUBLIC_BYTES, rows_of_bytes, split_keys
@@ -311,7 +311,7 @@ def test_client_refuses_small_groups_and_sums_that_it_is_not_in() -> None:
 
     def stage(*members: int, client: int = 0) -> Answer | Failure:
         request = StageRequest("deal", members, {member: keys[member] for member in members})
-        return worker.run(Job(9, "sum", client, 1, 1, 1, sums=request.flat()))
+        return worker.run(Job(9, "sum", client, 1, round=1, rounds=1, sums=request.flat()))
 
     assert isinstance(stage(0, 1, 2), Answer)
     small, foreign = stage(0, 1), stage(1, 2, 3)

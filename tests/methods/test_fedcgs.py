@@ -135,7 +135,7 @@ def test_training_does_not_depend_on_the_test_before_it():
     method, worker = FedCGS(), Worker(FedCGS(), fed.client)
     ctx = context(fed)
     message = method.broadcast(method.init_server(ctx), fed.task.clients[0], ctx)
-    answer = worker.run(Job(1, "evaluate", 0, 0, 1, 1, message, ("own", "shared")))
+    answer = worker.run(Job(1, "evaluate", 0, 0, round=1, rounds=1, message=message, tests=("own", "shared")))
     assert isinstance(answer, Answer)
     assert set(answer.scores) == {"own", "shared"}
     assert not worker.client(0).on_shared_test

@@ -39,7 +39,7 @@ def row_gradients(me: Any) -> list[list[Tensor]]:
 
 
 def request(me: Any) -> FitRequest:
-    return FitRequest(cross_entropy_loss, (), me.model, None, None, None, "model", None)
+    return FitRequest(loss=cross_entropy_loss, model=me.model)
 
 
 def test_a_step_is_the_mean_of_clipped_gradients():

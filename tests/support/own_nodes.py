@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from potluck.experiment import Experiment, parse_experiment
-from potluck.federation.federation import Federation, assemble
+from potluck.federation.federation import DataFacts, Federation, assemble
 from potluck.flower.node.config import TEMPLATE, read_node
 from potluck.flower.node.federation import node_federation
 from potluck.flower.node.registration import Registration
@@ -68,8 +68,7 @@ def combined_federation(one: Experiment, paths: list[Path]) -> Federation:
     task = parts[0].task
     return assemble(
         [part.members[0] for part in parts],
-        num_classes=3,
-        input_shape=task.input_shape,
+        DataFacts(num_classes=3, input_shape=task.input_shape),
         training=one.training,
         seed=one.seed,
         builders=builders,

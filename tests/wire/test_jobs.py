@@ -39,7 +39,17 @@ Pair = tuple[socket.socket, socket.socket]
 
 def test_a_job_arrives_with_message_and_state(pair: Pair) -> None:
     state = flatten({"w": torch.eye(2), "steps": {1: 5}})
-    job = Job(7, "train", 3, 2, 4, 9, Means(torch.ones(2, 3), 5), ("own", "shared"), state)
+    job = Job(
+        7,
+        "train",
+        3,
+        2,
+        round=4,
+        rounds=9,
+        message=Means(torch.ones(2, 3), 5),
+        tests=("own", "shared"),
+        state=state,
+    )
     WIRE.send_order(pair[0], BatchOrder([job], [6], [1, 2]))
     order = WIRE.receive_order(pair[1])
     assert (order.versions, order.forget) == ([6], [1, 2])
@@ -56,7 +66,10 @@ def test_a_job_arrives_with_message_and_state(pair: Pair) -> None:
 
 
 def test_received_tensors_own_their_memory(pair: Pair) -> None:
-    WIRE.send_order(pair[0], BatchOrder([Job(1, "train", 0, 0, 1, 1, Means(torch.ones(3, 1), 1))], [0]))
+    WIRE.send_order(
+        pair[0],
+        BatchOrder([Job(1, "train", 0, 0, round=1, rounds=1, message=Means(torch.ones(3, 1), 1))], [0]),
+    )
     message = WIRE.receive_order(pair[1]).batch[0].message
     assert isinstance(message, Means)
     assert message.rows.untyped_storage().nbytes() == 12
@@ -93,7 +106,9 @@ def test_an_answer_of_another_type_is_invalid_as_the_loop_would_say(pair: Pair) 
 
 def test_a_message_of_another_type_is_refused_before_it_is_sent(pair: Pair) -> None:
     with pytest.raises(PayloadError, match="broadcast gave a EmptyPayload; the method declares Means"):
-        WIRE.send_order(pair[0], BatchOrder([Job(1, "train", 0, 0, 1, 1, EmptyPayload())], [0]))
+        WIRE.send_order(
+            pair[0], BatchOrder([Job(1, "train", 0, 0, round=1, rounds=1, message=EmptyPayload())], [0])
+        )
 
 
 def test_a_closed_line_is_the_end(pair: Pair) -> None:

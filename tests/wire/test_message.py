@@ -108,7 +108,20 @@ def test_a_single_number_of_any_stride_travels() -> None:
 
 def test_job_roundtrip_keeps_every_field():
     """Jobs under way are saved as letters: what is lost on the way is another value after a resume."""
-    job = Job(3, "train", 1, 2, 4, 5, EmptyPayload(), ("own", "shared"), None, details=True, epochs=7, step=6)
+    job = Job(
+        3,
+        "train",
+        1,
+        2,
+        round=4,
+        rounds=5,
+        message=EmptyPayload(),
+        tests=("own", "shared"),
+        state=None,
+        details=True,
+        epochs=7,
+        step=6,
+    )
     unlike = {one.name for one in fields(Job) if getattr(job, one.name) != one.default}
     assert unlike | {"state", "sums"} == {one.name for one in fields(Job)}  # no facts: they are enclosed
     assert unpack_job(from_bytes(to_bytes(pack_job(job))), EmptyPayload) == job

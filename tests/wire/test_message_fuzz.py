@@ -35,7 +35,7 @@ class Row(Payload):
     steps: int
 
 
-JOB = Job(7, "train", 1, 0, 1, 2, message=Row(torch.zeros(3), 1), tests=("own",))
+JOB = Job(7, "train", 1, 0, round=1, rounds=2, message=Row(torch.zeros(3), 1), tests=("own",))
 
 
 def honest() -> Message:
@@ -184,6 +184,6 @@ def test_unrequested_message_parts_are_dropped() -> None:
     answer = unpack_result(big, Row, JOB)
     assert isinstance(answer, Answer)
     assert answer.state is None
-    tested = unpack_result(big, Row, Job(7, "evaluate", 1, 0, 1, 2, tests=("own",)))
+    tested = unpack_result(big, Row, Job(7, "evaluate", 1, 0, round=1, rounds=2, tests=("own",)))
     assert isinstance(tested, Answer)
     assert tested.payload is None

@@ -178,7 +178,7 @@ def test_whatever_stands_in_the_place_of_scores_nothing_but_a_refusal_comes_of_i
 def test_classes_that_the_task_does_not_have_make_an_answer_invalid():
     loop = make_loop(Standalone(), tiny(2), on_failure="continue")
     score = score_outputs([(torch.eye(4), torch.arange(4))], details=True)  # the task has three classes
-    job = Job(1, "evaluate", 0, 0, 1, 1, tests=("own",), details=True)
+    job = Job(1, "evaluate", 0, 0, round=1, rounds=1, tests=("own",), details=True)
     assert isinstance(believed(loop, job, {"own": replace(score, details=None)}), Answer)
     refused = believed(loop, job, {"own": score})
     assert (refused.kind, refused.reason) == ("invalid", "Its scores name more classes than the task's 3.")
@@ -192,13 +192,13 @@ def believed(loop: Any, job: Job, scores: dict[Any, Score]) -> Any:
 def test_unrequested_scores_make_an_answer_invalid():
     loop = make_loop(Standalone(), tiny(2), on_failure="continue")
     plain, detailed = (score_outputs([(torch.eye(3), torch.arange(3))], details=one) for one in (False, True))
-    train = Job(1, "train", 0, 0, 1, 1, tests=("own",))
+    train = Job(1, "train", 0, 0, round=1, rounds=1, tests=("own",))
     assert isinstance(believed(loop, train, {"own": plain}), Answer)
     for test in ("shared", "alone", "federated"):
         assert f"'{test}' that was not requested" in believed(loop, train, {"own": plain, test: plain}).reason
     assert "details of a score" in believed(loop, train, {"own": detailed}).reason
-    join = Job(1, "join", 0, 0, 1, 1)
+    join = Job(1, "join", 0, 0, round=1, rounds=1)
     assert isinstance(believed(loop, join, {"own": plain, "alone": plain}), Answer)
-    valid = Job(1, "evaluate", 0, 0, 1, 1, tests=("validation",))
+    valid = Job(1, "evaluate", 0, 0, round=1, rounds=1, tests=("validation",))
     many = score_outputs([(torch.eye(3), torch.arange(3))] * 100)
     assert "more validation samples" in believed(loop, valid, {"validation": many}).reason

@@ -126,7 +126,16 @@ class Client:
         """
         model = self.model if model is None else model
         request = FitRequest(
-            loss, given, model, epochs, samples, batch_size, name, adjust, tuple(also), after
+            loss=loss,
+            loss_args=given,
+            model=model,
+            epochs=epochs,
+            samples=samples,
+            batch_size=batch_size,
+            name=name,
+            adjust=adjust,
+            also=tuple(also),
+            after=after,
         )
         return (self.trainer or self.train_alone)(request)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal, TypeVar
 
 import torch
@@ -72,6 +72,7 @@ class Task:
     input_shape: tuple[int, ...]
     clients: tuple[ClientInfo, ...]
     architectures: Mapping[str, Architecture]
+    _: KW_ONLY
     seed: int = 0
     shared_builder: Callable[[], ClientModel] | None = None
     public: Samples | None = None

@@ -139,17 +139,17 @@ class LossMeans:
         return FitResult(self.steps, float(self.objective) / self.steps, mean)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FitRequest:
     """What `Client.fit` was called with."""
 
     loss: Loss
-    loss_args: tuple[Any, ...]
     model: nn.Module
-    epochs: int | None
-    samples: Samples | None
-    batch_size: int | None
-    name: str
+    loss_args: tuple[Any, ...] = ()
+    epochs: int | None = None
+    samples: Samples | None = None
+    batch_size: int | None = None
+    name: str = "model"
     adjust: Callable[[], None] | None = None
     also: tuple[nn.Parameter, ...] = ()
     after: Callable[[], None] | None = None

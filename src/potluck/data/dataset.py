@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ class Data:
     y: Tensor
     num_classes: int
     input_shape: tuple[int, ...]
+    _: KW_ONLY
     test_x: Tensor | None = None
     test_y: Tensor | None = None
     groups: Tensor | None = None

@@ -39,7 +39,7 @@ def time_training(clients: Sequence[Client], fit: Callable[[list[Pair]], object]
 
 def plain_request(me: Client) -> FitRequest:
     """Return an epoch of cross-entropy on the client's own model."""
-    return FitRequest(cross_entropy_loss, (), me.model, 1, None, None, "model", None)
+    return FitRequest(loss=cross_entropy_loss, model=me.model, epochs=1)
 
 
 def _one_by_one(pairs: list[Pair]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TypeVar, overload
 
@@ -20,6 +20,7 @@ from potluck.core.samples import Samples
 from potluck.core.task import CPU, Architecture, ClientInfo, Task
 from potluck.core.trained import ALL, TrainRule, model_name, rules_by_name, share_frozen
 from potluck.core.training import Training
+from potluck.data.dataset import Data
 from potluck.data.memory import default_transform
 from potluck.data.raw import RawInput
 from potluck.data.targets import check_finite_rows, checked_labels
@@ -32,6 +33,7 @@ Builder = Callable[[], ClientModel]
 TensorPair = tuple[Tensor, Tensor]
 One = TypeVar("One")
 BUILT = ("built",)
+OWN_DATA = "own data"
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
@@ -125,9 +127,10 @@ class Federation:
 
     task: Task
     members: Sequence[Member]
+    _: KW_ONLY
     shared_test: Samples | None = None
     augment: Augment | None = None
-    label: str = "own data"
+    label: str = OWN_DATA
     devices: Sequence[Device] = ()
     vocabulary: int | None = None
     """How many different words samples are made of, where they are texts."""
@@ -215,11 +218,34 @@ class Federation:
         return [torch.bincount(member.train.labels, minlength=classes).tolist() for member in self.members]
 
 
+@dataclass(frozen=True, kw_only=True)
+class DataFacts:
+    """What is known of a population's data besides the rows."""
+
+    num_classes: int
+    input_shape: tuple[int, ...]
+    label: str = OWN_DATA
+    vocabulary: int | None = None
+    class_names: tuple[str, ...] = ()
+    raw: RawInput | None = None
+
+    @classmethod
+    def of(cls, data: Data, label: str = OWN_DATA) -> DataFacts:
+        """Return the facts of a data set."""
+        return cls(
+            num_classes=data.num_classes,
+            input_shape=data.input_shape,
+            label=label,
+            vocabulary=data.vocabulary,
+            class_names=data.class_names,
+            raw=data.raw,
+        )
+
+
 def assemble(
     members: Sequence[Member],
+    facts: DataFacts,
     *,
-    num_classes: int,
-    input_shape: tuple[int, ...],
     training: Training,
     seed: int,
     builders: Mapping[str, Builder],
@@ -229,11 +255,7 @@ def assemble(
     augment: Augment | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device = CPU,
-    label: str = "own data",
     devices: Sequence[Device] = (),
-    vocabulary: int | None = None,
-    class_names: tuple[str, ...] = (),
-    raw: RawInput | None = None,
     infos: tuple[ClientInfo, ...] = (),
     train_rules: Mapping[str, TrainRule] | None = None,
 ) -> Federation:
@@ -242,29 +264,49 @@ def assemble(
     Where `infos` says already what the server knows of each client, no member is made for it. Without `train_rules`
     those of `training` are assigned to the architectures in order, and clients keep their own frozen tensors.
     """
-    example = _example(members, dtype, device)
     rules = rules_by_name(training.train, list(builders)) if train_rules is None else train_rules
-    describe = partial(describe_architecture, num_classes=num_classes, dtype=dtype, device=device)
-    architectures = {
-        name: describe(
-            name, partial(_build_seeded, build, seed, name, rules.get(name, ALL), training), example
-        )
+    example = _example(members, dtype, device)
+    describe = partial(describe_architecture, example=example, num_classes=facts.num_classes, dtype=dtype)
+    task = Task(
+        facts.num_classes,
+        facts.input_shape,
+        infos or _infos(members),
+        _architectures(builders, rules, training, seed, describe=describe),
+        seed=seed,
+        shared_builder=shared_builder,
+        public=public,
+        dtype=dtype,
+        device=device,
+        training=training,
+    )
+    return Federation(
+        task,
+        members,
+        shared_test=shared_test,
+        augment=augment,
+        label=facts.label,
+        devices=devices,
+        vocabulary=facts.vocabulary,
+        class_names=facts.class_names,
+        raw=facts.raw,
+        train_rules=rules,
+        common_frozen=train_rules is not None,
+    )
+
+
+def _architectures(
+    builders: Mapping[str, Builder],
+    rules: Mapping[str, TrainRule],
+    training: Training,
+    seed: int,
+    *,
+    describe: Callable[[str, Builder], Architecture],
+) -> dict[str, Architecture]:
+    """Return the architectures with their common first weights, frozen as their rules say."""
+    return {
+        name: describe(name, partial(_build_seeded, build, seed, name, rules.get(name, ALL), training))
         for name, build in builders.items()
     }
-    task = Task(
-        num_classes,
-        input_shape,
-        infos or _infos(members),
-        architectures,
-        seed,
-        shared_builder,
-        public,
-        dtype,
-        device,
-        training,
-    )
-    facts = (label, devices, vocabulary, class_names, raw)
-    return Federation(task, members, shared_test, augment, *facts, rules, train_rules is not None)
 
 
 def _infos(members: Sequence[Member]) -> tuple[ClientInfo, ...]:
@@ -301,10 +343,9 @@ def describe_architecture(
     example: Tensor,
     num_classes: int,
     dtype: torch.dtype = torch.float32,
-    device: torch.device = CPU,
 ) -> Architecture:
     """Return what all parties may know of an architecture, read off one model of it, if it fits the data."""
-    model = build().to(device=device, dtype=dtype).eval()
+    model = build().to(device=example.device, dtype=dtype).eval()
     shapes: list[tuple[int, ...]] = []
     try:
         with torch.no_grad(), batch_norm_in_eval_mode(model):  # one sample is no batch to normalise over

@@ -14,7 +14,7 @@ from potluck.core.samples import Samples
 from potluck.core.training import Training
 from potluck.data.targets import check_label_numbers
 from potluck.federation.devices import Device, fleet
-from potluck.federation.federation import Federation, Member, TensorPair, as_samples, assemble
+from potluck.federation.federation import DataFacts, Federation, Member, TensorPair, as_samples, assemble
 from potluck.models import network_name
 
 
@@ -47,13 +47,12 @@ def federate(
     )
     clients, precision = _described(members)
     small = None if shared_model is None else Member(shared_model, clients[0].train, name="shared model")
-    check_label_numbers(
-        torch.cat(labels), "the members", named=num_classes is not None, remedy="num_classes="
-    )
     return assemble(
         clients,
-        num_classes=num_classes or 1 + max(int(label.max()) for label in labels if len(label)),
-        input_shape=tuple(members[0].train.take(slice(0, 1))[0].shape[1:]),
+        DataFacts(
+            num_classes=num_classes or 1 + max(int(label.max()) for label in labels if len(label)),
+            input_shape=tuple(members[0].train.take(slice(0, 1))[0].shape[1:]),
+        ),
         training=training or Training(),
         seed=seed,
         builders={client.architecture: client.build for client in reversed(clients)},

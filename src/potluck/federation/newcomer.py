@@ -192,7 +192,5 @@ def _architecture(federation: Federation, experiment: Experiment, data: Data, mo
         with seeded(experiment.seed, "architecture", model):
             return build()
 
-    describe = partial(describe_architecture, num_classes=federation.task.num_classes)
-    return describe(
-        model, common, federation.example(), dtype=federation.task.dtype, device=federation.task.device
-    )
+    task = federation.task
+    return describe_architecture(model, common, federation.example(), task.num_classes, dtype=task.dtype)

@@ -28,7 +28,15 @@ from potluck.experiment import Experiment
 from potluck.federation.allocation import Allocation, allocate
 from potluck.federation.devices import COPIES, Device, assign_by_memory, fleet
 from potluck.federation.features import FeatureCache, can_be_cached, table_backbone
-from potluck.federation.federation import Builder, Federation, LazySequence, Member, as_client_model, assemble
+from potluck.federation.federation import (
+    Builder,
+    DataFacts,
+    Federation,
+    LazySequence,
+    Member,
+    as_client_model,
+    assemble,
+)
 from potluck.models import assign, build_model, count_parameters, network_name, resolve_models, smallest
 from potluck.models.inputs import InputFacts
 from potluck.models.lora import apply_rule
@@ -64,8 +72,7 @@ def build_federation(
     )
     federation = assemble(
         LazySequence(clients, functools.partial(_member, experiment, dealt, builders, infos)),
-        num_classes=data.num_classes,
-        input_shape=data.input_shape,
+        DataFacts.of(data, data.name),
         training=experiment.training,
         seed=experiment.seed,
         builders=builders,
@@ -75,11 +82,7 @@ def build_federation(
         augment=augmentation(experiment.data.augment) if experiment.data.augment else None,
         dtype=dtype,
         device=device,
-        label=data.name,
         devices=devices,
-        vocabulary=data.vocabulary,
-        class_names=data.class_names,
-        raw=data.raw,
         infos=infos,
         train_rules=rules,
     )

@@ -30,7 +30,7 @@ from potluck.wire.jobs import Answer, Job
 Step = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Forgotten:
     """What was removed of a client, how, and what remains of it elsewhere.
 
@@ -179,7 +179,17 @@ def _describe(
     absent = sorted(restored.removed | ({client} if not others else set()))
     dropped = sorted(dropped_answers(path) | {(client, step) for step in removed})
     return Forgotten(
-        client, info.name, numbers, others, how, learned, received, command, dropped, absent, place
+        client=client,
+        name=info.name,
+        removed=numbers,
+        kept=others,
+        how=how,
+        learned=learned,
+        received=received,
+        retrain=command,
+        dropped=dropped,
+        absent=absent,
+        path=place,
     )
 
 
@@ -288,7 +298,7 @@ def _answers(path: Path, restored: RestoredRun) -> dict[int, list[KeptAnswer]]:
 
 
 def _pending(kept: KeptAnswer, step: int) -> PendingJob:
-    job = Job(0, "train", kept.client, kept.job, 1, 1, kept.message)
+    job = Job(0, "train", kept.client, kept.job, round=1, rounds=1, message=kept.message)
     return PendingJob(job, step, 0.0, Answer(0, kept.client, kept.answer))
 
 

@@ -37,7 +37,7 @@ JOINED = "join.json"
 """The file beside an exported model that says how it was chosen."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Joined:
     """A new client of a run: what it received, both its models, and what it uses.
 
@@ -172,7 +172,14 @@ def _message(
         )
     epochs_in_all = epochs or loop.schedule.rounds * restored.plan.experiment.training.epochs
     return message, Job(
-        0, "join", info.index, 0, context.round, context.rounds, message, epochs=epochs_in_all
+        0,
+        "join",
+        info.index,
+        0,
+        round=context.round,
+        rounds=context.rounds,
+        message=message,
+        epochs=epochs_in_all,
     )
 
 
@@ -218,19 +225,19 @@ def _outcome(
         last = safeguarded_scores(me, federated, weight, me.test)
         accuracy = (last.used.accuracy, last.federated.accuracy, last.alone.accuracy)
     return Joined(
-        me.info.name,
-        me.info.architecture,
-        job.round,
-        job.epochs,
-        len(me.train),
-        len(samples),
-        len(me.test),
-        size,
-        mode,
-        weight,
-        compared.federated_gained,
-        compared.federated_lost,
-        (tested.used.accuracy, tested.federated.accuracy, tested.alone.accuracy),
-        accuracy,
-        path,
+        name=me.info.name,
+        architecture=me.info.architecture,
+        round=job.round,
+        epochs=job.epochs,
+        train=len(me.train),
+        validation=len(samples),
+        test=len(me.test),
+        message_bytes=size,
+        mode=mode,
+        weight=weight,
+        validation_gained=compared.federated_gained,
+        validation_lost=compared.federated_lost,
+        accuracy_validation=(tested.used.accuracy, tested.federated.accuracy, tested.alone.accuracy),
+        accuracy=accuracy,
+        path=path,
     )

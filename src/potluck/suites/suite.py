@@ -44,7 +44,7 @@ class Task:
     seeds: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Suite:
     """Tasks with their methods. With `tuning_seeds` every method is tuned on a grid: all learning rates of the task
     times all values of its option, each on every tuning seed for `tuning_share` of the rounds.
@@ -157,17 +157,17 @@ def parse_suite(name: str, text: str) -> Suite:
             for name, choices in entry.items()
         }
         suite = Suite(
-            name,
-            values["title"],
-            values.get("page", "tasks"),
-            tasks,
-            options,
-            values.get("fixed", {}),
-            {name: _variant(dict(entry)) for name, entry in values.get("variants", {}).items()},
-            seeds,
-            tuple(tuning.get("seeds", ())),
-            float(tuning.get("share", 1.0)),
-            int(tuning.get("wider", 0)),
+            name=name,
+            title=values["title"],
+            page=values.get("page", "tasks"),
+            tasks=tasks,
+            options=options,
+            fixed=values.get("fixed", {}),
+            variants={name: _variant(dict(entry)) for name, entry in values.get("variants", {}).items()},
+            seeds=seeds,
+            tuning_seeds=tuple(tuning.get("seeds", ())),
+            tuning_share=float(tuning.get("share", 1.0)),
+            tuning_wider=int(tuning.get("wider", 0)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PotluckError(f"Suite {name!r} is not understood: {type(error).__name__} {error}.") from None

@@ -297,10 +297,10 @@ def check_predict_leaves_the_client_alone(
     me, loop = _first_job(method, federation)
     worker = loop.dispatcher.engine.worker  # type: ignore[attr-defined]
     message = loop.server.message(me.info, loop.server.context())
-    worker.run(Job(1, "train", 0, 0, 1, 2, message))
+    worker.run(Job(1, "train", 0, 0, round=1, rounds=2, message=message))
     before = me.state()
-    worker.run(Job(2, "evaluate", 0, 1, 1, 2, message, ("own",)))
-    worker.run(Job(3, "evaluate", 0, 1, 1, 2, None, ("own",)))
+    worker.run(Job(2, "evaluate", 0, 1, round=1, rounds=2, message=message, tests=("own",)))
+    worker.run(Job(3, "evaluate", 0, 1, round=1, rounds=2, message=None, tests=("own",)))
     require(same_state(before, me.state()), method, "predict changed the client; work on copies.")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -30,6 +30,7 @@ class Job:
     kind: Kind
     client: int
     number: int
+    _: KW_ONLY
     round: int
     rounds: int
     message: Payload | None = None

@@ -22,7 +22,7 @@ from potluck.data import Data, load_data, split_in_three
 from potluck.data.augment import augmentation
 from potluck.data.classes import names_are_numbers, with_class_names
 from potluck.experiment import Experiment
-from potluck.federation.federation import Builder, Federation, Member, assemble
+from potluck.federation.federation import Builder, DataFacts, Federation, Member, assemble
 from potluck.federation.population import initial_model_builder, model_builder, resolve_device
 from potluck.flower.node.config import NodeFile
 from potluck.flower.node.registration import Registration
@@ -60,8 +60,7 @@ def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
                 device=node.device_class,
             )
         ],
-        num_classes=data.num_classes,
-        input_shape=data.input_shape,
+        DataFacts.of(data),
         training=experiment.training,
         seed=experiment.seed,
         builders={node.model: build},
@@ -70,9 +69,6 @@ def node_federation(experiment: Experiment, node: NodeFile) -> Federation:
         augment=augmentation(augment) if augment else None,
         dtype=dtype,
         device=device,
-        vocabulary=data.vocabulary,
-        class_names=data.class_names,
-        raw=data.raw,
     )
 
 
@@ -120,10 +116,10 @@ def server_task(
             for index, registration in enumerate(registrations)
         ),
         {name: _architecture(registrations[names.index(name)], name) for name in dict.fromkeys(names)},
-        experiment.seed,
-        _shared(experiment, tuple(registrations[0].input_shape)),
-        public,
-        getattr(torch, experiment.models.precision),
+        seed=experiment.seed,
+        shared_builder=_shared(experiment, tuple(registrations[0].input_shape)),
+        public=public,
+        dtype=getattr(torch, experiment.models.precision),
         training=experiment.training,
     )
 

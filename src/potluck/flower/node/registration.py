@@ -70,7 +70,7 @@ MAX_NAME, MAX_TENSORS, MAX_DIMENSIONS, MAX_FEATURES = 200, 100_000, 8, 1 << 20
 """Far beyond any honest node; what it claims is looked up, and allocated, on the server."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Registration:
     """All that a node tells of itself: its name, how many rows it has, and the shape of its model."""
 
@@ -95,18 +95,18 @@ class Registration:
             for name, tensor in architecture.initial.items()
         }
         return Registration(
-            info.name,
-            info.samples,
-            info.architecture,
-            info.device,
-            list(input_shape),
-            architecture.feature_dim,
-            shapes,
-            sorted(architecture.parameters),
-            {name: list(shape) for name, shape in architecture.head.items()},
-            [list(shape) for shape in architecture.stage_shapes],
-            architecture.width_rate,
-            info.validation,
+            name=info.name,
+            samples=info.samples,
+            architecture=info.architecture,
+            device=info.device,
+            input_shape=list(input_shape),
+            feature_dim=architecture.feature_dim,
+            tensors=shapes,
+            parameters=sorted(architecture.parameters),
+            head={name: list(shape) for name, shape in architecture.head.items()},
+            stage_shapes=[list(shape) for shape in architecture.stage_shapes],
+            width_rate=architecture.width_rate,
+            validation=info.validation,
         )
 
     @staticmethod
@@ -126,18 +126,18 @@ class Registration:
         stages = bounded_list(facts["stage_shapes"], "stage_shapes", MAX_TENSORS)
         rate = facts["width_rate"]
         return Registration(
-            _name(facts["name"], "name"),
-            integer(facts["samples"], "samples", MAX_ROWS),
-            _name(facts["architecture"], "architecture"),
-            _name(facts["device"], "device"),
-            _shape(facts["input_shape"], "input_shape", limit, low=1),
-            integer(facts["feature_dim"], "feature_dim", MAX_FEATURES),
-            tensors,
-            sorted(parameters),
-            {name: _shape(shape, "head", limit) for name, shape in head.items()},
-            [_shape(shape, "stage_shapes", limit) for shape in stages],
-            None if rate is None else number(rate, "width_rate", low=0.0, high=1.0),
-            integer(facts["validation"], "validation", MAX_ROWS),
+            name=_name(facts["name"], "name"),
+            samples=integer(facts["samples"], "samples", MAX_ROWS),
+            architecture=_name(facts["architecture"], "architecture"),
+            device=_name(facts["device"], "device"),
+            input_shape=_shape(facts["input_shape"], "input_shape", limit, low=1),
+            feature_dim=integer(facts["feature_dim"], "feature_dim", MAX_FEATURES),
+            tensors=tensors,
+            parameters=sorted(parameters),
+            head={name: _shape(shape, "head", limit) for name, shape in head.items()},
+            stage_shapes=[_shape(shape, "stage_shapes", limit) for shape in stages],
+            width_rate=None if rate is None else number(rate, "width_rate", low=0.0, high=1.0),
+            validation=integer(facts["validation"], "validation", MAX_ROWS),
         )
 
     def model(self) -> tuple[Any, ...]:
