@@ -161,6 +161,67 @@ def test_check_names_the_classes_and_who_learns_them(tmp_path: Path) -> None:
         check_node(path, parse_experiment({"data": {"class_names": ["cat", "frog"]}}))
 
 
+OWN_NETWORK = """
+from torch import nn
+
+def Net():
+    return nn.Sequential(nn.Flatten(), nn.Linear({inputs}, 6), nn.ReLU(), nn.Linear(6, {outputs}))
+"""
+
+
+def with_own_network(path: Path, outputs: int) -> Path:
+    """Give a node a network of its own, with so many outputs."""
+    inputs = read_node(path).load_data().x[0].numel()
+    module = f"net_of_{path.parent.name.replace('-', '_')}_{outputs}"
+    (path.parent / f"{module}.py").write_text(OWN_NETWORK.format(inputs=inputs, outputs=outputs))
+    path.write_text(path.read_text().replace('"mlp-1+6"', f'"{module}:Net"'))
+    return path
+
+
+def test_an_own_network_may_have_outputs_for_classes_of_other_nodes(tmp_path: Path) -> None:
+    path = with_own_network(write_site(tmp_path / "n", "ready", {"cat": 4, "dog": 4}), 5)
+    told = check_node(path, parse_experiment({}))
+    assert "5 outputs: the federation must have 5 classes, checked at the start of a run" in told
+    assert any(line.startswith("one training step: loss") for line in told)
+    assert "of another node" not in "\n".join(told)  # the names that fill the list are nobody's
+    declared = parse_experiment({"data": {"class_names": list(UNION)}})
+    with pytest.raises(
+        PotluckError, match="gives 5 class scores and the data have 4 classes; give its last layer 4"
+    ):
+        check_node(path, declared)
+
+
+def test_labels_without_names_leave_room_for_other_classes(tmp_path: Path) -> None:
+    path = write_site(tmp_path / "n", "numbers", {"cat": 4})
+    (path.parent / "room.py").write_text(
+        "import torch\ndef rows():\n    y = torch.arange(8) % 2\n    return torch.randn(8, 1, 8, 8), y\n"
+    )
+    path.write_text(path.read_text().replace("folder:images", "room:rows"))
+    told = check_node(with_own_network(path, 3), parse_experiment({}))
+    assert "3 outputs: the federation must have 3 classes, checked at the start of a run" in told
+
+
+def test_an_own_network_with_fewer_outputs_than_classes_is_named(tmp_path: Path) -> None:
+    path = with_own_network(write_site(tmp_path / "n", "short", {"cat": 4, "dog": 4, "frog": 4}), 2)
+    with pytest.raises(
+        PotluckError, match="gives 2 class scores and this node has 3 classes; give its last layer one"
+    ):
+        check_node(path, parse_experiment({}))
+
+
+def test_outputs_of_an_own_network_are_compared_with_the_union_at_the_start(tmp_path: Path) -> None:
+    paths = sites(tmp_path)
+    with_own_network(paths[1], 4)
+    assert on_flower(values(), tmp_path / "run", nodes(paths)).class_names == UNION
+    paths[1].write_text(paths[1].read_text().replace("_4:Net", "_5:Net"))
+    module = paths[1].parent / "net_of_node_1_5.py"
+    module.write_text((paths[1].parent / "net_of_node_1_4.py").read_text().replace("6, 4", "6, 5"))
+    with pytest.raises(
+        PotluckError, match=r"gives 5 class scores .* or list all 5 classes in data\.class_names"
+    ):
+        on_flower(values(), tmp_path / "again", nodes(paths))
+
+
 def test_options_of_data_in_a_node_file(tmp_path: Path) -> None:
     path = write_site(tmp_path / "n", "small", {"cat": 4, "dog": 4}, "image_size = 6\nnormalise = 'half'")
     federation = node_federation(parse_experiment({"data": {"class_names": ["cat", "dog"]}}), read_node(path))

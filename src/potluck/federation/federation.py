@@ -364,9 +364,11 @@ def describe_architecture(
             "bring a model for this shape, or reshape the data."
         ) from None
     if scores.dim() == 2 and scores.shape[1] != num_classes:
+        given = scores.shape[1]
+        more = f", or list all {given} classes in data.class_names (in Python also: num_classes={given})"
         raise PotluckError(
-            f"Model {name!r} gives {scores.shape[1]} class scores and the data have {num_classes} classes; give its "
-            f"last layer {num_classes} outputs, or say how many classes there are with num_classes={scores.shape[1]}."
+            f"Model {name!r} gives {given} class scores and the data have {num_classes} classes; give its "
+            f"last layer {num_classes} outputs{more if given > num_classes else ''}."
         )
     rate, state = getattr(model, "width_rate", None), model.trained_state()
     return Architecture(

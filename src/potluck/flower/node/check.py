@@ -6,16 +6,19 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
+from potluck.core.model import batch_norm_in_eval_mode
 from potluck.core.needs import check_needs
 from potluck.core.random import one_thread
 from potluck.data import Data
 from potluck.data.classes import list_names
 from potluck.experiment import Experiment
+from potluck.federation.population import initial_model_builder, model_builder
 from potluck.flower.node.audit import AuditLog
 from potluck.flower.node.config import NodeFile, jobs_to_keep, read_node
 from potluck.flower.node.federation import node_federation
@@ -28,13 +31,9 @@ def check_node(path: Path, experiment: Experiment) -> list[str]:
     node.policy.check(experiment)
     declared = bool(experiment.engine.classes or experiment.data.class_names)
     data = node.load_data()
+    outputs = None if declared else own_outputs(node, experiment, data)
     if not declared:
-        own = (
-            {"data.class_names": data.class_names}
-            if data.class_names
-            else {"engine.classes": data.num_classes}
-        )
-        experiment = experiment.with_settings(own)
+        experiment = with_local_classes(experiment, data, outputs or data.num_classes)
     federation = node_federation(experiment, node)
     task, member = federation.task, federation.members[0]
     between = f", {len(member.validation)} validation" if len(member.validation) else ""
@@ -45,6 +44,10 @@ def check_node(path: Path, experiment: Experiment) -> list[str]:
     architecture = task.architectures[member.architecture]
     count = sum(architecture.initial[name].numel() for name in architecture.parameters)
     lines.append(f"model: {member.architecture}, {count:,} parameters, {architecture.feature_dim} features")
+    if outputs is not None:
+        lines.append(
+            f"{outputs} outputs: the federation must have {outputs} classes, checked at the start of a run"
+        )
     method = experiment.build_method()
     check_needs(method, task)
     lines.append(f"method: {experiment.method.name} finds what it needs of a single node")
@@ -61,6 +64,42 @@ def check_node(path: Path, experiment: Experiment) -> list[str]:
     }
     lines.append(f"the server will know: {json.dumps(sent)} and the shapes of the model's tensors")
     return lines
+
+
+def own_outputs(node: NodeFile, experiment: Experiment, data: Data) -> int | None:
+    """Return how many class scores the node's own network gives; None for a network of the zoo, which is built to fit.
+
+    The node may lack classes that others have, so its network may have more outputs than it has classes.
+    """
+    source = node.model_source()
+    if isinstance(source, str):
+        return None
+    dtype = getattr(torch, experiment.models.precision)
+    data = data.to_dtype(dtype)
+    build = initial_model_builder(
+        model_builder(source, node.model, experiment, data), experiment, node.model, node.name
+    )
+    model = build().to(dtype).eval()
+    try:
+        with torch.no_grad(), batch_norm_in_eval_mode(model):
+            scores = model(data.view(np.arange(1)).take(slice(0, 1))[0])
+    except (RuntimeError, ValueError, IndexError):
+        return None  # node_federation says in a sentence that the network does not take these rows
+    outputs = scores.shape[1] if scores.dim() == 2 else data.num_classes
+    if outputs < data.num_classes:
+        raise PotluckError(
+            f"Model {node.model!r} gives {outputs} class scores and this node has {data.num_classes} classes; give its "
+            "last layer one output for each class of the federation, as data.class_names of the experiment lists them."
+        )
+    return int(outputs)
+
+
+def with_local_classes(experiment: Experiment, data: Data, classes: int) -> Experiment:
+    """Return the experiment as if the classes of all nodes were this node's, and others up to so many."""
+    if not data.class_names:
+        return experiment.with_settings({"engine.classes": classes})
+    others = [f"class {place} of another node" for place in range(len(data.class_names), classes)]
+    return experiment.with_settings({"data.class_names": (*data.class_names, *others)})
 
 
 def classes_line(node: NodeFile, data: Data, *, declared: bool) -> str:
