@@ -70,7 +70,8 @@ def test_the_study_of_sizes_keeps_clients_tests_and_steps():
     suite = find_suite("gain")
     for task in suite.tasks:
         experiment = suite.experiment(task, "fedgh", 0, suite.candidates(task, "fedgh")[0])
-        train, _, test = (int(part) for part in experiment.data.split.split(":"))
+        train, validation, test = (5 * int(part) for part in experiment.data.split.split(":"))  # of 500 rows
+        assert train + validation + test == 500
         batches = -(-train // experiment.training.batch_size)
         assert 18 <= batches * experiment.training.epochs <= 21
         assert (train, test) == (int(task.axes["samples"]), 100)

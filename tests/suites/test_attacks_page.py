@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from generate.benchmark import page_text, write_page
+from generate.benchmark.attacks import unsteady_cases
 from potluck.suites.store import Results
 from potluck.suites.suite import find_suite
 from tests.support.suites import make_row
@@ -55,3 +56,21 @@ def test_two_seeds_are_a_mean_and_a_spread(tmp_path: Path):
     found.details[row.experiment] = {"clients": [], "attack": attack}
     text = page_text(find_suite("attacks"), found)
     assert "| `mean` | 80.0 | 30.0 ± 14.1 | 80.0 / 30.0 |" in text  # 20 and 40
+
+
+def test_cases_with_another_best_rule_for_each_seed_are_counted(tmp_path: Path):
+    """For seed 0 the median is best under both attacks; for seed 1 the mean is, under one of them."""
+    found = Results(tmp_path, "attacks")
+    honest = {"sign-flip": ((0.2, 0.7), (0.8, 0.7)), "label-flip": ((0.2, 0.7), (0.2, 0.7))}
+    for attack, seeds in honest.items():
+        for seed, pair in enumerate(seeds):
+            for rule, value in zip(("mean", "median"), pair, strict=True):
+                row = make_row(f"digits-{attack}-{rule}", "fedgh", seed, 0.0)
+                found.rows.append(row)
+                told = {"clients": [1], "honest_accuracy": value, "success": 0.0}
+                found.details[row.experiment] = {"clients": [value, 0.0], "attack": told}
+    assert unsteady_cases(find_suite("attacks"), found) == (1, 2)
+    text = " ".join(page_text(find_suite("attacks"), found).split())
+    assert "**Weak evidence.** 2 seeds" in text
+    assert "In 1 of 2 cases" in text
+    assert "Without ±" not in text  # every cell has two runs

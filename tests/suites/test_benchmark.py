@@ -18,7 +18,7 @@ from potluck.suites.statistics import holm, summarise_task
 from potluck.suites.store import Results, thin_curve
 from potluck.suites.suite import Suite, find_suite, parse_suite, suite_names
 from potluck.suites.work import Work
-from tests.support.suites import make_row
+from tests.support.suites import add_rows, make_row
 
 ROOT = Path(__file__).parents[2]
 SMALL = """
@@ -366,7 +366,7 @@ def test_the_page_on_asynchrony_compares_seed_by_seed(tmp_path: Path):
         for seed, (accuracy, seconds) in enumerate(runs):
             found.rows.append(make_row(task, "fedavg", seed, accuracy))
             clock = [(seconds / 2, 0.5), (seconds, 0.8), (9.0, accuracy)]
-            found.details[f"{task}-fedavg-{seed}"] = {"clock": clock, "clients": [accuracy]}
+            found.details[f"{task}-fedavg-{seed}"] = {"clock": clock, "clients": [1 / 299]}
     text = page_text(suite, found)
     # 4.3027 · ln 2 / √3 = 1.7219, and e to that is 5.595: from 0.25 / 5.595 to 0.25 · 5.595
     assert "| fedavg | async, 5 at work | -2.0 [-4.5, +0.5] | 0.25 [0.04, 1.40] |" in text
@@ -460,3 +460,27 @@ def test_an_estimate_of_what_cannot_run_gives_the_reason(potluck, tmp_path: Path
     assert out.splitlines()[-1] == "2 of 2 methods cannot run and are not counted."
     assert "nan" not in out
     assert "Missing in all" not in out
+
+
+def test_what_the_page_says_of_tuning_follows_from_the_stored_trials(tmp_path: Path):
+    """Best at 0.05, the lowest of two; then 0.01 is tried and is worse, so the best is inside."""
+    found = runner(tmp_path, parse_suite("small", SMALL.replace("share = 0.5", "share = 0.5\nwider = 2")))
+    suite, task = found.suite, found.suite.tasks[0]
+    add_rows(found.results, "few", "standalone", [0.8, 0.8])
+    add_rows(found.results, "few", "fedproto", [0.8, 0.7])
+    found.results.rows = [replace(row, settings="{}") for row in found.results.rows]
+    for trial, validation in zip(found.trials(task, "standalone"), (0.6, 0.5), strict=True):
+        found.results.add_trial(found._as_trial(trial, validation, 1.0))
+    text = " ".join(page_text(suite, found.results).split())
+    assert (
+        "In 1 of the 1 tunings the best learning rate is the lowest or the highest that was tried; the"
+        in text
+    )
+    assert "are not among the stored trials" in text
+    (wider,) = [run for run in found.trials(task, "standalone") if run.settings["training.lr"] == 0.01]
+    found.results.add_trial(found._as_trial(wider, 0.4, 1.0))
+    text = " ".join(page_text(suite, found.results).split())
+    assert (
+        "In 0 of the 1 tunings the best learning rate is the lowest or the highest that was tried; in 1"
+        in text
+    )

@@ -45,6 +45,7 @@ def test_a_method_is_compared_with_standalone_training_of_the_same_networks(tmp_
     text = page(SUITE, found)
     assert "| fedgh | 88.0 | -2.0 | 1 | 10 |" in text
     assert "More than 3 points below standalone training: fd (not explained)." in text
+    assert text.index("With nothing tuned") < text.index("| method |") < text.index("## Provenance")
     better = Results(tmp_path, "defaults", rows=[replace(row, final_accuracy=0.9) for row in rows])
     assert "No method ends more than 3 points below standalone training." in page(SUITE, better)
 

@@ -12,6 +12,7 @@ from potluck.suites.statistics import (
     BEHIND,
     EQUAL,
     UNDECIDED,
+    accuracy_step,
     compare_methods,
     detectable_gain,
     failed_floor,
@@ -22,6 +23,7 @@ from potluck.suites.statistics import (
     summarise_task,
     t_test_power,
     task_power,
+    with_least_spread,
 )
 from potluck.suites.store import Results
 from tests.support.suites import add_rows, make_row
@@ -154,3 +156,28 @@ def test_methods_are_compared_seed_by_seed(tmp_path: Path):
     assert found is not None
     assert found.mean == pytest.approx(-0.02)
     assert compare_methods(results, "one", "fedmd", "fedgh") is None
+
+
+def test_equal_differences_of_seeds_are_no_certainty():
+    """A spread of one point over three seeds reaches 4.3027 / √3 = 2.484 points; a larger spread stays as it is."""
+    equal = paired_difference({0: 0.7, 1: 0.7, 2: 0.7}, {0: 0.8, 1: 0.8, 2: 0.8})
+    assert equal is not None
+    floored = with_least_spread(equal, 0.01)
+    assert floored.low == pytest.approx(-0.1 - 0.02484, abs=1e-5)
+    assert floored.high == pytest.approx(-0.1 + 0.02484, abs=1e-5)
+    assert floored.mean == equal.mean
+    wide = paired_difference({0: 0.7, 1: 0.9}, {0: 0.8, 1: 0.8})
+    assert wide is not None
+    assert with_least_spread(wide, 0.01) == wide
+    one = paired_difference({0: 0.7}, {0: 0.8})
+    assert one is not None
+    assert with_least_spread(one, 0.01) is one
+
+
+def test_one_sample_moves_the_mean_of_clients_by_a_step():
+    """Clients with 4 and 10 test samples: a quarter or a tenth, of which half reaches the mean: 0.0875 on average."""
+    assert accuracy_step([[0.5, 0.5], [0.75, 0.1]]) == pytest.approx((1 / 4 + 1 / 10) / 2 / 2)
+    assert accuracy_step([[0.25, 0.25], [0.75, 0.75]]) == pytest.approx(
+        0.25
+    )  # the same four samples for both
+    assert accuracy_step([]) == 0.0

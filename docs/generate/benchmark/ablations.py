@@ -8,7 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from generate.benchmark.formatting import format_difference, format_mean_std, provenance_sentence, wrap_text
+from generate.benchmark.formatting import (
+    count_seeds,
+    format_difference,
+    format_mean_std,
+    provenance_sentence,
+    wrap_text,
+)
 from potluck.analysis.significance import holm
 from potluck.core.settings import settings_of
 from potluck.methods import method_class
@@ -130,8 +136,7 @@ def _cells(line: Line, method: str) -> list[str]:
 
 def _verdict(found: Sequence[Line]) -> str:
     """Which setting validation would choose, and whose clients' test accuracies differ from the default's."""
-    tried = [line for line in found if line.setting != ALONE and line.validation]
-    best = max(tried, key=lambda line: (round(float(np.mean(line.validation)), 6), line.default))
+    best = best_line(found)
     default = next(line for line in found if line.default)
     ahead = 100 * float(np.mean(best.validation) - np.mean(default.validation))
     chosen = (
@@ -139,11 +144,7 @@ def _verdict(found: Sequence[Line]) -> str:
         if best is default
         else f"{best.setting}, {ahead:.1f} points ahead of the default setting"
     )
-    significant = [
-        f"{line.setting} ({100 * line.gain.mean:+.1f})"
-        for line in found
-        if line.significant and line.gain is not None
-    ]
+    significant = [_with_gain(line) for line in found if line.significant]
     names = "; ".join(significant) if significant else "none"
     return f"Best on validation: {chosen}. Different by more than chance from the default setting on clients' test samples: {names}."
 
@@ -154,20 +155,54 @@ def setting_of(suite: Suite) -> str:
     return common
 
 
+def summary(suite: Suite, results: Results) -> str:
+    """How many settings differ from their method's defaults by more than chance, and which."""
+    tried, different, better = 0, [], []
+    for method in methods(suite):
+        found = lines(suite, results, method)
+        settings = [line for line in found if not line.default and line.setting != ALONE]
+        tried += len(settings)
+        different += [f"{method} with {_with_gain(line)}" for line in settings if line.significant]
+        if any(line.default for line in found) and not best_line(found).default:
+            better.append(method)
+    text = f"{tried} settings beside the defaults of {len(methods(suite))} methods, on {setting_of(suite)}. "
+    text += (
+        f"Different from the default setting by more than chance on test samples: {'; '.join(different)}. "
+        if different
+        else "None differs from its method's default setting by more than chance on test samples. "
+    )
+    return text + (
+        f"Validation samples alone would choose another setting than the default for {', '.join(better)}."
+        if better
+        else "Validation samples alone would choose the default settings throughout."
+    )
+
+
+def best_line(found: Sequence[Line]) -> Line:
+    """The setting with the highest accuracy on validation samples; of equals the default."""
+    tried = [line for line in found if line.setting != ALONE and line.validation]
+    return max(tried, key=lambda line: (round(float(np.mean(line.validation)), 6), line.default))
+
+
+def _with_gain(line: Line) -> str:
+    return line.setting if line.gain is None else f"{line.setting} ({100 * line.gain.mean:+.1f})"
+
+
 def page(suite: Suite, results: Results) -> str:
-    """All methods' tables."""
-    seeds = {row.seed for row in results.rows}
+    """A summary, all methods' tables, and where the numbers come from."""
+    seeds = count_seeds(results.rows)
     reading = (
         f"All on {setting_of(suite)}. Accuracy is a mean over the clients' own samples after the last round, in per "
-        f"cent, with the standard deviation over {len(seeds)} seeds; *as received* tests clients with what the server "
+        f"cent, with the standard deviation over {seeds}; *as received* tests clients with what the server "
         "just sent. *Against default* is the difference on test samples to the method's default settings, in points, with its "
         f"95 % interval over seeds; bold where a paired t-test over seeds, corrected for the lines of a table, has p < {LEVEL}. "
-        "**Weak evidence:** with three seeds and some hundred test samples each, differences of a few points are not told "
+        f"**Weak evidence:** with {seeds} of small test sets, differences of a few points are not told "
         "from chance, and a line that is not bold says nothing."
     )
-    parts = ["# Options, one at a time", wrap_text(provenance_sentence(suite, results)), wrap_text(reading)]
+    parts = ["# Options, one at a time", wrap_text(summary(suite, results)), wrap_text(reading)]
     for method in methods(suite):
         parts += [f"## {method}", table(suite, results, method)]
+    parts.append(f"## Provenance\n\n{wrap_text(provenance_sentence(suite, results))}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from generate.benchmark.figures import COLOURS, new_figure, save
-from generate.benchmark.formatting import format_difference, format_mean_std, provenance_sentence, wrap_text
+from generate.benchmark.formatting import (
+    count_seeds,
+    format_difference,
+    format_mean_std,
+    provenance_sentence,
+    wrap_text,
+)
 from generate.text import table
-from potluck.suites.statistics import paired_difference
+from potluck.suites.statistics import accuracy_step, paired_difference, with_least_spread
 from potluck.suites.store import Results
 from potluck.suites.suite import Suite, Task
 
@@ -27,7 +34,7 @@ def page(suite: Suite, results: Results) -> str:
     """A table of settings × schedules, and a picture of accuracy over simulated time."""
     reading = (
         "The fleet is `long-tail`: most devices are fast, a few tens of times slower. All schedules do the same number "
-        f"of jobs; accuracy is after the last of them, mean and standard deviation over {len(suite.seeds)} seeds, in "
+        f"of jobs; accuracy is after the last of them, mean and standard deviation over {count_seeds(results.rows)}, in "
         f"per cent. Seconds are simulated, until {TARGET:.0%} is reached (mean over the seeds that reach it)."
     )
     parts = [
@@ -68,8 +75,10 @@ def _table(suite: Suite, results: Results) -> str:
 def _words(suite: Suite, results: Results) -> str:
     """Compare each schedule with whole rounds, seed by seed: accuracy in the end, and time to the target as a ratio."""
     schedules = list(dict.fromkeys(task.axes["schedule"] for task in suite.tasks))
-    rows = []
+    rows, steps = [], []
     for title, by_schedule in _settings(suite).items():
+        step = _step(results, list(by_schedule.values()))
+        steps += [step] if step else []
         for method in by_schedule[schedules[0]].methods:
             whole = _by_seed(results, by_schedule[schedules[0]], method)
             for schedule in schedules[1:]:
@@ -78,17 +87,40 @@ def _words(suite: Suite, results: Results) -> str:
                     *({seed: run[0] for seed, run in one.items()} for one in (mine, whole))
                 )
                 if difference is not None:
+                    difference = with_least_spread(difference, step)
                     cells = (format_difference(difference), _time_ratio(mine, whole))
                     rows.append((title, method, schedule, *cells))
     if not rows:
         return ""
     text = (
         "Difference to whole rounds in accuracy, in points, and ratio of the times to the target (geometric mean), seed by "
-        "seed, each with its 95 % interval (Student's t over seeds). **Weak evidence:** with three seeds a difference whose "
-        "interval has 0 in it says nothing, and none says that two schedules are level."
+        f"seed, each with its 95 % interval (Student's t over seeds). **Weak evidence:** with {count_seeds(results.rows)} "
+        "a difference whose interval has 0 in it says nothing, and none says that two schedules are level. "
+        f"{_resolution(steps)}"
     )
     head = ("setting", "method", "schedule", "difference [95 %]", "time, ratio [95 %]")
     return f"## Against whole rounds\n\n{wrap_text(text)}\n\n{table(head, rows, numbers=(3, 4))}\n\n{wrap_text(WHY)}"
+
+
+def _step(results: Results, tasks: Sequence[Task]) -> float:
+    """By how much one test sample moves an accuracy, by the clients of all runs of a setting; the mean over seeds."""
+    names, runs = {task.name for task in tasks}, dict[int, list[list[float]]]()
+    for row in results.rows:
+        if row.task in names and (clients := results.details.get(row.experiment, {}).get("clients")):
+            runs.setdefault(row.seed, []).append(clients)
+    return float(np.mean([accuracy_step(values) for values in runs.values()])) if runs else 0.0
+
+
+def _resolution(steps: Sequence[float]) -> str:
+    """What accuracies can tell apart at all, and what that means for intervals."""
+    if not steps:
+        return ""
+    least, most = (f"{100 * step:.1f}" for step in (min(steps), max(steps)))
+    size = least if least == most else f"{least} to {most}"
+    return (
+        f"One test sample moves an accuracy by about {size} points; where seeds differ by less than that, the interval "
+        "is that of a spread of one sample, since equal differences of so few seeds are chance."
+    )
 
 
 Runs = dict[int, tuple[float, float | None]]

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from generate.benchmark.figures import new_figure, save
-from generate.benchmark.formatting import format_mean_std, provenance_sentence, wrap_text
+from generate.benchmark.formatting import count_seeds, format_mean_std, provenance_sentence, wrap_text
 from potluck.suites.store import Results, Row
 from potluck.suites.suite import Suite, Task
 
 NO_ATTACK = "nobody"
 """Name of the case without attackers in suites and stored rows."""
-WEAK = (
-    "**Weak evidence.** Two seeds, one federation of ten clients, six rounds, nothing tuned. The rule with the best mean "
-    "differed between the two seeds in 4 of 12 cases, so no rule is recommended and none is called better than another "
-    "here. What the tables do show are effects of tens of points, such as plain means under `sign-flip`."
-)
 Grid = dict[tuple[str, str], Task]
 """Tasks by attack and rule."""
 Seeds = dict[int, tuple[float, float]]
@@ -35,7 +31,7 @@ def page(suite: Suite, results: Results) -> str:
     )
     parts = [
         "# Attacks and rules, measured",
-        wrap_text(WEAK),
+        wrap_text(_weak(suite, results)),
         wrap_text(reading),
     ]
     for title, grid in _titles(suite).items():
@@ -49,16 +45,50 @@ def page(suite: Suite, results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _weak(suite: Suite, results: Results) -> str:
+    """How little the rows can carry: seeds, rounds, and in how many cases the best rule is another for another seed."""
+    rounds = sorted({int(task.experiment["schedule"]["rounds"]) for task in suite.tasks})
+    clients = sorted({int(task.experiment["partition"]["clients"]) for task in suite.tasks})
+    text = (
+        f"**Weak evidence.** {count_seeds(results.rows).capitalize()}, federations of {', '.join(map(str, clients))} "
+        f"clients, {', '.join(map(str, rounds))} rounds, nothing tuned."
+    )
+    differ, cases = unsteady_cases(suite, results)
+    if cases:
+        text += (
+            f" In {differ} of {cases} cases (an attack on a method on a data set) the rule with the highest honest "
+            "accuracy is not the same for all seeds"
+        )
+        text += ", so no rule is recommended and none is called better than another here." if differ else "."
+    return f"{text} What the tables do show are effects of tens of points, such as plain means under `sign-flip`."
+
+
+def unsteady_cases(suite: Suite, results: Results) -> tuple[int, int]:
+    """In how many cases the best rule differs between seeds, of all that have two rules and seeds or more."""
+    differ = cases = 0
+    for grid in _titles(suite).values():
+        for method in _methods(grid):
+            for attack in set(_axis(grid, 0)) - {NO_ATTACK}:
+                by_rule = {rule: _honest(results, grid, method, attack, rule) for rule in _axis(grid, 1)}
+                known = {rule: values for rule, values in by_rule.items() if values}
+                seeds = set.intersection(*map(set, known.values())) if known else set()
+                if len(known) > 1 and len(seeds) > 1:
+                    best = {max(known, key=lambda rule: known[rule][seed][0]) for seed in seeds}
+                    differ, cases = differ + (len(best) > 1), cases + 1
+    return differ, cases
+
+
 def _seeds(results: Results, grid: Grid) -> str:
     """How many runs a number is the mean of, and what that is worth."""
     names = {task.name for task in grid.values()}
-    seeds = sorted({row.seed for row in results.rows if row.task in names})
-    if len(seeds) > 1:
-        return (
-            f"With ±: means over the seeds {', '.join(map(str, seeds))} and their standard deviation. Without: one run "
-            f"(seed {seeds[0]}), where a few points are chance."
-        )
-    return f"One run for each number (seed {seeds[0]}): differences of a few points are chance, those of tens are not."
+    rows = [row for row in results.rows if row.task in names]
+    seeds = sorted({row.seed for row in rows})
+    if len(seeds) == 1:
+        return f"One run for each number (seed {seeds[0]}): differences of a few points are chance, those of tens are not."
+    text = f"Means over the seeds {', '.join(map(str, seeds))} and their standard deviation."
+    single = sum(count == 1 for count in Counter((row.task, row.method) for row in rows).values())
+    cells = "one cell has" if single == 1 else f"{single} cells have"
+    return f"{text} Without ±, {cells} one run, where a few points are chance." if single else text
 
 
 def _titles(suite: Suite) -> dict[str, Grid]:

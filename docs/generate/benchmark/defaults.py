@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from generate.benchmark.formatting import format_mean_std, provenance_sentence, wrap_text
+from generate.benchmark.formatting import count_seeds, format_mean_std, provenance_sentence, wrap_text
 from potluck.suites.statistics import REFERENCE
 from potluck.suites.store import Results, Row
 from potluck.suites.suite import Suite
@@ -71,11 +71,11 @@ def _rows(results: Results, task: str, method: str) -> list[Row]:
 
 
 def page(suite: Suite, results: Results) -> str:
-    """Return the page: the table of all methods, and which end below standalone training."""
-    found, seeds = lines(suite, results), {row.seed for row in results.rows}
+    """Return the page: which methods end below standalone training, the table of all, and where rows come from."""
+    found, seeds = lines(suite, results), count_seeds(results.rows)
     reading = (
         f"Accuracy is the mean over the ten clients on their own test samples after the last of 20 rounds, in per "
-        f"cent, with the standard deviation over {len(seeds)} seeds. *Against standalone* is the difference to the "
+        f"cent, with the standard deviation over {seeds}. *Against standalone* is the difference to the "
         "same clients trained alone with the same networks, in points. *Samples* are what a client's job trains on, "
         "repetitions counted; *numbers* are what travels per client and round, both ways. Nothing was "
         "tuned. With so many samples per client, training alone is hard to beat; `potluck benchmark cpu` "
@@ -83,16 +83,16 @@ def page(suite: Suite, results: Results) -> str:
     )
     parts = [
         "# Every method with default settings",
-        wrap_text(provenance_sentence(suite, results)),
+        wrap_text(f"{_summary(found)} {_verdict(found)}"),
         wrap_text(reading),
         _table(found),
     ]
-    parts.append(wrap_text(_verdict(found)))
     missing = [
         f"`{name}`" for name in suite.task("digits").methods if name not in {line.method for line in found}
     ]
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)} (`potluck benchmark {suite.name} --resume`).")
+    parts.append(f"## Provenance\n\n{wrap_text(provenance_sentence(suite, results))}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -104,6 +104,18 @@ def _table(found: list[Line]) -> str:
 def _row(line: Line) -> str:
     gain = "" if line.method == REFERENCE else f"{100 * line.gain:+.1f}"
     return f"| {line.method} | {format_mean_std(line.accuracies)} | {gain} | {line.samples:,.0f} | {line.floats:,.0f} |"
+
+
+def _summary(found: list[Line]) -> str:
+    """How many methods end within a margin of standalone training, with nothing tuned."""
+    methods = [line for line in found if line.method != REFERENCE]
+    level = sum(abs(line.gain) <= MARGIN for line in methods)
+    above = sum(line.gain > MARGIN for line in methods)
+    margin = f"{100 * MARGIN:.0f} points"
+    return (
+        f"With nothing tuned, {level} of {len(methods)} methods end within {margin} of the same clients trained alone, "
+        f"{above} more than {margin} above. Differences of a point or two are chance."
+    )
 
 
 def _verdict(found: list[Line]) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from potluck.suites.provenance import provenance_text
 from potluck.suites.statistics import Difference
-from potluck.suites.store import Results
+from potluck.suites.store import Results, Row
 from potluck.suites.suite import Suite
 
 
@@ -32,6 +32,12 @@ def format_difference(difference: Difference | None) -> str:
         return ""
     interval = f" [{100 * difference.low:+.1f}, {100 * difference.high:+.1f}]" if difference.seeds > 1 else ""
     return f"{100 * difference.mean:+.1f}{interval}"
+
+
+def count_seeds(rows: Iterable[Row]) -> str:
+    """How many seeds rows have, in words: one seed, 3 seeds."""
+    seeds = len({row.seed for row in rows})
+    return "one seed" if seeds == 1 else f"{seeds} seeds"
 
 
 def provenance_sentence(suite: Suite, results: Results) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from generate.benchmark.figures import save
-from generate.benchmark.formatting import provenance_sentence, wrap_text
+from generate.benchmark.formatting import count_seeds, provenance_sentence, wrap_text
 from potluck.analysis.leak.inversion import SCORES, WITH_EXTRACTOR, WITHOUT_EXTRACTOR
 from potluck.suites.statistics import paired_difference
 from potluck.suites.store import Results, Row
@@ -88,6 +88,8 @@ def page(suite: Suite, results: Results) -> str:
             for method in known:
                 sections += filter(None, _section(results, method))
     made = {
+        "seeds": count_seeds(results.rows),
+        "told": _told_counts(results),
         "made": wrap_text(provenance_sentence(suite, results)),
         "spent": _spent(results),
         "picture": _picture(results),
@@ -95,6 +97,19 @@ def page(suite: Suite, results: Results) -> str:
     }
     words = Path(__file__).with_name("leaks.txt").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda place: made[place.group(1)], words)
+
+
+def _told_counts(results: Results) -> str:
+    """How many of the questions that were asked with and without noise are above chance in either."""
+    both = [
+        (plain[question], noise[question])
+        for method in dict.fromkeys(method for methods in KINDS.values() for method in methods)
+        for plain, noise in [(scores(results, PLAIN, method), scores(results, NOISE, method))]
+        for question in plain.keys() & noise.keys()
+        if not question.startswith(INVERTED)
+    ]
+    without, with_noise = (sum(pair[place].leaks for pair in both) for place in (0, 1))
+    return f"of {len(both)} scores {without} are above chance without it and {with_noise} with it"
 
 
 def _spent(results: Results) -> str:

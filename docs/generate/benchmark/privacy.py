@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from generate.benchmark.figures import COLOURS, SOFT, new_axes, save
-from generate.benchmark.formatting import provenance_sentence, wrap_text
+from generate.benchmark.formatting import count_seeds, provenance_sentence, wrap_text
 from potluck.suites.statistics import REFERENCE
 from potluck.suites.store import Results
 from potluck.suites.suite import Suite
@@ -16,7 +16,7 @@ from potluck.suites.suite import Suite
 FIGURE = "privacy-accuracy.svg"
 
 WEAK = (
-    "**Weak evidence.** Three seeds; noisy training was not tuned, and plain training was, on test accuracy. So the page "
+    "noisy training was not tuned, and plain training was, on test accuracy. So the page "
     "shows how accuracy falls with ε under these settings; it does not say which method is best under privacy, nor that "
     "none of them is worth its noise."
 )
@@ -69,13 +69,13 @@ def page(suite: Suite, results: Results) -> str:
         "Accuracy is the mean over the clients on their own test samples after the last round, in per cent, ± the "
         "standard deviation over seeds. ε holds at δ = 10⁻⁵ for one training row of one client, against anybody "
         'who sees every answer (`privacy.unit = "record"`, [privacy](privacy.md)); *noise* is the multiplier that '
-        "it took. *No promise* is plain training, in batches and at a rate of its own (the best of "
-        "eleven by test accuracy on another seed), noisy training has one untuned rate and clip. "
+        "it took. *No promise* is plain training, in batches and at a rate of its own (chosen by test accuracy on another "
+        "seed, in trials that are not stored), noisy training has one untuned rate and clip. "
         f"*{REFERENCE}* sends nothing, so it needs no noise."
     )
     parts = [
         "# Privacy against accuracy",
-        wrap_text(WEAK),
+        wrap_text(f"**Weak evidence.** {count_seeds(results.rows).capitalize()}; {WEAK}"),
         wrap_text(reading),
         _table(found),
         f"![Accuracy against ε](figures/{FIGURE})",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from generate.benchmark.figures import gain_figure
 from generate.benchmark.formatting import format_difference, provenance_sentence, wrap_text
+from generate.benchmark.tuning import NAMES, sensitivity, tuning_sentences
 from generate.text import table
 from potluck.core.needs import Need
 from potluck.methods import method_class
@@ -33,18 +31,12 @@ from potluck.suites.statistics import (
     summarise_task,
     task_power,
 )
-from potluck.suites.store import Results, Trial
+from potluck.suites.store import Results
 from potluck.suites.suite import Suite, Task
 
 FIGURE = "benchmark-gains.svg"
 LEAST_SEEDS = 5
 """A method with fewer runs of a task is not shown."""
-NAMES = {
-    SAME: "standalone, as long as the methods",
-    PUBLIC: "standalone, own and public samples",
-    POOLED: "pooled training",
-}
-"""What pages call the trained baselines."""
 
 
 def page(suite: Suite, results: Results) -> str:
@@ -54,11 +46,11 @@ def page(suite: Suite, results: Results) -> str:
         "# Benchmark: federated methods against training alone",
         summary(results, found),
         _limitations(suite, results, found),
-        _how_to_read(suite),
+        _how_to_read(suite, results, found),
         _floor(results, found),
         _power(found),
         *(_task(task, lines, results) for task, lines in found),
-        _tuning(suite, results, found),
+        sensitivity(suite, results, found),
         _provenance(suite, results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -165,7 +157,7 @@ def _missing(suite: Suite, found: Measured) -> str:
     return "; ".join(parts)
 
 
-def _how_to_read(suite: Suite) -> str:
+def _how_to_read(suite: Suite, results: Results, found: Measured) -> str:
     text = (
         "*Accuracy* is the mean over clients on their own test samples, in per cent, at the round that is best on "
         "validation samples; ± is the standard deviation over seeds. *Gain* is the difference to standalone training, "
@@ -176,12 +168,7 @@ def _how_to_read(suite: Suite) -> str:
         "that end below themselves trained alone (about half, less ties, where a method changes nothing but chance), "
         "*newcomers* what clients that join at the end gain over training alone as long. Costs are of one client: "
         "*samples* trained on and *GFLOPs* in all rounds, *numbers* sent and received per round; seconds are processor "
-        "time of the whole run. Every method sees the same learning rates times two values of the option that its paper "
-        f"tunes, on the seeds {', '.join(map(str, suite.tuning_seeds))}, for all rounds, scored on validation samples; "
-        "while a method is best at the lowest or the highest rate tried, the next one beyond it is tried too, "
-        f"at most {suite.tuning_wider} in all. "
-        "Standalone training is tuned alike, trains on at least as many samples as the costliest method, and stops at "
-        "its best round on validation samples as all do."
+        f"time of the whole run. {tuning_sentences(suite, results, found)} All stop at their best round on validation samples."
     )
     return f"## How to read it\n\n{wrap_text(text)}"
 
@@ -296,47 +283,6 @@ def _row(line: MethodSummary, *, valid: bool) -> list[str]:
         f"{line.floats:,.0f}",
         f"{line.seconds:.1f}",
     ]
-
-
-def _tuning(suite: Suite, results: Results, found: Measured) -> str:
-    """For each method what was chosen, and how much the choice mattered on validation samples."""
-    parts = []
-    for task, lines in found:
-        rows = []
-        for line in lines:
-            scores = candidate_scores(
-                [one for one in results.trials if (one.task, one.method) == (task.name, line.method)]
-            )
-            if scores:
-                chosen = json.loads(line.rows[0].settings)
-                rows.append(
-                    [
-                        NAMES.get(line.method, line.method),
-                        ", ".join(f"{name.split('.')[-1]} {value}" for name, value in chosen.items()),
-                        len(scores),
-                        f"{100 * max(scores.values()):.1f}",
-                        f"{100 * min(scores.values()):.1f}",
-                    ]
-                )
-        if rows:
-            head = ("method", "chosen", "settings tried", "best on validation", "worst on validation")
-            parts.append(f"**{task.title}**\n\n{table(head, rows, numbers=(2, 3, 4))}")
-    if not parts:
-        return ""
-    text = (
-        f"Means over the tuning seeds {', '.join(map(str, suite.tuning_seeds))}, in per cent: the setting that was chosen, "
-        "and the one that was worst. A method whose two numbers are near each other was not favoured by its tuning."
-    )
-    return "\n\n".join([f"## Sensitivity to tuning\n\n{wrap_text(text)}", *parts])
-
-
-def candidate_scores(trials: Sequence[Trial]) -> dict[str, float]:
-    """The mean validation accuracy of each candidate over the tuning seeds."""
-    gathered: dict[str, list[float]] = {}
-    for trial in trials:
-        if trial.validation is not None:
-            gathered.setdefault(trial.settings, []).append(trial.validation)
-    return {settings: float(np.mean(values)) for settings, values in gathered.items()}
 
 
 def _provenance(suite: Suite, results: Results) -> str:

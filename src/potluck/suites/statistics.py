@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -68,6 +69,37 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
     std = float(values.std(ddof=1))
     reach = float(t.ppf(1 - LEVEL / 2, len(values) - 1)) * std / math.sqrt(len(values))
     return Difference(mean, mean - reach, mean + reach, std, len(values))
+
+
+def with_least_spread(difference: Difference, std: float) -> Difference:
+    """Return a difference with a standard deviation over seeds of at least `std`, and the interval that follows.
+
+    Equal differences of a few seeds come from accuracies that move in steps of a test sample; they are no certainty.
+    """
+    if difference.seeds < 2 or difference.std >= std:
+        return difference
+    from scipy.stats import t
+
+    reach = float(t.ppf(1 - LEVEL / 2, difference.seeds - 1)) * std / math.sqrt(difference.seeds)
+    return Difference(
+        difference.mean, difference.mean - reach, difference.mean + reach, std, difference.seeds
+    )
+
+
+def accuracy_step(runs: Sequence[Sequence[float]], most: int = 300) -> float:
+    """Return by how much one test sample of an average client moves the mean accuracy of all clients.
+
+    `runs` are the accuracies of the same clients in several runs on the same test samples; a client has at least as
+    many of these as the largest denominator of its accuracies. Clients that are always equal share their test samples.
+    """
+    if not runs or not runs[0]:
+        return 0.0
+    sizes = [
+        max(Fraction(value).limit_denominator(most).denominator for value in values)
+        for values in zip(*runs, strict=True)
+    ]
+    shared = all(len(set(values)) == 1 for values in runs)
+    return float(np.mean([1 / size for size in sizes])) / (1 if shared else len(sizes))
 
 
 @dataclass(frozen=True)
