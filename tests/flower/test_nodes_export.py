@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-import potluck
+import potluck as library
 from potluck.core.errors import PotluckError
 from potluck.core.payload import EmptyPayload
 from potluck.flower.node.config import read_node
@@ -55,7 +56,7 @@ def test_a_node_exports_the_model_that_it_trained(tmp_path: Path):
     me = node_federation(one, file).client(0)
     untrained = {name: tensor.clone() for name, tensor in me.model.state_dict().items()}
     me.restore(load_state(path.parent / "potluck-state" / "ab12" / "state-2.safetensors"))
-    model = potluck.load_model(place, models={"of_solo:Wards": file.model_source()})
+    model = library.load_model(place, models={"of_solo:Wards": file.model_source()})
     x, _ = me.test.take(slice(None))
     with torch.no_grad():
         assert torch.equal(model(x), me.model.eval()(x))
@@ -63,6 +64,36 @@ def test_a_node_exports_the_model_that_it_trained(tmp_path: Path):
     assert set(weights) == OWN_NAMES
     assert not torch.equal(weights["one.weight"], untrained["one.weight"])
     assert model.predict(x)[0].class_name in ("well", "ill", "worse")
+
+
+def test_a_nodes_own_network_is_loaded_by_its_class_and_the_hint_works(potluck, tmp_path: Path):
+    path = write_node(tmp_path / "n", "solo", "{module}:Wards", 3)
+    train_node(path, "ab12")
+    code, out, _ = potluck("node", "export", str(path), "--out", "model")
+    assert code == 0
+    hint = f"potluck predict {tmp_path / 'model'} FILE --network of_solo:Wards"
+    assert out.splitlines()[1] == f"Predict with, in {path.parent}: {hint}"
+    factory = read_node(path).model_source()
+    by_class = library.load_model("model", models={"Wards": factory})
+    by_name = library.load_model("model", models={"of_solo:Wards": factory, "Other": dict})
+    only_one = library.load_model("model", models={"mine": factory})
+    x = torch.ones(2, 4)
+    assert torch.equal(by_class(x), by_name(x))
+    assert torch.equal(by_class(x), only_one(x))
+    with pytest.raises(PotluckError, match=r"models=\{'Wards': its factory\}"):
+        library.load_model("model", models={"One": factory, "Other": factory})
+    np.save("rows.npy", np.ones((1, 4), np.float32))
+    words = hint.replace("FILE", "rows.npy").split()[1:]
+    code, out, _ = potluck(*words)
+    assert code == 0
+    assert by_class.predict(x[:1])[0].class_name in out
+
+
+def test_the_hint_of_a_network_of_the_zoo_needs_no_code(potluck, tmp_path: Path):
+    path = write_node(tmp_path / "n", "solo", "mlp-1+6", 3)
+    train_node(path, "ab12")
+    code, out, _ = potluck("node", "export", str(path), "--out", "model")
+    assert (code, out.splitlines()[1]) == (0, "Predict with: potluck predict model FILE")
 
 
 def test_the_latest_run_is_exported_unless_one_is_named(potluck, tmp_path: Path):

@@ -49,7 +49,7 @@ def write_images(folder: Path, count: int = 10) -> None:
             Image.fromarray(pixels).save(folder / name / f"{number}.png")
 
 
-def train(out: Path, data: str, **more: Any) -> library.Run:
+def train(out: Path, data: Any, **more: Any) -> library.Run:
     settings = {
         "rounds": 3,
         "clients": 2,
@@ -186,6 +186,17 @@ def test_an_own_network_needs_its_factory(potluck, tmp_path: Path):
         "could not be imported"
         in potluck("predict", "model", "pets/cat/1.png", "--network", "nowhere:Net")[2]
     )
+
+
+def test_a_second_variant_of_a_class_is_loaded_by_its_class_or_stored_name(tmp_path: Path):
+    run = train(tmp_path / "run", ROWS, models=[Net(), Net(3)], rounds=1)
+    place = library.export_client(run, 1, tmp_path / "model")
+    assert json.loads((place / "model.json").read_text())["model"]["own"] == "Net-2"
+    for models in ({"Net": lambda: Net(3)}, {"Net": Net, "Net-2": lambda: Net(3)}, {"any": lambda: Net(3)}):
+        state = library.load_model(place, models=models).module.state_dict()
+        assert set(map(tuple, (value.shape for value in state.values()))) >= {(3, 16), (2, 3)}
+    with pytest.raises(PotluckError, match=r"'hidden\.weight' should be \(6, 16\) and is \(3, 16\)"):
+        library.load_model(place, models={"Net": Net})
 
 
 def test_names_of_the_split_network_are_those_of_the_original():

@@ -78,10 +78,17 @@ def export(
 ) -> None:
     """Export this node's own trained model after a run; nothing passes through the server."""
     from potluck.flower.node.export import export_node
+    from potluck.runs.predict import predict_command
 
     place = export_node(path, out, run=run, onnx=onnx)
     typer.echo(f"Model: {place}")
-    typer.echo(f"Predict with: potluck predict {place} FILE")
+    command = predict_command(place)
+    if (
+        "--network" in command and path.resolve().parent != Path.cwd()
+    ):  # its module lies beside the node's file
+        typer.echo(f"Predict with, in {path.parent}: {command.replace(str(place), str(place.resolve()), 1)}")
+    else:
+        typer.echo(f"Predict with: {command}")
 
 
 @app.command("start")

@@ -61,11 +61,12 @@ def export(
 ) -> None:
     """Export a client's trained model as it was evaluated: safetensors, a JSON description, and ONNX on request."""
     from potluck.runs.export import export_client
+    from potluck.runs.predict import predict_command
 
     place = export_client(run, client, out or run / "export" / f"client-{client}", onnx=onnx)
     typer.echo(f"Model: {place}")
     typer.echo(f"Load it with: potluck.load_model({str(place)!r})")
-    typer.echo(f"Predict with: potluck predict {place} FILE")
+    typer.echo(f"Predict with: {predict_command(place)}")
 
 
 def predict(

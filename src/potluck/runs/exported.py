@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -152,8 +153,9 @@ def load_model(
     `model(x)` returns class scores of inputs as the run's models saw them; `model.predict(inputs)` takes raw images,
     texts or rows of a table and returns class names with probabilities.
 
-    Your own networks and predictors are code, which the files do not hold: pass factories of architectures by name as
-    `models`, and the predictor classes of your own method as `predictors`.
+    Your own networks and predictors are code, which the files do not hold: pass factories by the networks' classes as
+    `models` (`models={"Net": Net}`; several of one class by their stored names, `Net` and `Net-2`), and the predictor
+    classes of your own method as `predictors`.
     """
     place = Path(path)
     try:
@@ -203,6 +205,14 @@ def _fill(model: nn.Module, state: dict[str, Tensor]) -> None:
     model.load_state_dict(own, assign=True)
 
 
+def class_of(node: dict[str, Any]) -> str:
+    """Return the class of the user's own network: `Net` of what is stored as `net:Net` or `Net-2`."""
+    parts = node.get("split") or {}
+    if "network" in parts:
+        return str(parts["network"])
+    return re.sub(r"-\d+$", "", str(node["own"]).rpartition(":")[2])
+
+
 @dataclass(frozen=True)
 class _Maker:
     """Builds modules without weights from a description."""
@@ -223,16 +233,24 @@ class _Maker:
             }
             return self._predictor(node["predictor"])(parts, empty)
         if "own" in node:
-            if node["own"] not in self.models:
-                raise PotluckError(
-                    f"The exported model is {node['own']!r}, your own network; "
-                    f"pass load_model(..., models={{{node['own']!r}: its factory}}), or --network module:factory."
-                )
+            factory = self._own_factory(node)
             with torch.device("cpu"):  # the user's own code may make tensors that are not among its weights
-                model = self._split(self.models[node["own"]](), node)
+                model = self._split(factory(), node)
         else:
             model = self._from_zoo(node)
         return with_batch_norm_statistics(model, ()) if node["statistics"] else model
+
+    def _own_factory(self, node: dict[str, Any]) -> Callable[[], nn.Module]:
+        """Return the factory of the user's own network: by its stored name, by its class, or the only one given."""
+        names = (node["own"], class_of(node))
+        if given := [self.models[name] for name in names if name in self.models] or (
+            list(self.models.values()) if len(self.models) == 1 else []
+        ):
+            return given[0]
+        raise PotluckError(
+            f"The exported model is {node['own']!r}, your own network; "
+            f"pass load_model(..., models={{{class_of(node)!r}: its factory}}), or --network module:factory."
+        )
 
     def _split(self, module: nn.Module, node: dict[str, Any]) -> nn.Module:
         """Split a network as it was split in the run, unless its factory does so."""

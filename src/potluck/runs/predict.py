@@ -61,6 +61,15 @@ def _own_names(node: dict[str, object]) -> list[str]:
     return [str(node["own"])] if "own" in node else []
 
 
+def predict_command(place: Path) -> str:
+    """Return the command that predicts with an exported model; it names the user's own network where it is one."""
+    names = _own_names(parse_json(read_text(place / DESCRIPTION))["model"])
+    if not names:
+        return f"potluck predict {place} FILE"
+    importable = ":" in names[0] and not names[0].startswith("file:")
+    return f"potluck predict {place} FILE --network {names[0] if importable else 'MODULE:FACTORY'}"
+
+
 def _names(model: ExportedModel, given: str, item: str | Path, count: int) -> list[str]:
     """Name each raw input of one argument: the file, and the place in it where it has several."""
     if isinstance(item, str):
