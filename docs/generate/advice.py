@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from generate.benchmark.formatting import format_difference, wrap_text
-from generate.benchmark.tasks import Measured, measured_tasks, needs_public_data
+from generate.benchmark.formatting import format_difference, needs_public_data, wrap_text
+from generate.benchmark.tasks import Measured, measured_tasks
 from generate.text import replace_block, table
 from potluck.suites.statistics import (
     AHEAD,

@@ -43,9 +43,14 @@ def test_a_method_is_compared_with_standalone_training_of_the_same_networks(tmp_
         "heterofl": (-0.01, True),
     }
     text = page(SUITE, found)
-    assert "| fedgh | 88.0 | -2.0 | 1 | 10 |" in text
+    assert "| fedgh | 88.0 | -2.0 |  | 1 | 10 |" in text
     assert "More than 3 points below standalone training: fd (not explained)." in text
     assert text.index("With nothing tuned") < text.index("| method |") < text.index("## Provenance")
+    for row in rows:
+        found.details[row.experiment] = {"clients": [row.accuracy, row.accuracy, 0.9, 0.9]}
+    text = page(SUITE, found)
+    assert "| fedgh | 88.0 | -2.0 | 50% | 1 | 10 |" in text
+    assert "| standalone | 90.0 |  |  | 1 | 10 |" in text
     better = Results(tmp_path, "defaults", rows=[replace(row, final_accuracy=0.9) for row in rows])
     assert "No method ends more than 3 points below standalone training." in page(SUITE, better)
 

@@ -21,7 +21,7 @@ def stored(tmp_path: Path) -> Results:
             row = replace(make_row(task, method, seed, 0.0), final_accuracy=accuracy + moved, settings="{}")
             found.rows.append(row)
             spent = {} if noise is None else {"privacy": {"epsilon": epsilon, "noise_multiplier": noise}}
-            found.details[row.experiment] = {"clients": [], **spent}
+            found.details[row.experiment] = {"clients": [accuracy, 0.6], **spent}
 
     add("plain", "standalone", 0.70, None, None)
     add("plain", "fedavg", 0.80, None, None)
@@ -33,10 +33,10 @@ def stored(tmp_path: Path) -> Results:
 
 def test_the_table_has_what_was_spent_and_compares_nothing(tmp_path: Path):
     text = page_text(find_suite("privacy"), stored(tmp_path))
-    assert "| standalone | no promise |  | 70.0 ± 1.4 | 2 |" in text
+    assert "| standalone | no promise |  | 70.0 ± 1.4 |  | 2 |" in text
     order = [
-        "| fedavg | 1.0 | 4.5 | 60.0 ± 1.4 | 2 |",
-        "| fedavg | 9.7 | 1 | 75.0 ± 1.4 | 2 |",
+        "| fedavg | 1.0 | 4.5 | 60.0 ± 1.4 | 50% | 2 |",
+        "| fedavg | 9.7 | 1 | 75.0 ± 1.4 | 0% | 2 |",
         "| fedavg | no promise |",
     ]
     assert [text.index(line) for line in order] == sorted(text.index(line) for line in order)

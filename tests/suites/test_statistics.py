@@ -20,6 +20,7 @@ from potluck.suites.statistics import (
     paired_difference,
     seeds_needed,
     share_below,
+    share_ended_below,
     summarise_task,
     t_test_power,
     task_power,
@@ -172,6 +173,16 @@ def test_equal_differences_of_seeds_are_no_certainty():
     one = paired_difference({0: 0.7}, {0: 0.8})
     assert one is not None
     assert with_least_spread(one, 0.01) is one
+
+
+def test_clients_that_end_below_themselves_are_counted_where_both_were_tested(tmp_path: Path):
+    """Seed 0: one of two below. Seed 1 has another number of clients, seed 2 no run alone."""
+    results = Results(tmp_path, "made")
+    add_rows(results, "one", "standalone", [0.5, 0.5], [[0.5, 0.6], [0.5]])
+    add_rows(results, "one", "fedgh", [0.5, 0.5, 0.5], [[0.4, 0.6], [0.1, 0.1], [0.0, 0.0]])
+    alone, own = results.rows[:2], results.rows[2:]
+    assert share_ended_below(results, own, alone) == 0.5
+    assert share_ended_below(results, own[1:], alone) is None
 
 
 def test_one_sample_moves_the_mean_of_clients_by_a_step():

@@ -9,16 +9,27 @@ from pathlib import Path
 import numpy as np
 
 from generate.benchmark.formatting import (
+    BELOW,
     count_seeds,
     format_difference,
     format_mean_std,
+    format_share,
+    needs_public_data,
     provenance_sentence,
+    same_split,
     wrap_text,
 )
 from potluck.analysis.significance import holm
 from potluck.core.settings import settings_of
 from potluck.methods import method_class
-from potluck.suites.statistics import LEVEL, REFERENCE, Difference, by_seed, paired_difference
+from potluck.suites.statistics import (
+    LEVEL,
+    REFERENCE,
+    Difference,
+    by_seed,
+    paired_difference,
+    share_ended_below,
+)
 from potluck.suites.store import Results, Row
 from potluck.suites.suite import Suite, Task
 
@@ -46,6 +57,7 @@ class Line:
     note: tuple[float, ...]
     gain: Difference | None
     significant: bool
+    below: float | None
 
 
 def methods(suite: Suite) -> list[str]:
@@ -76,7 +88,18 @@ def lines(suite: Suite, results: Results, method: str) -> list[Line]:
     tests = {name: gain.p for name, gain in gains.items() if gain is not None and gain.p is not None}
     corrected = holm(tests)
     return [
-        _line(task, rows[task.name], results, gains.get(task.name), corrected.get(task.name, 1.0) < LEVEL)
+        _line(
+            task,
+            rows[task.name],
+            results,
+            gain=gains.get(task.name),
+            significant=corrected.get(task.name, 1.0) < LEVEL,
+            below=share_ended_below(
+                results,
+                rows[task.name],
+                [row for one in alone if same_split(one, task) for row in rows[one.name]],
+            ),
+        )
         for task in mine + alone
         if rows[task.name]
     ]
@@ -86,7 +109,15 @@ def _rows(results: Results, task: Task) -> list[Row]:
     return [row for row in results.rows if row.task == task.name]
 
 
-def _line(task: Task, rows: list[Row], results: Results, gain: Difference | None, significant: bool) -> Line:
+def _line(
+    task: Task,
+    rows: list[Row],
+    results: Results,
+    *,
+    gain: Difference | None,
+    significant: bool,
+    below: float | None,
+) -> Line:
     alone = REFERENCE in task.methods
     found = [results.details.get(row.experiment, {}) for row in rows]
     note, _, summarise = NOTES.get(task.methods[0], ("", "", np.mean))
@@ -101,6 +132,7 @@ def _line(task: Task, rows: list[Row], results: Results, gain: Difference | None
         note=tuple(summarise([value for _, value in values]) for values in notes if values),
         gain=gain,
         significant=significant,
+        below=None if alone or needs_public_data(task.methods[0]) else below,
     )
 
 
@@ -109,7 +141,7 @@ def table(suite: Suite, results: Results, method: str) -> str:
     found = lines(suite, results, method)
     if not any(line.default for line in found):
         return f"Not measured yet; run `potluck benchmark {suite.name} --methods {method} --resume`."
-    head = ["setting", "validation", "test", "against default", "as received"]
+    head = ["setting", "validation", "test", "against default", "below", "as received"]
     if method in NOTES:
         head.append(NOTES[method][1])
     rule = ["---", *["---:"] * (len(head) - 1)]
@@ -127,6 +159,7 @@ def _cells(line: Line, method: str) -> list[str]:
         format_mean_std(line.validation),
         format_mean_std(line.test),
         f"**{gain}**" if line.significant and gain else gain,
+        format_share(line.below),
         format_mean_std(line.received),
     ]
     if method in NOTES:
@@ -195,7 +228,7 @@ def page(suite: Suite, results: Results) -> str:
         f"All on {setting_of(suite)}. Accuracy is a mean over the clients' own samples after the last round, in per "
         f"cent, with the standard deviation over {seeds}; *as received* tests clients with what the server "
         "just sent. *Against default* is the difference on test samples to the method's default settings, in points, with its "
-        f"95 % interval over seeds; bold where a paired t-test over seeds, corrected for the lines of a table, has p < {LEVEL}. "
+        f"95 % interval over seeds; bold where a paired t-test over seeds, corrected for the lines of a table, has p < {LEVEL}. {BELOW} "
         f"**Weak evidence:** with {seeds} of small test sets, differences of a few points are not told "
         "from chance, and a line that is not bold says nothing."
     )

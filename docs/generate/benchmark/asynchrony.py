@@ -10,6 +10,7 @@ import numpy as np
 
 from generate.benchmark.figures import COLOURS, new_figure, save
 from generate.benchmark.formatting import (
+    NO_BELOW,
     count_seeds,
     format_difference,
     format_mean_std,
@@ -35,7 +36,8 @@ def page(suite: Suite, results: Results) -> str:
     reading = (
         "The fleet is `long-tail`: most devices are fast, a few tens of times slower. All schedules do the same number "
         f"of jobs; accuracy is after the last of them, mean and standard deviation over {count_seeds(results.rows)}, in "
-        f"per cent. Seconds are simulated, until {TARGET:.0%} is reached (mean over the seeds that reach it)."
+        f"per cent. Seconds are simulated, until {TARGET:.0%} is reached (mean over the seeds that reach it). "
+        f"{NO_BELOW}"
     )
     parts = [
         "# Whole rounds, or answers as they come",

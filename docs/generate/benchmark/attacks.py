@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from generate.benchmark.figures import new_figure, save
-from generate.benchmark.formatting import count_seeds, format_mean_std, provenance_sentence, wrap_text
+from generate.benchmark.formatting import (
+    NO_BELOW,
+    count_seeds,
+    format_mean_std,
+    provenance_sentence,
+    wrap_text,
+)
 from potluck.suites.store import Results, Row
 from potluck.suites.suite import Suite, Task
 
@@ -27,7 +33,8 @@ def page(suite: Suite, results: Results) -> str:
         "Accuracy of honest clients after the last round, in per cent; attackers do not count, and "
         "under “no attack” the same clients are left out as under attack, so that columns "
         "compare. For `backdoor` the second number is its success: how many pictures of other classes honest clients "
-        "take for class 0 once they bear the trigger. What each attack does is in [security](security.md)."
+        "take for class 0 once they bear the trigger. What each attack does is in [security](security.md). "
+        f"{NO_BELOW}"
     )
     parts = [
         "# Attacks and rules, measured",

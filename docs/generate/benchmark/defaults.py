@@ -7,8 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from generate.benchmark.formatting import count_seeds, format_mean_std, provenance_sentence, wrap_text
-from potluck.suites.statistics import REFERENCE
+from generate.benchmark.formatting import (
+    BELOW,
+    count_seeds,
+    format_mean_std,
+    format_share,
+    needs_public_data,
+    provenance_sentence,
+    wrap_text,
+)
+from potluck.suites.statistics import REFERENCE, share_ended_below
 from potluck.suites.store import Results, Row
 from potluck.suites.suite import Suite
 
@@ -42,6 +50,7 @@ class Line:
     method: str
     accuracies: tuple[float, ...]
     gain: float
+    below: float | None
     samples: float
     floats: float
 
@@ -62,7 +71,10 @@ def lines(suite: Suite, results: Results) -> list[Line]:
             samples = np.mean([row.samples_per_job for row in rows])
             floats = np.mean([row.floats_up + row.floats_down for row in rows])
             accuracies = tuple(row.final_accuracy for row in rows)
-            found.append(Line(method, accuracies, float(gain), float(samples), float(floats)))
+            below = None
+            if method != REFERENCE and not needs_public_data(method):
+                below = share_ended_below(results, rows, list(alone.values()))
+            found.append(Line(method, accuracies, float(gain), below, float(samples), float(floats)))
     return found
 
 
@@ -76,7 +88,8 @@ def page(suite: Suite, results: Results) -> str:
     reading = (
         f"Accuracy is the mean over the ten clients on their own test samples after the last of 20 rounds, in per "
         f"cent, with the standard deviation over {seeds}. *Against standalone* is the difference to the "
-        "same clients trained alone with the same networks, in points. *Samples* are what a client's job trains on, "
+        f"same clients trained alone with the same networks, in points. {BELOW} It is empty for methods that set public "
+        "samples apart, whose clients have other ones. *Samples* are what a client's job trains on, "
         "repetitions counted; *numbers* are what travels per client and round, both ways. Nothing was "
         "tuned. With so many samples per client, training alone is hard to beat; `potluck benchmark cpu` "
         "has harder tasks and tuned methods."
@@ -97,13 +110,16 @@ def page(suite: Suite, results: Results) -> str:
 
 
 def _table(found: list[Line]) -> str:
-    head = ["| method | accuracy | against standalone | samples | numbers |", "|---|---:|---:|---:|---:|"]
+    head = [
+        "| method | accuracy | against standalone | below | samples | numbers |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     return "\n".join(head + [_row(line) for line in found])
 
 
 def _row(line: Line) -> str:
     gain = "" if line.method == REFERENCE else f"{100 * line.gain:+.1f}"
-    return f"| {line.method} | {format_mean_std(line.accuracies)} | {gain} | {line.samples:,.0f} | {line.floats:,.0f} |"
+    return f"| {line.method} | {format_mean_std(line.accuracies)} | {gain} | {format_share(line.below)} | {line.samples:,.0f} | {line.floats:,.0f} |"
 
 
 def _summary(found: list[Line]) -> str:

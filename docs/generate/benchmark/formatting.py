@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from potluck.core.needs import Need
+from potluck.methods import method_class
 from potluck.suites.provenance import provenance_text
-from potluck.suites.statistics import Difference
+from potluck.suites.statistics import BASELINES, Difference
 from potluck.suites.store import Results, Row
-from potluck.suites.suite import Suite
+from potluck.suites.suite import Suite, Task
 
 
 def wrap_text(text: str) -> str:
@@ -38,6 +40,35 @@ def count_seeds(rows: Iterable[Row]) -> str:
     """How many seeds rows have, in words: one seed, 3 seeds."""
     seeds = len({row.seed for row in rows})
     return "one seed" if seeds == 1 else f"{seeds} seeds"
+
+
+BELOW = (
+    "*Below* is the share of clients, over all seeds, that end below themselves trained alone on the same samples: about "
+    "half, less ties, where a method changes nothing but chance."
+)
+NO_BELOW = (
+    "Training alone was not run on these clients and splits, so no column says which share of them ends below itself "
+    "trained alone."
+)
+
+
+def same_split(first: Task, second: Task) -> bool:
+    """Whether two tasks give clients the same samples: the same data, partition and newcomers."""
+    parts = ("data", "partition")
+    newcomers = [task.experiment.get("evaluate", {}).get("newcomers") for task in (first, second)]
+    return newcomers[0] == newcomers[1] and all(
+        first.experiment.get(part) == second.experiment.get(part) for part in parts
+    )
+
+
+def needs_public_data(method: str) -> bool:
+    """Whether a method uses samples that all parties hold, which a split of its own sets apart."""
+    return method not in BASELINES and Need.PUBLIC_DATA in method_class(method).needs
+
+
+def format_share(share: float | None) -> str:
+    """A share in per cent; nothing of nothing."""
+    return "" if share is None else f"{share:.0%}"
 
 
 def provenance_sentence(suite: Suite, results: Results) -> str:

@@ -7,7 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from generate.benchmark.figures import COLOURS, new_figure, save
-from generate.benchmark.formatting import format_difference, provenance_sentence, wrap_text
+from generate.benchmark.formatting import (
+    BELOW,
+    format_difference,
+    format_share,
+    provenance_sentence,
+    wrap_text,
+)
 from generate.text import table
 from potluck.suites.statistics import MethodSummary, summarise_task
 from potluck.suites.store import Results
@@ -58,7 +64,7 @@ def _reading(suite: Suite) -> str:
     return (
         "The same clients, test samples and number of steps for every size: only how many of its rows a client trains on "
         "changes, and the smaller sets are parts of the larger ones. Gain is over standalone training, which is tuned alike "
-        f"and trains longer, in points, with its 95 % interval over {len(suite.seeds)} seeds."
+        f"and trains longer, in points, with its 95 % interval over {len(suite.seeds)} seeds. {BELOW}"
     )
 
 
@@ -69,8 +75,14 @@ def _table(skew: str, by_size: dict[int, list[MethodSummary]]) -> str:
         cells = {
             size: line.gain for size, lines in by_size.items() for line in lines if line.method == method
         }
-        rows.append((method, *(format_difference(cells.get(size)) for size in sorted(by_size))))
-    head = (skew, *(f"{size:,}" for size in sorted(by_size)))
+        below = {
+            size: line.below for size, lines in by_size.items() for line in lines if line.method == method
+        }
+        told = [
+            (format_difference(cells.get(size)), format_share(below.get(size))) for size in sorted(by_size)
+        ]
+        rows.append((method, *(text for pair in told for text in pair)))
+    head = (skew, *(text for size in sorted(by_size) for text in (f"{size:,}", "below")))
     return table(head, rows, numbers=range(1, len(head)))
 
 

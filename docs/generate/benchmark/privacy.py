@@ -8,10 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from generate.benchmark.figures import COLOURS, SOFT, new_axes, save
-from generate.benchmark.formatting import count_seeds, provenance_sentence, wrap_text
-from potluck.suites.statistics import REFERENCE
+from generate.benchmark.formatting import (
+    BELOW,
+    count_seeds,
+    format_share,
+    needs_public_data,
+    provenance_sentence,
+    same_split,
+    wrap_text,
+)
+from potluck.suites.statistics import REFERENCE, share_ended_below
 from potluck.suites.store import Results
-from potluck.suites.suite import Suite
+from potluck.suites.suite import Suite, Task
 
 FIGURE = "privacy-accuracy.svg"
 
@@ -29,6 +37,7 @@ class Point:
     epsilon: float | None
     noise: float | None
     accuracies: tuple[float, ...]
+    below: float | None = None
 
     @property
     def mean(self) -> float:
@@ -46,20 +55,24 @@ def curves(suite: Suite, results: Results) -> dict[str, list[Point]]:
     found: dict[str, list[Point]] = {}
     methods = list(dict.fromkeys(method for task in suite.tasks for method in task.methods))
     for method in methods:
-        points = [point for task in suite.tasks if (point := _point(results, task.name, method))]
+        points = [point for task in suite.tasks if (point := _point(suite, results, task, method))]
         if points:
             found[method] = sorted(points, key=lambda one: np.inf if one.epsilon is None else one.epsilon)
     return found
 
 
-def _point(results: Results, task: str, method: str) -> Point | None:
-    rows = [row for row in results.rows if (row.task, row.method) == (task, method)]
+def _point(suite: Suite, results: Results, task: Task, method: str) -> Point | None:
+    rows = [row for row in results.rows if (row.task, row.method) == (task.name, method)]
     if not rows:
         return None
     spent = [results.details.get(row.experiment, {}).get("privacy") or {} for row in rows]
     promised = [one["epsilon"] for one in spent if one.get("epsilon") is not None]
     noise = spent[0].get("noise_multiplier")
-    return Point(max(promised, default=None), noise, tuple(row.final_accuracy for row in rows))
+    same = {other.name for other in suite.tasks if same_split(task, other)}
+    alone = [row for row in results.rows if row.task in same and row.method == REFERENCE]
+    comparable = method != REFERENCE and not needs_public_data(method)
+    below = share_ended_below(results, rows, alone) if comparable else None
+    return Point(max(promised, default=None), noise, tuple(row.final_accuracy for row in rows), below)
 
 
 def page(suite: Suite, results: Results) -> str:
@@ -71,7 +84,8 @@ def page(suite: Suite, results: Results) -> str:
         'who sees every answer (`privacy.unit = "record"`, [privacy](privacy.md)); *noise* is the multiplier that '
         "it took. *No promise* is plain training, in batches and at a rate of its own (chosen by test accuracy on another "
         "seed, in trials that are not stored), noisy training has one untuned rate and clip. "
-        f"*{REFERENCE}* sends nothing, so it needs no noise."
+        f"*{REFERENCE}* sends nothing, so it needs no noise. "
+        f"{BELOW} Training alone has no noise."
     )
     parts = [
         "# Privacy against accuracy",
@@ -85,14 +99,15 @@ def page(suite: Suite, results: Results) -> str:
 
 
 def _table(found: dict[str, list[Point]]) -> str:
-    lines = ["| method | ε | noise | accuracy | runs |", "|---|---:|---:|---:|---:|"]
+    lines = ["| method | ε | noise | accuracy | below | runs |", "|---|---:|---:|---:|---:|---:|"]
     for method, points in found.items():
         for point in points:
             epsilon = "no promise" if point.epsilon is None else f"{point.epsilon:.1f}"
             noise = "" if point.noise is None else f"{point.noise:g}"
             spread = f" ± {point.spread:.1f}" if len(point.accuracies) > 1 else ""
             lines.append(
-                f"| {method} | {epsilon} | {noise} | {point.mean:.1f}{spread} | {len(point.accuracies)} |"
+                f"| {method} | {epsilon} | {noise} | {point.mean:.1f}{spread} | "
+                f"{format_share(point.below)} | {len(point.accuracies)} |"
             )
     return "\n".join(lines)
 

@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from generate.benchmark.figures import gain_figure
-from generate.benchmark.formatting import format_difference, provenance_sentence, wrap_text
+from generate.benchmark.formatting import (
+    format_difference,
+    format_share,
+    needs_public_data,
+    provenance_sentence,
+    wrap_text,
+)
 from generate.benchmark.tuning import NAMES, sensitivity, tuning_sentences
 from generate.text import table
-from potluck.core.needs import Need
-from potluck.methods import method_class
 from potluck.suites.baselines import LINES
 from potluck.suites.statistics import (
     AHEAD,
-    BASELINES,
     BEHIND,
     EQUAL,
     MARGIN,
@@ -93,11 +96,6 @@ def summary(results: Results, found: Measured) -> str:
     third = public_sentence(results, found)
     picture = f"![Gain over training alone, with 95 % intervals](figures/{FIGURE})"
     return wrap_text(" ".join(filter(None, (first, second, third)))) + f"\n\n{picture}"
-
-
-def needs_public_data(method: str) -> bool:
-    """Whether a method uses samples that all parties hold."""
-    return method not in BASELINES and Need.PUBLIC_DATA in method_class(method).needs
 
 
 def public_sentence(results: Results, found: Measured) -> str:
@@ -276,7 +274,7 @@ def _row(line: MethodSummary, *, valid: bool) -> list[str]:
         line.verdict if valid else "",
         f"{100 * line.worst:.1f}",
         format_difference(line.small_gain),
-        "" if line.below is None else f"{line.below:.0%}",
+        format_share(line.below),
         format_difference(line.joining),
         f"{line.samples:,.0f}",
         f"{line.gflops:.1f}",

@@ -237,6 +237,26 @@ def share_below(results: Results, rows: Sequence[Row], reference: Sequence[Row])
     return float(np.mean([federated < alone for federated, alone in pairs])) if pairs else None
 
 
+def share_ended_below(results: Results, rows: Sequence[Row], reference: Sequence[Row]) -> float | None:
+    """Return the share of clients, over all common seeds, whose last accuracy is below their own trained alone.
+
+    None where no seed has the accuracies of the same number of clients for both.
+    """
+    alone = {row.seed: _last_clients(results, row) for row in reference}
+    pairs = [
+        (federated, other)
+        for row in rows
+        if len(_last_clients(results, row)) == len(alone.get(row.seed, ()))
+        for federated, other in zip(_last_clients(results, row), alone.get(row.seed, ()), strict=True)
+    ]
+    return float(np.mean([federated < other for federated, other in pairs])) if pairs else None
+
+
+def _last_clients(results: Results, row: Row) -> list[float]:
+    clients: list[float] = results.details.get(row.experiment, {}).get("clients", [])
+    return clients
+
+
 def _best_clients(results: Results, row: Row) -> list[float]:
     clients: list[float] = results.details.get(row.experiment, {}).get("best_clients", [])
     return clients
