@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
 
 from potluck.attacks import Attack
 from potluck.core.errors import PotluckError, unknown
@@ -124,15 +126,30 @@ def _unwritable(values: Mapping[str, Any], prefix: str = "") -> str:
 
 def make_method(cls: type[Method[Any, Any, Any]], values: Mapping[str, Any]) -> Method[Any, Any, Any]:
     """Build a method from its settings; an unknown or invalid setting raises one sentence."""
-    field_names: list[str] = [field.name for field in fields(cls)] if is_dataclass(cls) else []
+    _check_dataclass(cls)
+    field_names: list[str] = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     for key in values:
         if key not in field_names:
-            raise unknown(f"setting of method {cls.name!r}", key, field_names or ["(it has none)"])
+            name = cls.name or cls.__name__
+            raise unknown(f"setting of method {name!r}", key, field_names or ["(it has none)"])
     try:
         method: Method[Any, Any, Any] = TypeAdapter(cls).validate_python(dict(values))
     except ValidationError as error:
         raise validation_error(error, cls, "method.") from None
+    except PydanticSchemaGenerationError as error:
+        reason = str(error).split(". ", 1)[0]
+        raise PotluckError(
+            f"A setting of {cls.__name__} has a type that no experiment file holds ({reason}); declare settings as "
+            "numbers, text, truth values, or tuples of these."
+        ) from None
     return method
+
+
+def _check_dataclass(cls: type[Method[Any, Any, Any]]) -> None:
+    """Raise for a method whose own settings the decorator was not applied to."""
+    own = {name for name, kind in get_annotations(cls).items() if "ClassVar" not in str(kind)}
+    if "__dataclass_params__" not in vars(cls) and (own or not is_dataclass(cls)):
+        raise PotluckError(f"{cls.__name__} is not a dataclass; put @dataclass above its class line.")
 
 
 def method_settings(method: Method[Any, Any, Any]) -> dict[str, Any]:

@@ -92,6 +92,19 @@ def _own_class(name: str) -> type[Method[Any, Any, Any]]:
         raise PotluckError(
             f"method.name {name!r} could not be imported ({error}); write module:Class."
         ) from None
+    except TypeError as error:
+        if remedy := _declaration_remedy(str(error)):
+            raise PotluckError(f"method.name {name!r} could not be imported: {remedy}.") from None
+        raise
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise PotluckError(f"method.name {name!r} is not a subclass of potluck.Method.")
     return method
+
+
+def _declaration_remedy(message: str) -> str:
+    """Return the remedy for a class declaration that Python itself does not allow; empty for any other error."""
+    if "non-frozen dataclass" in message:
+        return f"a payload is not frozen ({message}); put @dataclass(frozen=True) above the class line of payloads"
+    if re.search(r"arguments for .*\bMethod\b", message):
+        return "a class does not name its three types; write class Name(Method[State, Down, Up])"
+    return ""
