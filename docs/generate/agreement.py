@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -28,6 +28,8 @@ class Agreement:
     gap: float
     own_rank: int
     printed_rank: int
+    left_out: tuple[str, ...] = ()
+    """Rows that ran for other rounds than the paper's own method."""
 
     def __str__(self) -> str:
         chance = f"chance reaches ±{self.spearman_chance:.2f} and ±{self.kendall_chance:.2f}"
@@ -36,14 +38,23 @@ class Agreement:
         )
         if self.rows < LEAST:
             order = f"{self.rows} rows, too few for an order; "
+        left_out = f"; rows of other rounds are left out: {', '.join(self.left_out)}" if self.left_out else ""
         return (
             f"{order}{self.gap:+.1f} points from the printed numbers in the mean; "
             f"the paper's own method is {_place(self.own_rank)} of these rows, printed as {_place(self.printed_rank)}"
+            f"{left_out}"
         )
 
 
-def compare_columns(table: Any) -> dict[str, Agreement]:
-    """Return the agreement of every accuracy column of a table in which the paper's own method and a rival were measured."""
+Rounds = Mapping[tuple[str, str], Collection[int | None]]
+"""The rounds of the stored runs of each row and column."""
+
+
+def compare_columns(table: Any, rounds: Rounds) -> dict[str, Agreement]:
+    """Return the agreement of every accuracy column of a table in which the paper's own method and a rival were measured.
+
+    Only rows with as many rounds as the paper's own method are compared.
+    """
     found = {}
     for name in table.columns:
         if table.recipe.columns[name].measure not in ("best", "last"):
@@ -55,9 +66,18 @@ def compare_columns(table: Any) -> dict[str, Agreement]:
             if text[:1].isdigit() and cell.known:
                 printed[row], here[row] = float(text), float(cell.mean)
         own = [row for row in table.recipe.own_rows if row in printed]
-        if own and len(printed) > 1:
-            found[name] = agreement(list(printed.values()), list(here.values()), list(printed).index(own[-1]))
+        if not own:
+            continue
+        same = [row for row in printed if _rounds(rounds, row, name) == _rounds(rounds, own[-1], name)]
+        if len(same) > 1:
+            left_out = tuple(row for row in printed if row not in same)
+            values = [[column[row] for row in same] for column in (printed, here)]
+            found[name] = replace(agreement(*values, same.index(own[-1])), left_out=left_out)
     return found
+
+
+def _rounds(rounds: Rounds, row: str, column: str) -> frozenset[int | None]:
+    return frozenset(rounds.get((row, column), ()))
 
 
 def agreement(printed: Sequence[float], here: Sequence[float], own: int) -> Agreement:

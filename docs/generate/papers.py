@@ -58,7 +58,9 @@ def full_part(full: Any, cells: Sequence[Any]) -> str:
     rows = [row for row in full.rows if any(key[0] == row for key in full.values)]
     shown = replace(full, rows=tuple(rows))
     lines = [f"### {full.recipe.title}", "", *_commands(cells, "the paper's data"), "", *_beside(shown), ""]
-    lines += [f"* {line}" for line in [_rounds(shown, cells), *_agreements(shown), *_mechanisms(shown)]]
+    lines += [
+        f"* {line}" for line in [_rounds(shown, cells), *_agreements(shown, cells), *_mechanisms(shown)]
+    ]
     lines += [f"* {line}" for line in (_differences(shown), _absent(full, rows), _provenance(cells)) if line]
     for path in _figures(full):
         lines += ["", f"![Accuracy over rounds]({path})"]
@@ -121,8 +123,12 @@ def _rounds(full: Any, cells: Sequence[Any]) -> str:
     return text
 
 
-def _agreements(full: Any) -> list[str]:
-    return [f"{full.recipe.heading(name)}: {each}." for name, each in compare_columns(full).items()]
+def _agreements(full: Any, cells: Sequence[Any]) -> list[str]:
+    """How each column's order agrees with the printed one, of rows with the same rounds."""
+    rounds: dict[tuple[str, str], set[int | None]] = {}
+    for cell in cells:
+        rounds.setdefault((cell.row, cell.column), set()).add(cell.rounds)
+    return [f"{full.recipe.heading(name)}: {each}." for name, each in compare_columns(full, rounds).items()]
 
 
 def _mechanisms(full: Any) -> list[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from generate import claims, papers
-from generate.agreement import agreement, chance_range, kendall, spearman
+from generate.agreement import agreement, chance_range, compare_columns, kendall, spearman
 from generate.curves import running_mean
 from generate.evidence import CONTRADICTED, JUDGES, NOT_RUN, SUPPORTED, UNDECIDED, compare
 from generate.scores import (
@@ -408,3 +409,23 @@ def test_orders_are_compared_by_rank():
 
 def test_curves_are_smoothed_by_what_came_before():
     assert running_mean([1, 2, 3, 6], 2) == [1, 1.5, 2.5, 4.5]
+
+
+def test_only_rows_with_the_rounds_of_the_own_method_are_compared():
+    """A rival that is ahead after twice the rounds says nothing of the order."""
+    printed = {"Ours": "60.0", "A": "50.0", "B": "55.0±1.0"}
+    here = {"Ours": 40.0, "A": 30.0, "B": 45.0}
+    recipe = SimpleNamespace(columns={"c": SimpleNamespace(measure="best")}, own_rows=("Ours",))
+    table = SimpleNamespace(
+        recipe=recipe,
+        columns=("c",),
+        rows=tuple(printed),
+        cell=lambda row, _: SimpleNamespace(printed=printed[row], known=True, mean=here[row]),
+    )
+    equal = {(row, "c"): {100} for row in printed}
+    assert compare_columns(table, equal)["c"].own_rank == 2
+    assert "left out" not in str(compare_columns(table, equal)["c"])
+    longer = compare_columns(table, equal | {("B", "c"): {200}})["c"]
+    assert (longer.rows, longer.own_rank, longer.left_out) == (2, 1, ("B",))
+    assert str(longer).endswith("rows of other rounds are left out: B")
+    assert compare_columns(table, equal | {("Ours", "c"): {50}}) == {}
