@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from generate.evidence import CONTRADICTED, NO_ROWS, RESULTS, VERDICTS, Finding
+from generate.papers import CELLS, unclean_sentence
 from generate.scores import training_spread
 from generate.text import cell, table
 from generate.verdicts import judge_test
+from potluck.recipes.store import read_cells
 
 LEDGER = Path(__file__).parents[1] / "tables" / "claims.toml"
 ABOUT = """\
@@ -89,7 +91,7 @@ def page(results: Path = RESULTS) -> str:
     """The whole page; the same text for the same results."""
     found = [(claim, judge_claim(claim, results)) for claim in read_claims()]
     papers = list(dict.fromkeys(claim.paper for claim, _ in found))
-    about = ABOUT.format(spread=_spread(results))
+    about = f"{ABOUT.format(spread=_spread(results))}{_unclean(results)}"
     parts = ["# What the papers claim, and what was found", about, _overview(papers, found)]
     for paper in papers:
         mine = [(claim, one) for claim, one in found if claim.paper == paper]
@@ -111,6 +113,12 @@ def _spread(results: Path) -> str:
         f"rows that have several seeds (of {spread.source}: standard deviation {spread.deviation:.1f} points, "
         f"{spread.freedom} degrees of freedom)"
     )
+
+
+def _unclean(results: Path) -> str:
+    """A paragraph on rows of the small scale from changed sources."""
+    text = unclean_sentence(read_cells(results / CELLS.name))
+    return f"\n\n**Small scale.** In `results/{CELLS.name}`, {text}" if text else ""
 
 
 def _overview(papers: list[str], found: list[tuple[Claim, Finding]]) -> str:

@@ -198,7 +198,25 @@ def small_line(results: Path = RESULTS) -> str:
     return (
         "### At the small scale\n\n"
         f"{len(runs)} runs of {', '.join(f'`{name}`' for name in names)} are stored in `results/papers.csv`. They have some "
-        "ten epochs on a few thousand images, show that each method learns, and decide nothing."
+        f"ten epochs on a few thousand images, show that each method learns, and decide nothing. {unclean_sentence(cells)}"
+    ).rstrip()
+
+
+def unclean_sentence(cells: Sequence[Any]) -> str:
+    """Say which rows come from a source with changes that no commit holds; nothing where there are none."""
+    unclean = [cell for cell in cells if "+" in cell.commit or not cell.commit]
+    if not unclean:
+        return ""
+    commits = ", ".join(sorted({cell.commit or "none" for cell in unclean}))
+    recipes = dict.fromkeys(cell.recipe for cell in unclean)
+    part = (
+        f" (of {', '.join(f'`{name}`' for name in recipes)})"
+        if len(recipes) < len({cell.recipe for cell in cells})
+        else ""
+    )
+    return (
+        f"{len(unclean)} of the {len(cells)} rows{part} come from a source with changes that are in no commit: the column "
+        f"`commit` of the file ends with + ({commits})."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -429,3 +429,17 @@ def test_only_rows_with_the_rounds_of_the_own_method_are_compared():
     assert (longer.rows, longer.own_rank, longer.left_out) == (2, 1, ("B",))
     assert str(longer).endswith("rows of other rounds are left out: B")
     assert compare_columns(table, equal | {("Ours", "c"): {50}}) == {}
+
+
+def test_rows_of_changed_sources_are_counted_in_one_sentence():
+    clean = read_cells(papers.FULL)[0]
+    assert papers.unclean_sentence([clean]) == ""
+    unclean = replace(clean, recipe="fedin-table3", commit="abc+")
+    text = papers.unclean_sentence([clean, unclean])
+    assert text.startswith(
+        "1 of the 2 rows (`fedin-table3`) come from a source with changes that are in no commit"
+    )
+    assert "ends with +: abc+" in text
+    half = papers.unclean_sentence([clean, replace(clean, commit="abc+")])
+    assert f"(some of `{clean.recipe}`)" in half
+    assert papers.unclean_sentence(read_cells(papers.CELLS)) in papers.small_line()
