@@ -55,7 +55,8 @@ def stored(tmp_path: Path) -> Results:
 
 def test_cells_have_the_spread_and_the_chance_and_are_bold_where_every_seed_leaks(tmp_path: Path):
     text = page_text(find_suite("leaks"), stored(tmp_path))
-    assert f"| {HELD} | **0.95** ± 0.01 (0.75) | 0.72 ± 0.04 (0.75) |" in text
+    shown = HELD.replace("told right", "inferred correctly")
+    assert f"| {shown} | **0.95** ± 0.01 (0.75) | 0.72 ± 0.04 (0.75) |" in text
     assert f"| {SENDER} | 0.20 ± 0.14 (0.10) |  |" in text  # not above chance with the second seed
     assert (
         "| inverted with the extractor, classes of 1 | **17.5** ± 0.1 (14.0) |  | 12.0 ± 0.0 (14.0) |  |"
@@ -67,8 +68,8 @@ def test_cells_have_the_spread_and_the_chance_and_are_bold_where_every_seed_leak
 
 def test_evidence_and_counter_evidence_follow_from_the_numbers(tmp_path: Path):
     text = page_text(find_suite("leaks"), stored(tmp_path))
-    assert "* Without noise, told: which classes; not told: the sender." in text
-    assert "* With noise, nothing is told; not told: which classes." in text
+    assert "* Without noise, inferred: which classes; not inferred: the sender." in text
+    assert "* With noise, nothing is inferred; not inferred: which classes." in text
     assert (
         "* Pictures without noise, beside the typical one of the class: with the extractor +3.5 dB (classes of 1)."
         in text

@@ -40,7 +40,7 @@ def page(suite: Suite, results: Results) -> str:
         f"{NO_BELOW}"
     )
     parts = [
-        "# Whole rounds, or answers as they come",
+        "# Synchronous and asynchronous schedules",
         wrap_text(reading),
     ]
     parts.append(_table(suite, results))

@@ -166,12 +166,12 @@ def _section(results: Results, method: str) -> list[str]:
 
 
 def _accuracies(results: Results, method: str) -> str:
-    told = []
+    accuracies = []
     for words, tasks in (("without noise", PLAIN), ("with it", NOISE)):
         found = [100 * row.final_accuracy for row in _rows(results, tasks, method)]
         if found:
-            told.append(f"{np.mean(found):.1f} % {words}")
-    return f"Accuracy of clients: {', '.join(told)}."
+            accuracies.append(f"{np.mean(found):.1f} % {words}")
+    return f"Accuracy of clients: {', '.join(accuracies)}."
 
 
 def _questions(plain: Table, noise: Table) -> str:
@@ -179,7 +179,9 @@ def _questions(plain: Table, noise: Table) -> str:
     for question, score in plain.items():
         if not question.startswith(INVERTED):
             other = noise[question].shown(2) if question in noise else ""
-            lines.append(f"| {question} | {score.shown(2)} | {other} |")
+            lines.append(
+                f"| {question.replace('told right', 'inferred correctly')} | {score.shown(2)} | {other} |"
+            )
     return "\n".join(lines)
 
 
@@ -208,19 +210,19 @@ def _verdict(plain: Table, noise: Table, alike: Table) -> str:
     for words, table in (("Without noise", plain), ("With noise", noise)):
         questions = [question for question in table if not question.startswith(INVERTED)]
         if questions:
-            lines.append(_told(words, questions, table))
+            lines.append(_inferred(words, questions, table))
     if any(question.startswith(INVERTED) for question in plain):
         named = {"without noise": plain, "with noise": noise, "without noise, begun alike": alike}
         lines += [_seen(words, table) for words, table in named.items() if table]
     return "\n".join(f"* {line}" for line in lines)
 
 
-def _told(words: str, questions: Sequence[str], table: Table) -> str:
+def _inferred(words: str, questions: Sequence[str], table: Table) -> str:
     yes = [_short(question) for question in questions if table[question].leaks]
     no = [_short(question) for question in questions if not table[question].leaks]
     parts = [
-        f"told: {', '.join(yes)}" if yes else "nothing is told",
-        f"not told: {', '.join(no)}" if no else "",
+        f"inferred: {', '.join(yes)}" if yes else "nothing is inferred",
+        f"not inferred: {', '.join(no)}" if no else "",
     ]
     return f"{words}, {'; '.join(filter(None, parts))}."
 
@@ -242,7 +244,7 @@ def _short(question: str) -> str:
 
 def _seen(words: str, table: Table) -> str:
     """By how many decibels pictures are better than the typical one, for each who may look."""
-    told = []
+    seen = []
     for who in (WITH_EXTRACTOR, WITHOUT_EXTRACTOR):
         gains = [
             f"{table[question].gain:+.1f} dB (classes of {question.partition('classes of ')[2].partition(':')[0]})"
@@ -250,6 +252,6 @@ def _seen(words: str, table: Table) -> str:
             if question.startswith(f"{INVERTED}{who}, classes") and question.endswith(PSNR)
         ]
         if gains:
-            told.append(f"{who} {', '.join(gains)}")
-    nothing = "nothing was made" if not told else ""
-    return f"Pictures {words}, beside the typical one of the class: {'; '.join(told)}{nothing}."
+            seen.append(f"{who} {', '.join(gains)}")
+    nothing = "nothing was made" if not seen else ""
+    return f"Pictures {words}, beside the typical one of the class: {'; '.join(seen)}{nothing}."

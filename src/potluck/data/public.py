@@ -1,4 +1,4 @@
-"""Public data that every client may see (FedMD and its kin): a held-out part, or another data set."""
+"""Public data that every client may see (FedMD and similar methods): a held-out part, or another data set."""
 
 from __future__ import annotations
 
