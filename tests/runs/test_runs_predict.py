@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,6 +94,47 @@ def test_images_are_predicted_as_torch_does_by_hand(tmp_path: Path, monkeypatch:
     assert [one.probability for one in folder[1:]] == pytest.approx(
         [model.predict(path)[0].probability for path in sorted((tmp_path / "pets" / "cat").iterdir())]
     )
+
+
+FIXED_NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear({inputs}, 6), nn.ReLU(), nn.Linear(6, 2))
+"""
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_the_guides_plain_torch_predicts_a_photo_of_another_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], grey: bool
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "net", raising=False)
+    write_images(tmp_path / "pets")
+    if grey:
+        for file in (tmp_path / "pets").rglob("*.png"):
+            Image.open(file).getchannel("R").save(file)
+    Path("net.py").write_text(FIXED_NET.format(inputs=16 if grey else 48))
+    net = importlib.import_module("net").Net
+    data = {"name": "folder:pets", "image_size": 4}
+    run = train(tmp_path / "run", data, models=[net()], rounds=8)
+    model = library.load_model(library.export_client(run, 0, "my-model"), models={"Net": net})
+    photo = np.zeros((9, 13) if grey else (9, 13, 3), np.uint8)
+    photo[:, :7] = 60 if grey else COLOURS["dog"]  # unlike halves: the interpolation counts
+    photo[:, 7:] = 30 if grey else COLOURS["cat"]
+    Image.fromarray(photo).save("photo.png")
+
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (block,) = [text for text in blocks if "from net import Net" in text]
+    names: dict[str, Any] = {}
+    exec(compile(block, "export.md", "exec"), names)
+    (found,) = model.predict("photo.png")
+    shares = torch.softmax(names["scores"].detach().double(), 1)[0].tolist()
+    assert shares == pytest.approx([found.probabilities["cat"], found.probabilities["dog"]], abs=1e-6)
+    assert capsys.readouterr().out.strip() == found.class_name
 
 
 def test_an_image_of_another_size_or_none_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
