@@ -25,7 +25,7 @@ from potluck.runs.export_description import ModelDescriber, describe_input, plai
 from potluck.runs.exported import DESCRIPTION, FORMAT, WEIGHTS
 from potluck.runs.folder import EXPERIMENT, write_atomic
 from potluck.runs.plan import Parts
-from potluck.runs.restore import restore_run
+from potluck.runs.restore import RestoredRun, restore_run
 from potluck.runs.run import Run
 
 
@@ -49,10 +49,15 @@ def export_client(
     run, out = Path(run), Path(out)
     check_objects(run, parts)
     restored = restore_run(run, parts)
-    members, experiment = restored.plan.federation, restored.plan.experiment
-    if not 0 <= client < len(members.members):
-        last = len(members.members) - 1
+    last = len(restored.plan.federation.members) - 1
+    if not 0 <= client <= last:
         raise PotluckError(f"--client {client} is not in {str(run)!r}; it has clients 0 to {last}.")
+    return export_restored(restored, client, out, onnx=onnx)
+
+
+def export_restored(restored: RestoredRun, client: int, out: Path, *, onnx: bool = False) -> Path:
+    """Export the predictor of a client of a run that was restored from its checkpoint."""
+    members, experiment = restored.plan.federation, restored.plan.experiment
     facts: dict[str, Any] = {
         "client": members.task.clients[client].name,
         "protocol": experiment.evaluate.protocol,

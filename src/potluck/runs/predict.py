@@ -7,6 +7,7 @@ import importlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from potluck.core.errors import PotluckError, plain
 from potluck.core.files import csv_cell, parse_json, read_text
@@ -53,12 +54,16 @@ def _load(place: Path, network: str | None) -> ExportedModel:
     return load_model(place, models=dict.fromkeys(names, factory))
 
 
-def _own_names(node: dict[str, object]) -> list[str]:
-    """Return the names of the user's own networks in a description."""
+def own_networks(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the nodes of a description that are the user's own networks."""
     parts = node.get("models")
     if isinstance(parts, dict):
-        return [name for part in parts.values() for name in _own_names(part)]
-    return [str(node["own"])] if "own" in node else []
+        return [own for part in parts.values() for own in own_networks(part)]
+    return [node] if "own" in node else []
+
+
+def _own_names(node: dict[str, Any]) -> list[str]:
+    return [str(own["own"]) for own in own_networks(node)]
 
 
 def predict_command(place: Path) -> str:
