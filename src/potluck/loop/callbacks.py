@@ -57,6 +57,8 @@ class Arrival:
     failure: Failure | None = None
     seconds: float = 0.0
     """How long the job took where it was done."""
+    processor_seconds: float = 0.0
+    """How much processor time it took; 0 where it was done on another machine."""
 
 
 class Callback:

@@ -153,8 +153,14 @@ class Loop:
         if isinstance(result, Failure):
             arrival = Arrival(job.kind, job.client, job.round, failure=result)
         else:
-            samples, seconds = result.trained_samples, result.seconds
-            arrival = Arrival(job.kind, job.client, job.round, samples, seconds=seconds)
+            arrival = Arrival(
+                job.kind,
+                job.client,
+                job.round,
+                result.trained_samples,
+                seconds=result.seconds,
+                processor_seconds=result.processor_seconds,
+            )
         for callback in _watching(self.callbacks, "on_arrival"):
             callback.on_arrival(arrival)
 

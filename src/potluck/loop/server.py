@@ -46,7 +46,7 @@ class Server:
         self._answer_type = payload_types(method)[1]
         self._keeps_latest = not schedule.synchronous
         self.seconds = 0.0
-        """Time in the method's server functions so far, in this process."""
+        """Processor time of the method's server functions so far, in this process."""
         self.progress = progress or Progress(self.initial_state())
 
     def initial_state(self) -> Any:
@@ -192,10 +192,10 @@ class Server:
 
     @contextmanager
     def _seeded(self, purpose: str) -> Iterator[None]:
-        started = time.perf_counter()
+        started = time.process_time()
         with seeded(self.task.seed, "torch", purpose, self.progress.step):
             yield
-        self.seconds += time.perf_counter() - started
+        self.seconds += time.process_time() - started
 
 
 def join_sums(updates: Sequence[Update[Any]], sums: Mapping[int, ClientSum]) -> list[Update[Any]]:

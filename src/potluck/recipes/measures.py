@@ -71,8 +71,8 @@ ABOUT: dict[MeasureName, str] = {
     "millions-up": "the same in millions",
     "saved": "numbers that a client sends less than one of the first row, as the paper counts, %",
     "memory-mib": "MiB of what all clients of a round send, times the copies that a client keeps where a row says so",
-    "client-time": "time of a client's training job ÷ that of the first row's, on this machine",
-    "server-time": "time of the server's functions in a round ÷ that of the first row's, on this machine",
+    "client-time": "processor time of a client's later training job ÷ that of the first row's, on this machine",
+    "server-time": "processor time of the server's functions in a round ÷ that of the first row's, on this machine",
     "mflops-per-sample": "millions of operations of a client's round for each of its training samples",
 }
 

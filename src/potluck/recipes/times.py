@@ -1,4 +1,4 @@
-"""Measure how long clients and the server of a run work, for columns that compare methods on one machine."""
+"""Measure the processor time of a run's clients and server, for columns that compare methods on one machine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ FILE = "times.json"
 
 
 class TimeMeter(Callback):
-    """Keeps the time of clients' training jobs and of the server's functions, as the last command found it."""
+    """Keeps the processor time of clients' training jobs and of the server's functions, as the last command found it.
+
+    A client's first job in this process is left out, because kernels and data are prepared in it; where no client
+    has another one, first jobs are what there is.
+    """
 
     def __init__(self, run: Path) -> None:
         self.file = run / FILE
-        self.jobs, self.seconds = 0, 0.0
+        self.first_jobs: dict[int, float] = {}
+        self.later_jobs: list[float] = []
         self._loop: Loop | None = None
         self._first = 0
 
@@ -28,20 +33,25 @@ class TimeMeter(Callback):
         self._loop, self._first = loop, loop.progress.ended
 
     def on_arrival(self, arrival: Arrival) -> None:
-        """Add the time of a training job."""
-        if arrival.kind == "train" and arrival.failure is None:
-            self.jobs, self.seconds = self.jobs + 1, self.seconds + arrival.seconds
+        """Add the processor time of a training job."""
+        if arrival.kind != "train" or arrival.failure is not None:
+            return
+        if arrival.client in self.first_jobs:
+            self.later_jobs.append(arrival.processor_seconds)
+        else:
+            self.first_jobs[arrival.client] = arrival.processor_seconds
 
     def on_end(self, end: End) -> None:
         """Write both means: per training job, and of the server per round."""
         assert self._loop is not None
         rounds = (self._loop.progress.ended - self._first) / self._loop.cohort
-        if self.jobs:
-            times = {"client": self.seconds / self.jobs, "server": self._loop.server.seconds / rounds}
+        jobs = self.later_jobs or list(self.first_jobs.values())
+        if jobs:
+            times = {"client": sum(jobs) / len(jobs), "server": self._loop.server.seconds / rounds}
             write_atomic(self.file, json.dumps(times) + "\n")
 
 
 def read_time(run: Path, side: str) -> float:
-    """Return the seconds of a `client` per training job, or of the `server` per round; nan where there is no record."""
+    """Return processor seconds: of a `client` per training job, of the `server` per round; nan without a record."""
     file = run / FILE
     return float(parse_json(read_text(file))[side]) if file.exists() else math.nan

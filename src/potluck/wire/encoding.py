@@ -27,7 +27,7 @@ from potluck.wire.tensors import encoded_size, encoded_tensors_size, flatten_pay
 
 MAX_NOTES = 32
 """The most values that a method may note in one job."""
-_SEPARATE = ("message", "payload", "state", "scores", "sums")
+_SEPARATE = ("message", "payload", "state", "scores", "sums", "processor_seconds")
 
 
 def pack_job(job: Job) -> Message:

@@ -65,6 +65,8 @@ class Answer:
     sums: Flat | None = None
     """In place of a payload: the public keys of a client that keeps its answer for a secure sum; or what it answers to
     a stage of that sum."""
+    processor_seconds: float = 0.0
+    """Processor time of the job in a process of this machine; it is not part of the encoded answer."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class Worker:
 
     def run(self, job: Job) -> Answer | Failure:
         """Execute a job. A client's exception becomes a `Failure` with the phase in which it was raised."""
-        started = time.perf_counter()
+        started, spent = time.perf_counter(), time.process_time()
         phase = "set-up"
         result: Answer | Failure
         try:
@@ -106,7 +106,11 @@ class Worker:
             return to_failure(job, "storing the client", error)
         if isinstance(result, Failure):
             return result
-        return replace(result, seconds=time.perf_counter() - started)
+        return replace(
+            result,
+            seconds=time.perf_counter() - started,
+            processor_seconds=time.process_time() - spent,
+        )
 
     def update_cache(self, *jobs: Job) -> None:
         """Note which clients jobs changed, failed jobs included, and only then trim the cache."""

@@ -63,14 +63,21 @@ class JobChannel:
     def send_reports(self, to: socket.socket, reports: Sequence[JobReport]) -> None:
         """Send a team's results; an answer of another type than the method declares is an invalid one."""
         for number, report in enumerate(reports, 1):
-            facts = {"version": report.version, "loading": report.loading, "more": len(reports) - number}
+            facts = {
+                "version": report.version,
+                "loading": report.loading,
+                "processor": getattr(report.result, "processor_seconds", 0.0),
+                "more": len(reports) - number,
+            }
             _send(to, wire.pack_result(self._declared(report.result)), facts)
 
     def receive_reports(self, source: socket.socket) -> list[JobReport]:
         """Return the next team's results; `ConnectionError` when the worker is gone."""
         return [
             JobReport(
-                wire.unpack_result(message, self.up), message.facts["version"], message.facts["loading"]
+                _with_processor_time(wire.unpack_result(message, self.up), message.facts["processor"]),
+                message.facts["version"],
+                message.facts["loading"],
             )
             for message in _receive(source)
         ]
@@ -80,6 +87,10 @@ class JobChannel:
             return result
         reason = f"Expected a {self.up.__name__}, got a {type(result.payload).__name__}."
         return Failure(result.job, result.client, reason, "invalid")
+
+
+def _with_processor_time(result: Answer | Failure, seconds: float) -> Answer | Failure:
+    return result if isinstance(result, Failure) else replace(result, processor_seconds=seconds)
 
 
 def _send(to: socket.socket, message: wire.Message, facts: dict[str, Any]) -> None:

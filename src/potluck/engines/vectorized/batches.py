@@ -50,14 +50,17 @@ def run_batch(worker: Worker, jobs: JobBatch, threads: JobThreads) -> list[Answe
     """Do the jobs, several of them together, and return their results in order."""
     if len(jobs) == 1:
         return [worker.run(jobs[0])]
-    started = time.perf_counter()
+    started, spent = time.perf_counter(), time.process_time()
     results = _run_together(worker, jobs, threads)
     try:
         worker.update_cache(*jobs)
     except Exception as error:
         return [to_failure(job, "storing the clients", error) for job in jobs]
-    share = (time.perf_counter() - started) / len(jobs)
-    return [result if isinstance(result, Failure) else replace(result, seconds=share) for result in results]
+    share, processor = (time.perf_counter() - started) / len(jobs), (time.process_time() - spent) / len(jobs)
+    return [
+        result if isinstance(result, Failure) else replace(result, seconds=share, processor_seconds=processor)
+        for result in results
+    ]
 
 
 def _run_together(worker: Worker, jobs: JobBatch, threads: JobThreads) -> list[Answer | Failure]:
