@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from generate.text import code, table
+
+if TYPE_CHECKING:
+    from potluck.recipes.recipe import Recipe, Row
 
 _UNSTATED = (
     "FedGH and pFedAFM do not state the settings of their baselines: their recipes run the method as this page "
@@ -26,7 +31,7 @@ BASELINES = (
 
 
 def recipes(method: str) -> str:
-    """Which recipes run a method, after whom, and with which options."""
+    """Say which recipes run a method, after whom, and with which options and local training."""
     from potluck.recipes.recipe import find_recipe, recipe_names
     from potluck.recipes.scale import flat_text
 
@@ -37,7 +42,10 @@ def recipes(method: str) -> str:
             continue
         for row in recipe.rows.values():
             if row.method == method:
-                more = ", ".join(f"{key}={_value(value)}" for key, value in flat_text(row.options).items())
+                more = ", ".join(
+                    f"{key}={_value(value)}"
+                    for key, value in {**flat_text(row.options), **_own_training(recipe, row)}.items()
+                )
                 family = name.partition("-")[0]
                 rows.setdefault((family, more), []).append(name)
     told = dict.fromkeys(FOLLOWED[family] for family, _ in rows)
@@ -45,7 +53,17 @@ def recipes(method: str) -> str:
         (", ".join(code(name) for name in dict.fromkeys(names)), code(more) if more else "the defaults")
         for (_, more), names in rows.items()
     ]
-    return "\n\n".join([" ".join(told), table(("recipe", "options there"), lines)])
+    return "\n\n".join([" ".join(told), table(("recipe", "options and own training settings there"), lines)])
+
+
+def _own_training(recipe: Recipe, row: Row) -> dict[str, str]:
+    """Return the training settings of a row; also those that the whole table has where other rows change them."""
+    from potluck.recipes.scale import flat_text
+
+    changed = {key for each in recipe.rows.values() for key in each.settings.get("training", {})}
+    common = {key: value for key, value in recipe.base.get("training", {}).items() if key in changed}
+    values = {**common, **row.settings.get("training", {})}
+    return {f"training.{key}": value for key, value in flat_text(values).items()}
 
 
 def _value(text: str) -> str:

@@ -122,6 +122,6 @@ def test_a_baselines_page_has_the_options_of_every_recipe_that_runs_it():
     assert set(followed.BASELINES) == {*used} - {"fedhe", "pfedafm", "fedin", "fedl2g-l", "fedl2g-f"}
     lines = followed.recipes("fedkd").splitlines()
     assert "| `fedgh-table1`, `fedgh-table3` | `floor=0.0` |" in lines
-    assert "htfllib_compat=true" in followed.recipes("fml")
+    assert "htfllib_compat=true, training.clip_norm=10.0" in followed.recipes("fml")
     assert "InCo-Aggregation" in followed.recipes("moon")
     assert "`fedgh-" not in followed.recipes("fedgh")  # only where it is a baseline
