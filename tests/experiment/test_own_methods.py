@@ -68,4 +68,4 @@ def test_a_child_without_settings_of_its_own_needs_no_decorator(
     (tmp_path / "own_child.py").write_text("from potluck.methods import FedProx\nclass Own(FedProx): pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     method = parse_experiment({"method": {"name": "own_child:Own", "mu": 0.25}}).build_method()
-    assert method.mu == 0.25
+    assert vars(method)["mu"] == 0.25

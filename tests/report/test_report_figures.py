@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -40,7 +41,9 @@ def drawn(kind: str, paths: list[Path], **options: Any) -> Figure:
     return draw(groups_of(paths), FigureOptions(**options))
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - FEATURE_KINDS - {"notes", "client-notes"}))  # need more
+@pytest.mark.parametrize(
+    "kind", sorted(set(KINDS) - FEATURE_KINDS - {"notes", "client-notes", "gradient-norm"})
+)
 def test_every_kind_is_drawn(compared: list[Path], tmp_path: Path, kind: str) -> None:
     runs = compared[:1] if kind in ("client-curves", "confusion") else compared
     file = plot(runs, tmp_path / "sub" / "figure.png", kind=kind, **OPTIONS.get(kind, {}))
@@ -118,6 +121,34 @@ def test_traffic_over_several_magnitudes_is_logarithmic(compared: list[Path], tm
     assert drawn("traffic", compared).axes[0].get_xscale() == "linear"  # 1,010 to 20,000
     large = make_run(tmp_path, method="large", floats_up=10**7)
     assert drawn("traffic", [*compared, large]).axes[0].get_xscale() == "log"
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor"),
+    [(kind, factor) for kind in ("pareto", "traffic", "gradient-norm") for factor in (200, 10**6)]
+    + [("pareto", 12), ("gradient-norm", 12)],
+)
+def test_log_axes_have_plain_numbers(tmp_path: Path, kind: str, factor: int) -> None:
+    runs = [
+        make_run(tmp_path, method=name, level=level, floats_up=floats, floats_down=floats)
+        for name, level, floats in (("small", 0.5, 1000), ("large", 0.6, 1000 * factor))
+    ]
+    for run in runs:
+        rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        for number, row in enumerate(rows):
+            row["gradient_norm"] = 3.0 * factor ** (-number / len(rows))
+        (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with print_style():
+        figure = drawn(kind, runs)
+        figure.draw_without_rendering()
+    axes = figure.axes[0]
+    axis = axes.yaxis if kind == "gradient-norm" else axes.xaxis
+    assert axis.get_scale() == "log"
+    assert not [text.get_text() for text in figure.findobj(Text) if "$" in text.get_text()]
+    low, high = axis.get_view_interval()
+    labels = [tick.label1.get_text() for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    assert len(labels) >= 2
+    assert all(float(label.replace(",", "").replace("−", "-")) for label in labels)
 
 
 def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
@@ -239,7 +270,9 @@ def test_feature_figures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4, 9])
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - FEATURE_KINDS - {"notes", "client-notes"}))
+@pytest.mark.parametrize(
+    "kind", sorted(set(KINDS) - FEATURE_KINDS - {"notes", "client-notes", "gradient-norm"})
+)
 def test_every_kind_fits_one_column(tmp_path: Path, kind: str, count: int) -> None:
     """Every figure is 3.4 inches wide, and no text is outside it or overlaps another tick label or the legend."""
     names = (

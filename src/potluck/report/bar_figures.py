@@ -18,6 +18,7 @@ from potluck.report.style import (
     label_categories,
     legend,
     legend_above,
+    log_scale,
     method_style,
     new_axes,
     new_figure,
@@ -74,10 +75,10 @@ def traffic(groups: list[Group], options: FigureOptions) -> Figure:
     axes.barh(places + 0.19, down, 0.36, color="#9aa5b1", hatch="///", edgecolor="white", label="down")
     sent = [value for value in (*up, *down) if value]
     if sent and max(sent) > 100 * min(sent):
-        axes.set_xscale("log")
+        log_scale(axes, form="{x:,.0f}")
     else:
         axes.locator_params(axis="x", nbins=5)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
     _method_rows(axes, [row.label for row in rows])
     axes.set_xlabel("numbers per client and round")
     legend_above(axes)

@@ -18,7 +18,7 @@ from potluck.analysis.curves import (
 )
 from potluck.analysis.groups import Group
 from potluck.core.errors import PotluckError, unknown
-from potluck.report.style import FigureOptions, legend, legend_above, method_style, new_figure
+from potluck.report.style import FigureOptions, legend, legend_above, log_scale, method_style, new_figure
 from potluck.runs.run import Curve, FloatArray, Run
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def gradient_norm(groups: list[Group], options: FigureOptions) -> Figure:
         )
     figure, axes = _curves(groups, options, "gradient_norm")
     axes.set_ylabel("squared gradient norm")
-    axes.set_yscale("log")
+    log_scale(axes, "y")
     return figure
 
 

@@ -23,6 +23,7 @@ from potluck.report.style import (
     FigureOptions,
     label_categories,
     legend_above,
+    log_scale,
     method_style,
     new_figure,
     tick_step,
@@ -99,8 +100,7 @@ def pareto(groups: list[Group], options: FigureOptions) -> Figure:
             *zip(*front, strict=True), where="post", color="#777777", linewidth=0.8, linestyle=":", zorder=0
         )
     if max(sending)[0] > 10 * min(sending)[0]:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
+        log_scale(axes)
     axes.set_xlabel("traffic of all clients (MiB)")
     axes.set_ylabel("final accuracy (%)")
     legend_above(axes)

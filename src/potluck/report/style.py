@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from potluck.analysis.groups import Group
 from potluck.core.errors import PotluckError, unknown
@@ -225,6 +225,21 @@ def label_categories(axes: Axes, names: Sequence[str], step: int = 1) -> None:
     width, height = figure.get_size_inches()
     text = max(box.width for box in boxes) / figure.dpi
     figure.set_size_inches(width, height + (text if upright else 0.65 * text))
+
+
+def log_scale(axes: Axes, name: Literal["x", "y"] = "x", form: str = "{x:g}") -> None:
+    """Make an axis logarithmic, its ticks in plain numbers: decades, and 2 and 5 times them below two decades.
+
+    Matplotlib's own tick labels are formulas, which `text.parse_math` shows as their source.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis = axes.xaxis if name == "x" else axes.yaxis
+    (axes.set_xscale if name == "x" else axes.set_yscale)("log")
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0), numticks=8))
+    axis.set_major_formatter(form)
+    axis.set_minor_formatter(NullFormatter())
 
 
 def tick_step(count: int, inches: float) -> int:

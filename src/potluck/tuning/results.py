@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from potluck.core.files import csv_cell
-from potluck.report.style import method_style, new_axes, print_style, save
+from potluck.report.style import log_scale, method_style, new_axes, print_style, save
 from potluck.runs.folder import write_atomic
 from potluck.tuning.space import Space, with_settings
 from potluck.tuning.study import TrialResult
@@ -59,7 +59,7 @@ def _draw(space: Space, trials: Sequence[TrialResult], path: Path) -> None:
             if places:
                 axes.set_xticks(list(places.values()), [str(value) for value in places])
             elif choice.log:
-                axes.set_xscale("log")
+                log_scale(axes)
             axes.set_xlabel(name)
         panels[0].set_ylabel("validation accuracy (%)")
         save(figure, path)
