@@ -19,6 +19,7 @@ from potluck.core.method import Method
 from potluck.core.payload import EmptyPayload
 from potluck.core.training import Training
 from potluck.federation.flops import JobFlops, MethodFlops
+from potluck.methods.fedcgs import FedCGS
 from potluck.methods.fedgh import FedGH
 from potluck.methods.fedkd import FedKD
 from potluck.methods.fedl2g import FedL2GFeatures
@@ -68,6 +69,20 @@ def test_fedl2g_counts_guidance_and_the_derivative_along_a_direction() -> None:
     assert counted.total(4, 1) == four
     assert counted.total(8, 1) == eight
     assert counted.total(8, 2) == eight + 7 * OWN
+
+
+def test_a_single_pass_is_spread_over_the_jobs() -> None:
+    """FedCGS computes in a client's first job alone: features (70) and the products of three features with each other
+    (2·9 a sample), and in the first round a classifier of its own sums; a client has 12 samples."""
+    fed = tiny(2, hidden=(5,))
+    costs = MethodFlops(FedCGS(), fed, rounds=4)
+    (found,) = costs.by_architecture.values()
+    assert found.total(12, 5) == 0
+    assert found.first is not None
+    assert (found.first.per_sample, found.first.per_sample_epoch) == (70 + 18, 0)
+    whole = found.first.per_job + 12 * 88
+    assert costs.facts(jobs=4) == {"flops_per_client_round": whole / 4}
+    assert costs.of(fed.task.clients[0]) == 0  # what the virtual clock goes by: any later job
 
 
 def test_flops_grow_with_samples_and_epochs() -> None:

@@ -32,6 +32,8 @@ class JobFlops:
     per_job: float
     per_sample: float
     per_sample_epoch: float
+    first: JobFlops | None = None
+    """The cost of a client's first job, where later ones compute nothing."""
 
     def total(self, samples: int, epochs: int) -> float:
         """Return the operations of a job on so many training samples."""
@@ -64,20 +66,29 @@ class MethodFlops:
             client.samples, self.federation.training.epochs
         )
 
-    def facts(self, absent: Collection[int] = ()) -> dict[str, float]:
+    def facts(self, absent: Collection[int] = (), jobs: float = 1.0) -> dict[str, float]:
         """Return the mean over clients but absent ones, for a run's summary.
 
+        What a method computes in a client's first job alone is spread over its `jobs` jobs.
         Empty where models stay on machines of their own, or where jobs cannot be counted.
         """
         task = self.federation.task
         if any(architecture.build is None for architecture in task.architectures.values()):
             return {}
         try:
-            costs = [self.of(info) for info in task.clients if info.index not in absent]
+            costs = [
+                self.of(info) + self._first(info) / max(1.0, jobs)
+                for info in task.clients
+                if info.index not in absent
+            ]
         except PotluckError as error:
             _log.warning("%s", error)
             return {}
         return {"flops_per_client_round": sum(costs) / len(costs)}
+
+    def _first(self, client: ClientInfo) -> float:
+        first = self.by_architecture[client.architecture].first
+        return 0.0 if first is None else first.total(client.samples, self.federation.training.epochs)
 
     @cached_property
     def by_architecture(self) -> dict[str, JobFlops]:
@@ -130,9 +141,18 @@ class _Probe:
 
     def first_job(self) -> Payload:
         """Return what the client answers to the first message."""
+        self.first_message = self.message
         return self._do(self.batch, epochs=1)
 
     def measure(self) -> JobFlops:
+        """Return the cost of a later job; where that is nothing, that of the first one as well."""
+        later = self._solve()
+        if later.total(1, 1):
+            return later
+        self.message = self.first_message
+        return replace(later, first=self._solve())
+
+    def _solve(self) -> JobFlops:
         """Solve for the parts of the cost from three jobs: one batch, two batches, two batches twice."""
         size = self.batch
         once, twice, two_epochs = self._count(size, 1), self._count(2 * size, 1), self._count(2 * size, 2)

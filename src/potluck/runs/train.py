@@ -90,7 +90,8 @@ def train(
     writer.final_facts.append(lambda: {"class_counts": federation.class_counts()})
     alone = MethodFlops(Standalone(), federation, experiment.schedule.rounds) if safeguard else None
     flops = functools.cache(lambda: MethodFlops(method, federation, experiment.schedule.rounds, alone))
-    writer.final_facts.append(lambda: flops().facts(plan.absent))
+    jobs = experiment.schedule.rounds * experiment.schedule.participation  # of a client, on average
+    writer.final_facts.append(lambda: flops().facts(plan.absent, jobs))
     with ExitStack() as held:
         keeper = held.enter_context(Checkpointer(writer, federation, every=settings.checkpoint_every))
         held.enter_context(one_thread())
