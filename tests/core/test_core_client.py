@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from potluck.core.training import Training
-from support.tiny import same_state, tiny
+from potluck.core.tree import equal as same_state
+from support.tiny import tiny
 
 
 def client(**training: object):

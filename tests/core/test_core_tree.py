@@ -126,3 +126,10 @@ def test_fields_that_init_does_not_take_and_named_tuples_come_back():
     assert back["count"].steps == 5
     assert isinstance(back["at"], Point)
     assert back["at"].y == 3
+
+
+def test_flat_states_are_equal_where_names_layout_and_bits_are():
+    state = {"w": torch.tensor([1.0, 2.0]), "rounds": 3}
+    assert tree.equal(tree.flatten(state), tree.flatten({"w": torch.tensor([1.0, 2.0]), "rounds": 3}))
+    for other in ({"w": torch.tensor([1.0, 2.5]), "rounds": 3}, {**state, "rounds": 4}, {"w": state["w"]}):
+        assert not tree.equal(tree.flatten(state), tree.flatten(other))

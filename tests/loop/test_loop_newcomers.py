@@ -19,6 +19,7 @@ from potluck.core.payload import EmptyPayload
 from potluck.core.random import seeded
 from potluck.core.task import ClientInfo, Context
 from potluck.core.training import Training
+from potluck.core.tree import equal as same_state
 from potluck.core.tree import flatten
 from potluck.federation.federation import Federation, Member
 from potluck.federation.members import federate
@@ -32,7 +33,7 @@ from potluck.testing.conformance import small_federation
 from potluck.wire.jobs import Failure, Job
 from potluck.wire.score import Score, score_outputs
 from potluck.worker.worker import Worker, join
-from support.tiny import Recorder, StopAt, make_loop, points, same_state, seeded_net, tiny
+from support.tiny import Recorder, StopAt, make_loop, points, seeded_net, tiny
 
 TWO_OF_FIVE = Evaluation(newcomers=0.4)
 

@@ -6,9 +6,10 @@ from torch.nn import functional as F
 
 from potluck.core.task import Context
 from potluck.core.training import Training
+from potluck.core.tree import equal as same_state
 from potluck.kit import SharedWeights
 from potluck.methods.fedapen import FedAPEN, best_share, ensemble, learn_share
-from support.tiny import Recorder, make_loop, same_state, tiny
+from support.tiny import Recorder, make_loop, tiny
 
 PRIVATE = torch.tensor([[2.0, 0.0]], dtype=torch.float64)
 SHARED = torch.tensor([[0.0, 0.0]], dtype=torch.float64)

@@ -7,8 +7,9 @@ from torch.nn import functional as F
 from potluck.core.errors import PotluckError
 from potluck.core.task import Context
 from potluck.core.training import Training
+from potluck.core.tree import equal as same_state
 from potluck.methods.fedmrl import FedMRL, both_heads, fuse
-from support.tiny import Net, Recorder, make_loop, same_state, seeded_net, tiny
+from support.tiny import Net, Recorder, make_loop, seeded_net, tiny
 
 
 def narrow(**more):

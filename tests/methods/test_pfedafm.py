@@ -12,11 +12,12 @@ from potluck.core.errors import PotluckError
 from potluck.core.method import Update
 from potluck.core.task import ClientInfo, Context
 from potluck.core.training import Training
+from potluck.core.tree import equal as same_state
 from potluck.kit import SharedWeights
 from potluck.methods import pfedafm
 from potluck.methods.pfedafm import PFedAFM, mix
 from potluck.models import build_model
-from support.tiny import Recorder, make_loop, same_state, seeded_net, tiny
+from support.tiny import Recorder, make_loop, seeded_net, tiny
 
 FULL_BATCH = Training(epochs=1, batch_size=0, lr=0.1)
 

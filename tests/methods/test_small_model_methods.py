@@ -8,10 +8,11 @@ import torch
 from potluck.core.method import Update
 from potluck.core.task import Context
 from potluck.core.training import Training
+from potluck.core.tree import equal as same_state
 from potluck.kit import Weights, average
 from potluck.loop.schedule import Evaluation
 from potluck.methods import method_class
-from support.tiny import Recorder, context, make_loop, same_state, seeded_net, tiny
+from support.tiny import Recorder, context, make_loop, seeded_net, tiny
 
 NAMES = ("pfedafm", "fml", "fedkd", "fedmd", "fedapen", "fedmrl")
 ALL_TESTS = Evaluation(also=("received", "shared"))

@@ -194,12 +194,3 @@ class StopAt(Callback):
     def on_step(self, step: Step) -> None:
         if step.record.step == self.step:
             raise KeyboardInterrupt
-
-
-def same_state(one: Any, other: Any) -> bool:
-    """Whether two saved states hold the same things, bit for bit."""
-    return (
-        one.layout == other.layout
-        and one.tensors.keys() == other.tensors.keys()
-        and all(torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items())
-    )

@@ -39,6 +39,15 @@ def size(flat: Flat) -> int:
     return sum(tensor.nbytes for tensor in flat.tensors.values())
 
 
+def equal(first: Flat, second: Flat) -> bool:
+    """Return whether two flat states are equal bit by bit."""
+    return (
+        first.layout == second.layout
+        and first.tensors.keys() == second.tensors.keys()
+        and all(torch.equal(tensor, second.tensors[name]) for name, tensor in first.tensors.items())
+    )
+
+
 def _describe(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}

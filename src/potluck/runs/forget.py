@@ -260,7 +260,7 @@ def _gives_state(path: Path, restored: RestoredRun, steps: Sequence[Step]) -> bo
         again = replay(path, restored, steps)
     except IndexError:  # fewer answers are stored than were aggregated
         return False
-    return same_state(again.progress.state, restored.loop.progress.state)
+    return tree.equal(tree.flatten(again.progress.state), tree.flatten(restored.loop.progress.state))
 
 
 def replay(
@@ -300,14 +300,6 @@ def _answers(path: Path, restored: RestoredRun) -> dict[int, list[KeptAnswer]]:
 def _pending(kept: KeptAnswer, step: int) -> PendingJob:
     job = Job(0, "train", kept.client, kept.job, round=1, rounds=1, message=kept.message)
     return PendingJob(job, step, 0.0, Answer(0, kept.client, kept.answer))
-
-
-def same_state(first: Any, second: Any) -> bool:
-    """Tell whether two states of a server are equal bit by bit."""
-    left, right = tree.flatten(first), tree.flatten(second)
-    return left.layout == right.layout and all(
-        tensor.equal(right.tensors[name]) for name, tensor in left.tensors.items()
-    )
 
 
 # -- the copy ---------------------------------------------------------------------------------------------------

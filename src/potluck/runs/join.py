@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from potluck.core import tree
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError, plain
@@ -163,7 +161,7 @@ def _message(
         first = _message_of(server, Server(method, task, loop.schedule).initial_state(), info)
     except (LookupError, StopIteration):
         raise PotluckError(nothing) from None
-    if _same(message, first):
+    if tree.equal(tree.flatten(message), tree.flatten(first)):
         if info.architecture not in loop.task.architectures:
             raise PotluckError(nothing)
         raise PotluckError(
@@ -190,13 +188,6 @@ def _message_of(server: Server, state: Any, info: ClientInfo) -> Payload:
         return server.message(info, server.context())
     finally:
         server.progress = present
-
-
-def _same(first: Payload, second: Payload) -> bool:
-    left, right = tree.flatten(first), tree.flatten(second)
-    return left.layout == right.layout and all(
-        torch.equal(tensor, right.tensors[name]) for name, tensor in left.tensors.items()
-    )
 
 
 def _train(extended: RestoredRun, me: Client, message: Payload, job: Job) -> Predictor:

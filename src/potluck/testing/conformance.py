@@ -91,15 +91,6 @@ def saved_state(method: Method[Any, Any, Any], state: Any) -> tree.Flat:
         raise MethodError(f"{type(method).__name__}: {error}.") from None
 
 
-def same_state(a: tree.Flat, b: tree.Flat) -> bool:
-    """Return whether two states are equal bit for bit."""
-    return (
-        a.layout == b.layout
-        and a.tensors.keys() == b.tensors.keys()
-        and all(torch.equal(tensor, b.tensors[name]) for name, tensor in a.tensors.items())
-    )
-
-
 def same_payload(payload: Payload, other: Payload) -> bool:
     """Equal content; the order of a dict's names carries no meaning on a wire."""
     (tensors, scalars), (others, numbers) = payload.flatten(), other.flatten()
@@ -218,8 +209,8 @@ def _error_of_one_round(method: Method[Any, Any, Any], dtype: torch.dtype) -> Ex
 
 def check_runs_and_repeats(method: Method[Any, Any, Any], make: Callable[[], Federation]) -> None:
     first, second = run_method(method, make()), run_method(method, make())
-    same = same_state(first.state, second.state) and first.accuracies == second.accuracies
-    same = same and all(same_state(a, b) for a, b in zip(first.clients, second.clients, strict=True))
+    same = tree.equal(first.state, second.state) and first.accuracies == second.accuracies
+    same = same and all(tree.equal(a, b) for a, b in zip(first.clients, second.clients, strict=True))
     require(same, method, "the same seed gave two different results; draw from me.rng and ctx.rng only.")
 
 
@@ -301,7 +292,7 @@ def check_predict_leaves_the_client_alone(
     before = me.state()
     worker.run(Job(2, "evaluate", 0, 1, round=1, rounds=2, message=message, tests=("own",)))
     worker.run(Job(3, "evaluate", 0, 1, round=1, rounds=2, message=None, tests=("own",)))
-    require(same_state(before, me.state()), method, "predict changed the client; work on copies.")
+    require(tree.equal(before, me.state()), method, "predict changed the client; work on copies.")
 
 
 def check_state_survives_saving(method: Method[Any, Any, Any], make: Callable[[], Federation]) -> None:
@@ -314,12 +305,12 @@ def check_state_survives_saving(method: Method[Any, Any, Any], make: Callable[[]
     )
     resumed.run()
     require(
-        same_state(whole.state, tree.flatten(trace.state)),
+        tree.equal(whole.state, tree.flatten(trace.state)),
         method,
         "a resumed run's server differs; keep all server state in State.",
     )
     for info in federation.task.clients:
-        same = same_state(
+        same = tree.equal(
             whole.clients[info.index], resumed.dispatcher.fetch_all([info.index], resumed.server.context())[0]
         )
         require(same, method, "a resumed run's client differs; keep its state in me.private or me.module.")
@@ -357,8 +348,8 @@ def check_engine(
     method: Method[Any, Any, Any], make: Callable[[], Federation], engine: Callable[[Worker], Engine]
 ) -> None:
     serial, other = run_method(method, make()), run_method(method, make(), engine=engine)
-    same = same_state(serial.state, other.state) and serial.accuracies == other.accuracies
-    same = same and all(same_state(a, b) for a, b in zip(serial.clients, other.clients, strict=True))
+    same = tree.equal(serial.state, other.state) and serial.accuracies == other.accuracies
+    same = same and all(tree.equal(a, b) for a, b in zip(serial.clients, other.clients, strict=True))
     require(same, method, "another engine gave other results than the serial one.")
 
 
