@@ -74,6 +74,11 @@ class Data:
         rows = None if index is None else torch.as_tensor(index, dtype=torch.int64)
         return Samples(self.x, self.y, rows, self.transform)
 
+    def subset(self, rows: Tensor | np.ndarray | Sequence[int]) -> Data:
+        """Return the same data with only these training rows, for one client, say; the test part stays."""
+        index = torch.as_tensor(rows, dtype=torch.int64)
+        return replace(self, x=self.x[index], y=self.y[index], groups=_rows(self.groups, index))
+
     def test_view(self, index: Tensor | np.ndarray) -> Samples:
         """Return some rows of the publisher's test part as a labelled view."""
         if self.test is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
@@ -31,9 +32,12 @@ from potluck.models.split import check_last
 
 Builder = Callable[[], ClientModel]
 TensorPair = tuple[Tensor, Tensor]
+Rows = TensorPair | Samples | Data
 One = TypeVar("One")
 BUILT = ("built",)
 OWN_DATA = "own data"
+DARK = 64
+"""Bytes of which the largest is below this are hardly pictures with values up to 255."""
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
@@ -41,22 +45,29 @@ class Member:
     """One client as its owner describes it: a model, training, validation and test samples, a name.
 
     `model` is a module, whose weights the client starts from, or what makes one. Samples are pairs of tensors
-    `(x, y)`, or views. `architecture` names the kind of model; clients of one kind share what is common to it.
+    `(x, y)`, views, or `Data`: its training rows, and as test samples its test part unless others are given. `Data`
+    also carries its normalisation, class names and what raw inputs are to exports. `architecture` names the kind of
+    model; clients of one kind share what is common to it.
     """
 
     def __init__(
         self,
         model: nn.Module | Callable[[], nn.Module],
-        train: TensorPair | Samples,
-        test: TensorPair | Samples | None = None,
+        train: Rows,
+        test: Rows | None = None,
         name: str | None = None,
         *,
-        validation: TensorPair | Samples | None = None,
+        validation: Rows | None = None,
         architecture: str = "",
         device: str = "default",
     ) -> None:
         self.model, self.name, self.architecture, self.device = model, name, architecture, device
+        self.facts: DataFacts | None = DataFacts.of(train) if isinstance(train, Data) else None
         self.train = as_samples(train)
+        if isinstance(train, tuple | list):
+            _warn_of_small_bytes(self.train)
+        if test is None and isinstance(train, Data):
+            test = train.test
         self.test, self.validation = (
             self.train.select(torch.arange(0)) if given is None else as_samples(given)
             for given in (test, validation)
@@ -88,10 +99,12 @@ class LazySequence(Sequence[One]):
         return self._make(chosen) if isinstance(chosen, int) else [self._make(index) for index in chosen]
 
 
-def as_samples(given: TensorPair | Samples) -> Samples:
-    """Return a pair of tensors as samples; bytes, such as rows of `load_data`, are scaled to [0, 1]."""
+def as_samples(given: Rows) -> Samples:
+    """Return a pair of tensors, or the training rows of a data set, as samples; bytes of a pair are divided by 255."""
     if isinstance(given, Samples):
         return given
+    if isinstance(given, Data):
+        return given.train
     x, y = given
     kinds = [str(value.dtype) if isinstance(value, Tensor) else type(value).__name__ for value in given]
     if not all(isinstance(value, Tensor) for value in given):
@@ -102,6 +115,16 @@ def as_samples(given: TensorPair | Samples) -> Samples:
     check_finite_rows(x, "a client's samples")
     labels = torch.from_numpy(checked_labels(y.detach().cpu().numpy(), "of a client")).to(y.device)
     return Samples(x, labels, None, default_transform(x, None) if x.dtype == torch.uint8 else None)
+
+
+def _warn_of_small_bytes(rows: Samples) -> None:
+    """Warn of bytes that are hardly pictures with values up to 255, by which they are divided."""
+    if rows.x.dtype == torch.uint8 and len(rows.x) and int(rows.x.max()) < DARK:
+        warnings.warn(
+            f"A client's rows are bytes up to {int(rows.x.max())}, and bytes are divided by 255; if their largest "
+            "value means full scale, pass the data set (potluck.Member(model, data) or data.subset(rows)), or floats.",
+            stacklevel=3,
+        )
 
 
 def as_client_model(model: nn.Module, client: object) -> ClientModel:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from potluck.core.errors import PotluckError
 from potluck.core.model import ClientModel
-from potluck.core.samples import Samples
 from potluck.core.training import Training
+from potluck.data.classes import list_names
 from potluck.data.targets import check_label_numbers
 from potluck.federation.devices import Device, fleet
-from potluck.federation.federation import DataFacts, Federation, Member, TensorPair, as_samples, assemble
+from potluck.federation.federation import DataFacts, Federation, Member, Rows, as_samples, assemble
 from potluck.models import network_name
 
 
@@ -24,8 +25,8 @@ def federate(
     training: Training | None = None,
     num_classes: int | None = None,
     shared_model: nn.Module | None = None,
-    shared_test: TensorPair | Samples | None = None,
-    public: TensorPair | Samples | None = None,
+    shared_test: Rows | None = None,
+    public: Rows | None = None,
     dtype: torch.dtype | None = None,
     devices: str | Sequence[Device] = (),
     seed: int = 0,
@@ -34,7 +35,7 @@ def federate(
 
     A model that is no `ClientModel` is split at its last linear layer; `potluck.split(model, head="fc")` names another.
     Clients whose models have the same class and the same tensor shapes count as one architecture. The precision is that
-    of the models.
+    of the models. Class names and what raw inputs are come from members whose samples are `Data`, where these agree.
     `devices` give the virtual clock something to count: a fleet's name, or one `Device` per client.
     """
     if not members:
@@ -42,17 +43,24 @@ def federate(
     labels = [
         samples.labels for member in members for samples in (member.train, member.validation, member.test)
     ]
-    check_label_numbers(
-        torch.cat(labels), "the members", named=num_classes is not None, remedy="num_classes="
+    facts = common_facts(members)
+    classes = num_classes or max(
+        facts.num_classes, 1 + max(int(label.max()) for label in labels if len(label))
     )
+    check_label_numbers(
+        torch.cat(labels), "the members", named=bool(num_classes or facts.num_classes), remedy="num_classes="
+    )
+    if shared_test is None and not any(len(member.test) for member in members):
+        warnings.warn(
+            "No client has test samples, so accuracies are not measured; pass potluck.Member(..., test=(x, y)) or "
+            "shared_test=.",
+            stacklevel=2,
+        )
     clients, precision = _described(members)
     small = None if shared_model is None else Member(shared_model, clients[0].train, name="shared model")
     return assemble(
         clients,
-        DataFacts(
-            num_classes=num_classes or 1 + max(int(label.max()) for label in labels if len(label)),
-            input_shape=tuple(members[0].train.take(slice(0, 1))[0].shape[1:]),
-        ),
+        replace(facts, num_classes=classes),
         training=training or Training(),
         seed=seed,
         builders={client.architecture: client.build for client in reversed(clients)},
@@ -61,6 +69,25 @@ def federate(
         public=None if public is None else as_samples(public),
         dtype=dtype or precision,
         devices=_devices(devices, len(members), seed),
+    )
+
+
+def common_facts(members: Sequence[Member]) -> DataFacts:
+    """Return what all members whose samples are `Data` say of them; `num_classes` is 0 where there is none."""
+    shape = tuple(members[0].train.take(slice(0, 1))[0].shape[1:])
+    stated = [member.facts for member in members if member.facts is not None]
+    names = list(dict.fromkeys(facts.class_names for facts in stated if facts.class_names))
+    if len(names) > 1:
+        raise PotluckError(
+            f"The members' data name their classes differently ({list_names(names[0])}; {list_names(names[1])}); bring "
+            "all to one list: potluck.load_data(..., class_names=[...])."
+        )
+    return DataFacts(
+        num_classes=max((facts.num_classes for facts in stated), default=0),
+        input_shape=shape,
+        vocabulary=max((facts.vocabulary or 0 for facts in stated), default=0) or None,
+        class_names=names[0] if names else (),
+        raw=stated[0].raw if stated and all(facts.raw == stated[0].raw for facts in stated) else None,
     )
 
 
