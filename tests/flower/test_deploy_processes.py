@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from potluck.flower.deploy import processes as process_tree
 from potluck.flower.deploy.processes import Processes
+from potluck.flower.node.config import TEMPLATE
 
 PARENT = """
 import subprocess, sys, time
@@ -80,3 +82,38 @@ def test_large_log_is_rotated_and_not_read_whole(tmp_path: Path, monkeypatch: py
             assert said.endswith(f"start {number}")
     assert "start 0" in (tmp_path / "one.old.log").read_text()
     assert "start 0" not in (tmp_path / "one.log").read_text()
+
+
+WITHOUT_TORCH = """
+import sys
+from potluck.flower.deploy import serve
+serve.supervise = lambda home, commands, say, **options: say(f"supervises {{sorted(commands)}}")
+from potluck.cli import app
+app({words!r}, standalone_mode=False)
+import potluck.flower.deploy.fleet_proxy
+heavy = {{"torch", "numpy", "scipy", "flwr"}} & set(sys.modules)
+print("loaded:", sorted(heavy))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "programs"),
+    [
+        (["node", "start", "NODE", "--server", "127.0.0.1:1", "--insecure"], "['node', 'worker']"),
+        (
+            ["server", "start", "--insecure", "--host", "0.0.0.0", "--folder", "HOME"],
+            "['proxy', 'runner', 'server']",
+        ),
+    ],
+    ids=["node", "server"],
+)
+def test_supervisor_and_proxy_load_no_torch(tmp_path: Path, words: list[str], programs: str) -> None:
+    pytest.importorskip("flwr")
+    node = tmp_path / "node.toml"
+    node.write_text(TEMPLATE.format(name="a", model="small-cnn", source="npz:rows.npz"))
+    words = [{"NODE": str(node), "HOME": str(tmp_path / "server")}.get(word, word) for word in words]
+    code = WITHOUT_TORCH.format(words=words)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert f"supervises {programs}" in ended.stdout
+    assert ended.stdout.endswith("loaded: []\n")

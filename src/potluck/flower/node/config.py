@@ -6,18 +6,18 @@ import importlib
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from potluck.core.errors import PotluckError
-from potluck.data import Data, as_data, load_data
-from potluck.data.classes import with_class_names
-from potluck.data.load import SOURCES
-from potluck.experiment import Experiment
 from potluck.methods import METHODS
 from potluck.privacy.settings import Privacy
-from potluck.wire.jobs import Job
+
+if TYPE_CHECKING:  # the supervisor of a node reads this file, and loads neither torch nor a data set
+    from potluck.data import Data
+    from potluck.experiment import Experiment
+    from potluck.wire.jobs import Job
 
 
 class Section(BaseModel):
@@ -206,6 +206,8 @@ class NodeFile(Section):
 
     def load_data(self) -> Data:
         """Return the node's data."""
+        from potluck.data.classes import with_class_names
+
         settings = self.data
         data = self._load(settings)
         if settings.class_names:
@@ -218,6 +220,9 @@ class NodeFile(Section):
         return data if settings.normalise == "own" else data.normalised(settings.normalise)
 
     def _load(self, settings: NodeData) -> Data:
+        from potluck.data import as_data, load_data
+        from potluck.data.load import SOURCES
+
         if settings.source.partition(":")[0] in SOURCES:
             return load_data(self._beside(settings.source), settings.root, **settings.options())
         for name, value in settings.options().items():
