@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 
 from potluck.cli import app
 from potluck.core.errors import PotluckError
-from potluck.flower.deploy.connection_limits import Connections, LimitedListener, ProxyLimits
+from potluck.flower.deploy.connection_limits import SMALL_BODY, Connections, LimitedListener, ProxyLimits
+from potluck.flower.deploy.fleet_proxy import Body, Refused
 from potluck.flower.deploy.processes import free_ports
 
 pytestmark = pytest.mark.timeout(120)
@@ -66,12 +67,18 @@ class Proxy:
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
+    with started(LIMITS) as proxy:
+        yield proxy
+
+
+@contextmanager
+def started(limits: ProxyLimits) -> Iterator[Proxy]:
     (port,) = free_ports(1)
     server = Server(("127.0.0.1", 0), Counting)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     command = [sys.executable, "-m", "potluck.flower.deploy.fleet_proxy", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--server", f"127.0.0.1:{server.server_address[1]}"]
-    command += [word for text in LIMITS.texts() for word in ("--limit", text)]
+    command += [word for text in limits.texts() for word in ("--limit", text)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(command, env=environment)
     try:
@@ -91,13 +98,13 @@ def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def opened(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+def opened(port: int, source: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=30, source_address=(source, 0))
 
 
-def answer(port: int, data: bytes) -> bytes:
+def answer(port: int, data: bytes, source: str = "127.0.0.1") -> bytes:
     """What comes back first, or nothing where there is no connection."""
-    with suppress(OSError), opened(port) as connection:
+    with suppress(OSError), opened(port, source) as connection:
         connection.sendall(data)
         return connection.recv(200)
     return b""
@@ -175,6 +182,57 @@ def test_unfinished_bodies_of_all_requests_together_are_bounded(proxy: Proxy) ->
         assert answer(proxy.port, complete(2 * MEGABYTE)).startswith(b"HTTP/1.1 503")
     wait_for(lambda: answer(proxy.port, complete(2 * MEGABYTE)).startswith(b"HTTP/1.1 200"))
     assert proxy.server.requests == requests + 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a second loopback address")
+def test_an_address_that_holds_unfinished_bodies_starves_no_other() -> None:
+    limits = ProxyLimits(body_mb=4, buffered_mb=32, address_mb=8, body_rate=1e-3)
+    with started(limits) as proxy, ExitStack() as held:
+        before = resident(proxy.process)
+        for _ in range(4):  # 14 MB wanted, of which 7 are held
+            attacker = held.enter_context(opened(proxy.port, "127.0.0.2"))
+            with suppress(OSError):
+                attacker.sendall(CHUNKED + chunk(7 * MEGABYTE // 2))
+        wait_for(lambda: answer(proxy.port, complete(2 * MEGABYTE), "127.0.0.2").startswith(b"HTTP/1.1 503"))
+
+        assert answer(proxy.port, complete(2 * MEGABYTE)).startswith(b"HTTP/1.1 200")
+        assert answer(proxy.port, complete(60 << 10), "127.0.0.2").startswith(b"HTTP/1.1 200")
+        assert resident(proxy.process) - before < 24 * MEGABYTE  # 7 held, 2 passed on, and buffers of TLS and HTTP
+
+
+def test_a_body_below_the_rate_ends_before_its_deadline() -> None:
+    limits = ProxyLimits(body_seconds=100, body_rate=50, rate_seconds=1)
+    with started(limits) as proxy, opened(proxy.port) as slow, opened(proxy.port) as quick:
+        began = time.monotonic()
+        for connection in (slow, quick):
+            connection.sendall(CHUNKED)
+        slow.settimeout(0.02)
+        said = b""
+        while not said and time.monotonic() - began < 30:
+            with suppress(TimeoutError):
+                slow.sendall(chunk(1))
+                said = slow.recv(1000)
+            if time.monotonic() - began < 3:
+                quick.sendall(chunk(40_000))
+        assert said.startswith(b"HTTP/1.1 408")
+        assert b"less than 50 kB of the request came per second" in said
+        assert time.monotonic() - began < 30
+        assert proxy.server.requests == 0
+
+
+def test_small_bodies_count_for_nobody() -> None:
+    connections = Connections(ProxyLimits(buffered_mb=4, address_mb=1))
+    full, other = Body(connections, "a"), Body(connections, "b")
+    full.add(bytes(MEGABYTE + SMALL_BODY))
+    assert connections.buffered == {"a": MEGABYTE}
+    small = Body(connections, "a")
+    small.add(bytes(SMALL_BODY))
+    with pytest.raises(Refused, match="too many requests at once"):
+        small.add(b"x")
+    other.add(bytes(MEGABYTE + SMALL_BODY))
+    for body in (full, other, small):
+        body.close()
+    assert connections.buffered == {}
 
 
 def test_a_trickled_body_ends_at_its_deadline_and_never_reaches_the_server(proxy: Proxy) -> None:

@@ -17,6 +17,8 @@ from typing import Any, Self
 from potluck.core.errors import PotluckError
 
 MEGABYTE = 1 << 20
+SMALL_BODY = 64 << 10
+"""Bytes of a body that is never refused for what others have sent: heartbeats, and requests for messages."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,12 @@ class ProxyLimits:
     """Connections of one address at once."""
     buffered_mb: float = 256.0
     """Megabytes of unfinished bodies together; above, requests are answered 503, and nodes try again."""
+    address_mb: float = 64.0
+    """Megabytes of unfinished bodies of one address; above, its requests are answered 503."""
+    body_rate: float = 20.0
+    """Kilobytes per second that a body must bring in every `rate_seconds`."""
+    rate_seconds: float = 15.0
+    """Seconds over which the rate of a body is measured."""
 
     @classmethod
     def parse(cls, texts: list[str]) -> Self:
@@ -74,7 +82,8 @@ class Connections:
         self.limits, self._now = limits, now
         self._open: dict[Address, _Connection] = {}
         self._by_host: Counter[str] = Counter()
-        self.buffered = 0
+        self.buffered: Counter[str] = Counter()
+        """Bytes of unfinished bodies by address."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -101,6 +110,21 @@ class Connections:
         """Note that a request was answered."""
         if connection := self._open.get(address):
             connection.requests, connection.since = connection.requests - 1, self._now()
+
+    def buffer(self, host: str, size: int) -> bool:
+        """Count bytes of an unfinished body, unless they are too many with the others of its address or of all."""
+        mine = self.buffered[host] + size
+        total = self.buffered.total() + size
+        if mine > self.limits.address_mb * MEGABYTE or total > self.limits.buffered_mb * MEGABYTE:
+            return False
+        self.buffered[host] = mine
+        return True
+
+    def release(self, host: str, size: int) -> None:
+        """Count bytes of a body no more."""
+        self.buffered[host] -= size
+        if not self.buffered[host]:
+            del self.buffered[host]
 
     def close_idle(self) -> None:
         """Close connections that have been without a request for too long."""

@@ -12,11 +12,18 @@ import argparse
 import asyncio
 import resource
 import ssl
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
-from potluck.flower.deploy.connection_limits import MEGABYTE, Connections, LimitedListener, ProxyLimits
+from potluck.flower.deploy.connection_limits import (
+    MEGABYTE,
+    SMALL_BODY,
+    Connections,
+    LimitedListener,
+    ProxyLimits,
+)
 
 FLEET = "/v1/fleet/"
 HOP_BY_HOP_HEADERS = {
@@ -42,6 +49,41 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 class Refused(Exception):
     """A request that is beyond a limit: status and reason."""
+
+
+@dataclass
+class Body:
+    """The body of a request so far; its bytes beyond the first `SMALL_BODY` count against the limits of its address."""
+
+    connections: Connections
+    host: str
+    pieces: list[bytes] = field(default_factory=list)
+    size: int = 0
+    counted: int = 0
+
+    def add(self, data: bytes) -> None:
+        """Append a piece, or refuse it."""
+        limits = self.connections.limits
+        if self.size + len(data) > limits.body_mb * MEGABYTE:
+            raise Refused(413, f"a request may have {limits.body_mb:g} MB")
+        more = max(0, self.size + len(data) - SMALL_BODY) - self.counted
+        if more and not self.connections.buffer(self.host, more):
+            raise Refused(503, "too many requests at once; try again")
+        self.counted += more
+        self.size += len(data)
+        self.pieces.append(data)
+
+    async def drain(self) -> AsyncIterator[bytes]:
+        """Yield the pieces, which are kept no longer than that."""
+        self.pieces.reverse()
+        while self.pieces:
+            yield self.pieces.pop()
+
+    def close(self) -> None:
+        """Drop what is left."""
+        self.pieces.clear()
+        self.connections.release(self.host, self.counted)
+        self.counted = 0
 
 
 class FleetProxy:
@@ -79,10 +121,11 @@ class FleetProxy:
             return
         url = httpx.URL(scope["raw_path"].decode("ascii"), query=scope["query_string"] or None)
         headers = [(name, value) for name, value in scope["headers"] if name not in HOP_BY_HOP_HEADERS]
-        body = bytearray()
+        body = Body(self.connections, (scope.get("client") or ("",))[0])
         try:
             await self._read(scope, receive, body)
-            request = self._client.build_request(scope["method"], url, headers=headers, content=bytes(body))
+            headers.append((b"content-length", b"%d" % body.size))
+            request = self._client.build_request(scope["method"], url, headers=headers, content=body.drain())
             answer = await self._client.send(request, stream=True)
         except Refused as refused:
             await _respond(send, *refused.args, CLOSE)
@@ -91,7 +134,7 @@ class FleetProxy:
             await _respond(send, 502, f"the server does not answer ({type(error).__name__})")
             return
         finally:
-            self.connections.buffered -= len(body)
+            body.close()
         passed = [(name, value) for name, value in answer.headers.raw if name.lower() not in _NOT_RETURNED]
         try:
             await self._send(
@@ -107,29 +150,29 @@ class FleetProxy:
         """Send a piece of an answer; a node that does not take it for too long loses its connection."""
         await asyncio.wait_for(send(message), self.limits.idle_seconds)
 
-    async def _read(self, scope: Scope, receive: Receive, body: bytearray) -> None:
-        """Read the whole body, within the limits; every byte in `body` is counted as buffered."""
-        limit = int(self.limits.body_mb * MEGABYTE)
-        if _declared(scope) > limit:
+    async def _read(self, scope: Scope, receive: Receive, body: Body) -> None:
+        """Read the whole body, within the limits of size, time and rate."""
+        if _declared(scope) > self.limits.body_mb * MEGABYTE:
             raise Refused(413, f"a request may have {self.limits.body_mb:g} MB")
-        ends = asyncio.get_running_loop().time() + self.limits.body_seconds
+        now = asyncio.get_running_loop().time
+        ends, checked, before = now() + self.limits.body_seconds, now() + self.limits.rate_seconds, 0
         more = True
         while more:
-            left = min(self.limits.idle_seconds, ends - asyncio.get_running_loop().time())
+            left = min(self.limits.idle_seconds, ends - now(), checked - now())
             try:
                 piece = await asyncio.wait_for(receive(), max(left, 0.0))
             except TimeoutError:
-                raise Refused(408, "the request did not come to its end") from None
+                if now() < checked or now() >= ends:
+                    raise Refused(408, "the request did not come to its end") from None
+                piece = {"type": "http.request", "more_body": True}
             if piece["type"] == "http.disconnect":
                 raise Refused(400, "the request was cut off")
-            data = piece.get("body", b"")
-            if len(body) + len(data) > limit:
-                raise Refused(413, f"a request may have {self.limits.body_mb:g} MB")
-            if self.connections.buffered + len(data) > self.limits.buffered_mb * MEGABYTE:
-                raise Refused(503, "too many requests at once; try again")
-            body += data
-            self.connections.buffered += len(data)
+            body.add(piece.get("body", b""))
             more = piece.get("more_body", False)
+            if more and now() >= checked:
+                if body.size - before < 1000 * self.limits.body_rate * self.limits.rate_seconds:
+                    raise Refused(408, f"less than {self.limits.body_rate:g} kB of the request came per second")
+                checked, before = now() + self.limits.rate_seconds, body.size
 
 
 _NOT_RETURNED = HOP_BY_HOP_HEADERS - {b"content-length"}
