@@ -197,7 +197,9 @@ def test_an_address_that_holds_unfinished_bodies_starves_no_other() -> None:
 
         assert answer(proxy.port, complete(2 * MEGABYTE)).startswith(b"HTTP/1.1 200")
         assert answer(proxy.port, complete(60 << 10), "127.0.0.2").startswith(b"HTTP/1.1 200")
-        assert resident(proxy.process) - before < 24 * MEGABYTE  # 7 held, 2 passed on, and buffers of TLS and HTTP
+        assert (
+            resident(proxy.process) - before < 24 * MEGABYTE
+        )  # 7 held, 2 passed on, and buffers of TLS and HTTP
 
 
 def test_a_body_below_the_rate_ends_before_its_deadline() -> None:

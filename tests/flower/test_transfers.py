@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from flwr.app import Message
 
 from potluck.core.errors import PotluckError
 from potluck.experiment import parse_experiment
+from potluck.flower import start
 from potluck.flower.outage import STALLS, Exclusions
 from potluck.flower.server_app import serve
 from potluck.flower.transfers import (
@@ -282,6 +284,17 @@ def test_a_node_that_never_answers_does_not_keep_the_others_from_starting(tmp_pa
     nodes.pop(1)  # it never connects
     run = run_own(LoopGrid(nodes, {}), tmp_path / "run", min_nodes=2)
     assert run.rounds[0]["participants"] == [0, 1]
+
+
+def test_a_run_begins_with_min_nodes_and_does_not_wait_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "START_GRACE", 0.3)
+    grid = PiecewiseGrid(own_nodes(tmp_path), {}, holds={1: lambda reply, index: False})
+    began = time.monotonic()
+    run = run_own(grid, tmp_path / "run", min_nodes=2, wait=600.0, upload_grace=600.0)
+    assert run.rounds[0]["participants"] == [0, 1]
+    assert time.monotonic() - began < 120
 
 
 def test_each_exclusion_is_twice_as_long_and_an_answer_clears_it() -> None:

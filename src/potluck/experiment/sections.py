@@ -147,8 +147,8 @@ class EngineSettings(Settings):
     nodes: int = setting(0, "flower: number of machines with their own data; 0: data are partitioned", ge=0)
     min_nodes: int = setting(
         0,
-        "flower: nodes with which a run begins when engine.wait is over; 0: engine.nodes, or more than half of them if "
-        "the others cannot take part",
+        "flower: nodes with which a run begins half a minute after the latest came; 0: engine.nodes, or when "
+        "engine.wait is over more than half of them, if the others cannot take part",
         results=False,
         later=True,
         ge=0,

@@ -41,6 +41,9 @@ from potluck.runs.resolve import resolve
 
 log = logging.getLogger(__name__)
 
+START_GRACE = 30.0
+"""Seconds after the latest node for which a start waits for more of them, when there are `engine.min_nodes`."""
+
 IncompatibleNodes = Callable[[Sequence[Registration]], Mapping[str, str]]
 """Which nodes contradict the others: names, each with its sentence."""
 
@@ -58,19 +61,24 @@ def wait_for_nodes(
     """Wait until `count` nodes have introduced themselves; they become the clients, in the order of names.
 
     A node that cannot take part is left out. Others may still come in its place; when `wait` is over, the run begins
-    without it, if `least` nodes are there; without `all_must_come` also if others never came. Where all are needed,
-    one with a wrong name ends the start, and, there or with `stop`, one that does not want to take part.
+    without it, if `least` nodes are there. Without `all_must_come` it begins with `least` nodes `START_GRACE` seconds
+    after the latest came. Where all are needed, one with a wrong name ends the start, and, there or with `stop`, one
+    that does not want to take part.
     """
     ready: dict[str, Registration] = {}
     ends, least = time.monotonic() + wait, least or count
+    latest, before = time.monotonic(), 0
     while True:
         registry.admit(ready)
-        over = time.monotonic() > ends
-        if len(ready) >= count or over:
+        now = time.monotonic()
+        latest, before = (now if len(ready) > before else latest), len(ready)
+        over = now > ends
+        enough = not all_must_come and len(ready) >= least and now - latest > START_GRACE
+        if len(ready) >= count or over or enough:
             for name, why in find_incompatible(list(ready.values())).items():
                 registry.exclude(name, why)
                 del ready[name]
-        if len(ready) >= count:
+        if len(ready) >= count or (enough and len(ready) >= least):
             break
         _give_up(registry, len(ready), count, all_needed=least >= count, stop=stop)
         if over:

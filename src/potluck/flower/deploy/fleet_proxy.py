@@ -171,7 +171,9 @@ class FleetProxy:
             more = piece.get("more_body", False)
             if more and now() >= checked:
                 if body.size - before < 1000 * self.limits.body_rate * self.limits.rate_seconds:
-                    raise Refused(408, f"less than {self.limits.body_rate:g} kB of the request came per second")
+                    raise Refused(
+                        408, f"less than {self.limits.body_rate:g} kB of the request came per second"
+                    )
                 checked, before = now() + self.limits.rate_seconds, body.size
 
 
