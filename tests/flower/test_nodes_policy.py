@@ -32,7 +32,7 @@ from potluck.flower.node.guard import spent_epsilon
 from potluck.flower.node.host import NodeHost
 from potluck.flower.node.journal import Journal
 from potluck.flower.node.registration import Assignment
-from potluck.privacy.accounting import epsilon
+from potluck.privacy.accounting import epsilon, tightest
 from potluck.wire import Message as WireMessage
 from potluck.wire import pack_job, unpack_result
 from potluck.wire.jobs import Answer, Failure, Job
@@ -86,6 +86,9 @@ def result(said: WireMessage, one: Experiment, job: Job) -> Answer | Failure:
         ({"privacy": {"clip": 1.0, "noise_multiplier": 1.0}}, "noise = 0.6", "privacy.reproducible = true gives noise that the server can take away"),
         ({"privacy": {"unit": "record", "clip": 1.0, "noise_multiplier": 1.0, "reproducible": False}}, "epsilon = 3.0", "privacy.unit = 'record' protects single rows, and its policy.clip, noise and epsilon are about whole answers"),
         ({}, "epsilon = 3.0", "privacy.noise_multiplier = 0 is too little for it (policy.epsilon = 3 needs noise)"),
+        ({"privacy": {"clip": 1.0, "noise_multiplier": 2.0, "reproducible": False}, "schedule": {"rounds": 50}}, "epsilon = 3.0", "ε of 50 answers with privacy.noise_multiplier = 2 is"),
+        ({"privacy": {"clip": 1.0, "noise_multiplier": 1.0, "reproducible": False}}, "row_epsilon = 3.0", "its policy.row_epsilon = 3 needs privacy.unit = 'record', with privacy.clip"),
+        ({"privacy": {"unit": "record", "clip": 1.0, "noise_multiplier": 1.0}}, "row_epsilon = 3.0", "its policy.row_epsilon = 3 needs secret noise"),
     ],
 )  # fmt: skip
 def test_what_a_policy_forbids_is_refused_before_anything_is_built(
@@ -181,7 +184,7 @@ NOISY = {"clip": 1.0, "noise_multiplier": 2.0, "reproducible": False}
 
 
 def noisy(**more: Any) -> Experiment:
-    return experiment("fd", privacy={**NOISY, **more})
+    return experiment("fd", privacy={**NOISY, **more}, schedule={"rounds": 1})
 
 
 def means(path: Path, one: Experiment, number: int, run: str = RUN) -> WireMessage:
@@ -223,6 +226,36 @@ def test_privacy_is_summed_over_all_runs_and_stops_at_the_nodes_own_limit(tmp_pa
     text = "\n".join(node_log(path, 3))
     assert f"ε = {three:.3g} at δ = 1e-05 is spent of its policy.epsilon" in text
     assert "in all: 5 answers" in text
+
+
+def test_budget_of_a_run_is_that_of_its_expected_answers() -> None:
+    rounds = {"rounds": 8, "participation": 0.5}
+    four, noise = epsilon(2.0, 4, 1e-5), {"privacy": NOISY, "schedule": rounds}
+    assert Policy(epsilon=four + 0.01).problems(experiment("fd", **noise)) == []
+    (problem,) = Policy(epsilon=four - 0.01).problems(experiment("fd", **noise))
+    assert problem.startswith(
+        f"ε of 4 answers with privacy.noise_multiplier = 2 is {four:.3g} at δ = 1e-05, above"
+    )
+
+
+def test_a_limit_for_single_rows_is_checked_at_the_start_and_bounds_the_jobs(tmp_path: Path) -> None:
+    one = experiment(
+        "standalone",
+        privacy={"unit": "record", "clip": 1.0, "noise_multiplier": 2.0, "reproducible": False},
+        training={"epochs": 1, "batch_size": 0},
+    )
+    spent = tightest([(2.0, 1.0, 2)], 1e-5)  # two rounds of one step with all rows, noise 2
+    tight, loose = (
+        node_with(tmp_path / name, f"row_epsilon = {spent + more}")
+        for name, more in (("tight", -0.01), ("loose", 0.01))
+    )
+    assert f"ε of each of its 18 rows would be {spent:.3g} at δ = 1e-05" in refused(tight, one)
+    with pytest.raises(PotluckError, match=r"above its policy\.row_epsilon"):
+        check_node(tight, one)
+
+    assert "refusal" not in ask(loose, one).facts
+    assert "answer" in ask(loose, one, training(1)).facts
+    assert "allows one training job in each of the run's 2 rounds" in refused(loose, one, training(2))
 
 
 def test_two_runs_at_the_same_time_do_not_spend_the_same_privacy_twice(

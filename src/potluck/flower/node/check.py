@@ -22,7 +22,7 @@ from potluck.federation.population import initial_model_builder, model_builder
 from potluck.flower.node.audit import AuditLog
 from potluck.flower.node.config import NodeFile, jobs_to_keep, read_node
 from potluck.flower.node.federation import node_federation
-from potluck.flower.node.guard import check_budget
+from potluck.flower.node.guard import check_budget, check_row_budget
 
 
 def check_node(path: Path, experiment: Experiment) -> list[str]:
@@ -50,6 +50,7 @@ def check_node(path: Path, experiment: Experiment) -> list[str]:
         )
     method = experiment.build_method()
     check_needs(method, task)
+    check_row_budget(node.policy, experiment, method, len(member.train))
     lines.append(f"method: {experiment.method.name} finds what it needs of a single node")
     lines.append(f"one training step: loss {_one_step(federation.client(0)):.3f}")
     lines += allowance(node, experiment, len(member.train))

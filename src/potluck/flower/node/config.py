@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 import tomllib
 from pathlib import Path
@@ -49,6 +50,9 @@ class Policy(Section):
     epsilon: float = Field(
         0.0, ge=0, description="privacy that may be spent in all runs together; 0: no limit"
     )
+    row_epsilon: float = Field(
+        0.0, ge=0, description="privacy of a single training row that a run may spend; 0: no limit"
+    )
     delta: float = Field(1e-5, gt=0, lt=1, description="the δ at which ε is counted")
     smallest_class: int = Field(
         2, ge=1, description="classes with fewer training rows are left out of training"
@@ -72,6 +76,7 @@ class Policy(Section):
             *self._of_method(experiment),
             *self._of_work(experiment),
             *self._of_privacy(experiment),
+            *self._of_row_privacy(experiment.privacy),
             *self._of_sums(experiment.privacy),
         ]
 
@@ -129,7 +134,38 @@ class Policy(Section):
             problems.append(
                 "privacy.reproducible = true gives noise that the server can take away; set it to false"
             )
-        return problems
+        return problems or self._of_budget(experiment)
+
+    def _of_budget(self, experiment: Experiment) -> list[str]:
+        """Estimate ε of the whole run: its rounds times the share of clients in each."""
+        if not self.epsilon:
+            return []
+        from potluck.privacy.accounting import epsilon
+
+        schedule, noise = experiment.schedule, experiment.privacy.noise_multiplier
+        answers = max(1, math.ceil(schedule.rounds * schedule.participation - 1e-9))
+        total = epsilon(noise, answers, self.delta)
+        if total <= self.epsilon:
+            return []
+        return [
+            f"ε of {answers} answers with privacy.noise_multiplier = {noise:g} is {total:.3g} at δ = {self.delta:g}, "
+            f"above its policy.epsilon = {self.epsilon:g}; lower schedule.rounds or raise the noise"
+        ]
+
+    def _of_row_privacy(self, privacy: Privacy) -> list[str]:
+        if not self.row_epsilon:
+            return []
+        rule = f"its policy.row_epsilon = {self.row_epsilon:g}"
+        if not privacy.protects_records or not privacy.noise_multiplier:
+            return [
+                f"{rule} needs privacy.unit = 'record', with privacy.clip and privacy.noise_multiplier above 0"
+            ]
+        if privacy.reproducible:
+            return [
+                f"{rule} needs secret noise, and privacy.reproducible = true gives noise that the server can take "
+                "away; set it to false"
+            ]
+        return []
 
     def _of_sums(self, privacy: Privacy) -> list[str]:
         if not self.secure_sums:
@@ -319,6 +355,7 @@ hours = 168                  # of computing for one run
 clip = 0                     # answers must be clipped to this length or less; 0: need not be
 noise = 0                    # the least privacy.noise_multiplier; 0: none is needed
 epsilon = 0                  # privacy that may be spent in all runs together, at delta; 0: no limit
+row_epsilon = 0              # privacy of a single training row that a run may spend, at delta; 0: no limit
 delta = 1e-5
 smallest_class = 2           # classes with fewer training rows are left out: a mean of one row is that row
 scores = true                # whether scores and training losses leave this node

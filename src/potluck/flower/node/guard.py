@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import signal
@@ -15,10 +16,13 @@ from typing import Any
 
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
+from potluck.core.method import Method, payload_types
+from potluck.experiment import Experiment
 from potluck.flower.node.audit import AuditLog, Entry
 from potluck.flower.node.config import Policy
 from potluck.flower.node.space import write_with_space
-from potluck.privacy.accounting import epsilon
+from potluck.privacy.accounting import epsilon, record_mechanisms, tightest
+from potluck.privacy.classes import reveals_classes
 from potluck.privacy.settings import Privacy
 from potluck.runs.folder import write_atomic
 from potluck.wire import Message
@@ -56,6 +60,35 @@ def check_budget(policy: Policy, totals: dict[str, Any], privacy: Privacy) -> No
             f"This node refuses the job: with it, ε would be {after:.3g} over all its runs, above its policy.epsilon = "
             f"{policy.epsilon:g} ({before:.3g} is spent)."
         )
+
+
+def check_row_budget(
+    policy: Policy, experiment: Experiment, method: Method[Any, Any, Any], rows: int
+) -> None:
+    """Refuse a run whose rounds would take a single row beyond the node's limit, if the client is in all of them."""
+    if not policy.row_epsilon:
+        return
+    rounds, noise = experiment.schedule.rounds, experiment.privacy.noise_multiplier
+    mechanisms = record_mechanisms(
+        noise,
+        rows,
+        experiment.training,
+        rounds,
+        vectors=reveals_classes(payload_types(method)[1]),
+        fits=method.supports.fits,
+    )
+    spent = _row_epsilon(tuple(mechanisms), policy.delta)
+    if spent > policy.row_epsilon:
+        raise PotluckError(
+            f"This node refuses the run: in {rounds} rounds with privacy.noise_multiplier = {noise:g}, ε of each of "
+            f"its {rows} rows would be {spent:.3g} at δ = {policy.delta:g}, above its policy.row_epsilon = "
+            f"{policy.row_epsilon:g}; lower schedule.rounds or raise the noise."
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _row_epsilon(mechanisms: tuple[tuple[float, float, int], ...], delta: float) -> float:
+    return tightest(list(mechanisms), delta)
 
 
 HOUR = 3600.0
@@ -157,12 +190,20 @@ class Guard:
     privacy: Privacy
     run: str
     method: str
+    rounds: int = 0
 
     def allow(self, job: Job, rows: int) -> None:
         """Refuse a job that goes beyond the policy, before anything is computed for it."""
         self.policy.check_job(job, rows)
         if job.kind == "train":
             check_budget(self.policy, self.log.last(), self.privacy)
+        if self.policy.row_epsilon and (
+            job.kind == "join" or (job.kind == "train" and job.number >= self.rounds)
+        ):
+            raise PotluckError(
+                f"This node refuses the job: its policy.row_epsilon = {self.policy.row_epsilon:g} allows one training "
+                f"job in each of the run's {self.rounds} rounds."
+            )
 
     def log_answer(self, kind: str, message: Message, *, job: int = 0, repeated: bool = False) -> None:
         """Write down what is about to leave, if the budget still allows it."""

@@ -21,7 +21,7 @@ from potluck.federation.population import build_federation, experiment_data
 from potluck.flower.node.audit import AuditLog
 from potluck.flower.node.config import NodeFile, jobs_to_keep, read_node
 from potluck.flower.node.federation import node_federation
-from potluck.flower.node.guard import Guard, Usage
+from potluck.flower.node.guard import Guard, Usage, check_row_budget
 from potluck.flower.node.journal import Journal
 from potluck.flower.node.node import Node, ResidentClients
 from potluck.flower.node.registration import MEGABYTE, Assignment, ClassNames, read_message
@@ -95,6 +95,7 @@ class NodeHost:
         policy = file.policy
         policy.check(experiment)
         method, federation = _load_own(assignment.experiment, file)
+        check_row_budget(policy, experiment, method, len(federation.members[0].train))
         journal = Journal(file.state_folder() / assignment.run, max(file.keep, jobs_to_keep(experiment)))
         if assignment.run:  # registration comes before the run has an id
             journal.keep_experiment(assignment.experiment)
@@ -116,7 +117,15 @@ def own_guard(experiment: Experiment, file: NodeFile, run: str) -> Guard:
     policy = file.policy
     privacy = replace(experiment.privacy, scores=experiment.privacy.scores and policy.scores)
     usage = Usage(file.state_folder() / run / "usage.json", policy)
-    return Guard(policy, AuditLog(file.audit_log()), usage, privacy, run, experiment.method.name)
+    return Guard(
+        policy,
+        AuditLog(file.audit_log()),
+        usage,
+        privacy,
+        run=run,
+        method=experiment.method.name,
+        rounds=experiment.schedule.rounds,
+    )
 
 
 def tell_class_names(assignment: Assignment, node_config: Mapping[str, Any]) -> Message:
