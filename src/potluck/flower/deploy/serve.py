@@ -27,6 +27,7 @@ REFUSED = (
     " Is the server up, and does it know this node's key (potluck server keys NODE.key.pub)? A node that was "
     "killed is let in again after about a minute."
 )
+TOO_EARLY = " This machine's clock is more than five minutes behind the server's: correct it."
 SECRET, SECRET_BYTES = "runner.secret", 32
 
 
@@ -187,7 +188,8 @@ def supervise(
             for name in [name for name, process in processes.running.items() if process.poll() is not None]:
                 code = processes.running[name].returncode
                 words = processes.last_error(name)
-                say(f"{name} ended with code {code}: {words}{REFUSED if 'Exit Code: 305' in words else ''}")
+                hint = TOO_EARLY if "not yet valid" in words else REFUSED if "Exit Code: 305" in words else ""
+                say(f"{name} ended with code {code}: {words}{hint}")
                 ended += 1
                 processes.stop(name)
                 if tries is None or ended < tries:

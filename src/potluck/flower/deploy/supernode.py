@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from potluck.flower.content import content_bytes, to_content
+from potluck.flower.deploy.clock import clock_problem
 from potluck.flower.polling import Polling
 
 log = logging.getLogger(__name__)
@@ -225,6 +226,8 @@ def main() -> NoReturn:
     signal.signal(
         signal.SIGTERM, lambda number, frame: sys.exit(0)
     )  # the server is told that the node leaves
+    if given.ca is not None and (problem := clock_problem(given.server, given.ca)):
+        exit_disconnected(problem)
     worker = WorkerLink(given.port, given.secret.read_bytes(), json.loads(given.config))
     try:
         with connection.http_request_response(
