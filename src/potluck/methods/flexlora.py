@@ -6,16 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from potluck.method import (
-    Client,
-    ClientInfo,
-    Context,
-    Method,
-    Predictor,
-    Supports,
-    Update,
-    kit,
-)
+from potluck.method import Client, ClientInfo, Context, Method, Predictor, Supports, Update, kit
 
 
 @dataclass

@@ -8,21 +8,12 @@ from typing import ClassVar
 
 import torch
 
-from potluck.method import (
-    Client,
-    ClientInfo,
-    Context,
-    Method,
-    Predictor,
-    Supports,
-    Update,
-    kit,
-    setting,
-)
+from potluck.method import ClientInfo, Context, Supports, Update, kit, setting
+from potluck.methods.flexlora import FlexLoRA
 
 
 @dataclass
-class HetLoRA(Method[kit.Groups, kit.Weights, kit.Weights]):
+class HetLoRA(FlexLoRA):
     """The server holds adapters of the largest rank; clients train the leading ranks of them."""
 
     name: ClassVar[str] = "hetlora"
@@ -35,20 +26,10 @@ class HetLoRA(Method[kit.Groups, kit.Weights, kit.Weights]):
         True, "clients count by the norm of their change B A in each layer; false: by samples"
     )
 
-    def init_server(self, ctx: Context) -> kit.Groups:
-        """Start with the adapters of the largest rank."""
-        return kit.initial_adapters(ctx.task)
-
     def broadcast(self, state: kit.Groups, client: ClientInfo, ctx: Context) -> kit.Weights:
         """Send the first r_k rows of A and columns of B (truncation)."""
         group = state[kit.adapter_group(ctx.task, client)]
         return kit.Weights(kit.fit_rank(group, ctx.task.architectures[client.architecture]))
-
-    def client(self, me: Client, message: kit.Weights) -> kit.Weights:
-        """Train the received adapters and head, send the result."""
-        kit.load_tensors(me.model, message.tensors)
-        me.fit()
-        return kit.Weights(kit.tensors_of(me.model))
 
     def server(self, state: kit.Groups, updates: Sequence[Update[kit.Weights]], ctx: Context) -> kit.Groups:
         """Average zero-padded adapters with weights ‖B_k A_k‖ / Σ ‖B_j A_j‖, other tensors by samples."""
@@ -76,7 +57,3 @@ class HetLoRA(Method[kit.Groups, kit.Weights, kit.Weights]):
         ]
         total = sum(norms)
         return [norm / total for norm in norms] if total else kit.sample_weights(updates)
-
-    def predict(self, me: Client, message: kit.Weights | None) -> Predictor:
-        """Return the trained model, or the model as just received."""
-        return me.model if message is None else me.predictor(message.tensors)
