@@ -189,3 +189,18 @@ def test_the_store_takes_nothing_that_lies_far_from_the_others_latest():
     assert torch.equal(state.total, before)
     state = method.server(state, [*others, answer(4, -10.0, True)], replace(ctx, averaging=Averaging()))
     assert state.count.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_three_rows_are_enough_for_a_class_to_have_its_own_median_length():
+    """Lengths 1, 2 and 3 of class 0: the longest is shortened to 2. The median of all six rows would be 3."""
+    labels = torch.tensor([0, 1])
+    sent = [(rows(value, 10.0), labels) for value in (1.0, 2.0, 3.0)]
+    kept, _ = screen_rows(Averaging("norm-clip"), sent, 2)
+    assert [each[0].item() for each, _ in kept] == pytest.approx([1.0, 2.0, 2.0])
+
+
+def test_three_rows_are_enough_to_judge_a_class():
+    """Distances to the median 1.1 are 0.1, 0 and 98.9: the last is beyond three times the median distance."""
+    sent = [(rows(value), torch.tensor([0])) for value in (1.0, 1.1, 100.0)]
+    _, masks = screen_rows(Averaging("median"), sent, 1)
+    assert [bool(mask[0]) for mask in masks] == [True, True, False]

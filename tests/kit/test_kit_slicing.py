@@ -58,3 +58,15 @@ def test_a_scalar_that_no_slice_has_keeps_its_value_under_a_robust_rule(rule: An
     for value in sent:
         mean.add(update(Weights({"w": torch.full((2,), value)})), leading_indices)
     assert mean.result()["w"].tolist() == [2.0, 2.0, 5.0, 5.0]
+
+
+def test_a_missing_answer_counts_as_no_change_in_a_median_of_slices():
+    """Two of three answers raise 10 to 16: two thirds of a round, and the third answer's change is 0 where it is
+    missing: 10 + 2/3 · 6 · 2/3 where both have the scalar, 10 + 2/3 · 6 · 1/2 where one has it."""
+    old = {"w": torch.full((3,), 10.0)}
+    answers = [update(Weights({"w": torch.full((size,), 16.0)}), index) for index, size in enumerate((2, 1))]
+    ctx = replace(context(), averaging=Averaging("median"), cohort=3)
+    mean = SliceMean(ctx, old, answers, attrgetter("tensors"))
+    for each in answers:
+        mean.add(each, leading_indices)
+    assert mean.result()["w"].tolist() == pytest.approx([10 + 8 / 3, 12.0, 10.0])

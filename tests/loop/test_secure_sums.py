@@ -256,12 +256,26 @@ def test_answer_in_the_clear_and_another_form_are_refused() -> None:
     assert "another form" in failure["reason"]
 
 
+NO_LIST = "the form of an answer is not a list of 1 to 100000 entries."
+
+
 @pytest.mark.parametrize(
-    "layout",
-    [None, {}, {"form": []}, {"form": [["weights.weight", [10**9, 10**9]]]}, {"form": [["nothing", [3]]]},
-     {"form": [["weights.a", [3]], ["weights.a", [3]]]}, {"form": [["weights.a", [-1]]]}, {"form": 3}],
-)  # fmt: skip
-def test_malformed_announcement_fails_its_client_alone(layout: Any) -> None:
+    ("layout", "reason"),
+    [
+        (None, "The message has no announcement."),
+        ({}, NO_LIST),
+        ({"form": []}, NO_LIST),
+        (
+            {"form": [["weights.weight", [10**9, 10**9]]]},
+            "The form of an answer is larger than schedule.max_payload_mb.",
+        ),
+        ({"form": [["nothing", [3]]]}, "Head has no field 'nothing'."),
+        ({"form": [["weights.a", [3]], ["weights.a", [3]]]}, "The form of an answer names a part twice."),
+        ({"form": [["weights.a", [-1]]]}, "a size is not an integer from 0 to 1000000000."),
+        ({"form": 3}, NO_LIST),
+    ],
+)
+def test_malformed_announcement_fails_its_client_alone(layout: Any, reason: str) -> None:
     def change(job: Job, result: Answer | Failure) -> Answer | Failure:
         if job.kind == "train" and job.client == 0 and isinstance(result, Answer) and result.sums:
             return replace(result, sums=Flat(result.sums.tensors, layout))
@@ -271,6 +285,9 @@ def test_malformed_announcement_fails_its_client_alone(layout: Any) -> None:
     loop.run()
     record = loop.recorder.steps[0].record  # type: ignore[attr-defined]
     assert record.participants == [1, 2, 3]
+    (failure,) = record.failures
+    assert (failure["client"], failure["kind"]) == (0, "invalid")
+    assert failure["reason"] == reason
 
 
 def test_value_beyond_the_range_is_a_sentence_of_the_client() -> None:

@@ -88,6 +88,22 @@ def test_sums_of_clients_give_the_classifier_of_all_rows():
     assert torch.allclose(state.heads[name]["weight"], expected["weight"], rtol=1e-6)
 
 
+def test_sums_are_of_the_extractor_that_was_sent():
+    """Two clients begin with different weights; the second sums the features of the first one's extractor."""
+    fed, method = tiny(2, hidden=(5,)), FedCGS()
+    me, ctx = fed.client(1), context(fed)
+    message = method.broadcast(method.init_server(ctx), me.info, ctx)
+    x, labels = me.train.take(slice(None))[0], me.train.labels
+    own = me.model.features(x).detach()
+    payload = answer(method, me, message)
+    sent = fed.client(0).model
+    sent.load_state_dict(message.extractor, strict=False)
+    features = sent.features(x).detach()
+    assert not torch.allclose(features, own, atol=1e-3)
+    expected = torch.zeros(3, 3).double().index_add_(0, labels, features)
+    assert torch.allclose(payload.sums, expected, atol=1e-12)
+
+
 def test_every_client_sends_once_and_uses_the_common_classifier_from_the_second_round():
     fed, seen = tiny(4, training=HEAD), Recorder()
     make_loop(FedCGS(), fed, rounds=3, callbacks=[seen]).run()

@@ -102,6 +102,19 @@ def one_client(method: FedIN, norm: bool = False, pairs: int = 3, **training):
     return fed.client(0), (entering, leaving), steps, answer
 
 
+def test_what_is_sent_comes_from_the_last_full_batch():
+    """Twelve samples in batches of four: all three are full, and the third one is sent."""
+    fed = deep((2, 2), sizes=(12,), training=Training(epochs=1, batch_size=4, lr=0.1))
+    method, me, inputs, left = FedIN(), fed.client(0), [], []
+    stages = me.model.stages
+    stages[0].register_forward_pre_hook(lambda stage, given: inputs.append(given[0]))
+    stages[method.cut - 1].register_forward_hook(lambda stage, given, out: left.append(out.detach().clone()))
+    answer = method.client(me, Knowledge(tensors_of(me.model)))
+    assert [len(batch) for batch in inputs] == [4, 4, 4]
+    assert torch.equal(answer.entering, left[2])
+    assert not torch.equal(answer.entering, left[0])
+
+
 def gradients(me, entering, leaving):
     x, y = me.train.take(slice(None))
     model, names = me.model.train(), [name for name, _ in me.model.named_parameters()]
