@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from generate.benchmark.baselines import baselines, network_lines
 from potluck.core.errors import PotluckError
 from potluck.core.samples import Samples
 from potluck.experiment import parse_experiment
 from potluck.runs.resolve import resolve
 from potluck.suites.baselines import LINES, compute_line, join_samples, with_training_samples
+from potluck.suites.statistics import summarise_task
+from potluck.suites.store import Results
 from potluck.suites.suite import find_suite, parse_suite
 from potluck.suites.work import Work, measure, smallest_tenth
+from tests.support.suites import add_rows
 
 VALUES = {
     "method": {"name": "standalone"},
@@ -119,3 +124,23 @@ def test_a_variant_with_unknown_samples_is_one_sentence():
     text = (Path(__file__).parents[2] / "src/potluck/suites/cpu.toml").read_text()
     with pytest.raises(PotluckError, match="train = 'all' is none of own, public, pooled"):
         parse_suite("x", text.replace('train = "pooled"', 'train = "all"'))
+
+
+def test_networks_that_stay_below_a_linear_model_are_named(tmp_path: Path):
+    """Two clients of `flat` have 50 and 60 alone and 70 and 60 by ridge; the one of `deep` has 90 and 80."""
+    results = Results(tmp_path, "made")
+    add_rows(results, "one", "standalone", [0.7, 0.7], [[0.5, 0.9], [0.6, 0.9]])
+    add_rows(results, "one", "ridge", [0.7, 0.7], [[0.7, 0.8], [0.6, 0.8]])
+    add_rows(results, "one", "fedgh", [0.7, 0.7])
+    for row in results.rows[:2]:
+        results.details[row.experiment]["client_models"] = ["flat", "deep"]
+    deep, flat = network_lines(results, "one")
+    assert (deep.network, deep.clients, deep.alone, deep.missed) == ("deep", 2, pytest.approx(0.9), {})
+    assert (flat.clients, flat.alone) == (2, pytest.approx(0.55))
+    assert flat.missed == {"ridge": pytest.approx(0.65)}
+    task = replace(find_suite("cpu").tasks[0], name="one", title="Made")
+    text = baselines(results, [(task, summarise_task(results, "one"))])
+    assert "but not with flat (55.0 against 65.0 of ridge)" in text
+    assert "| Made | flat | 2 | 55.0 |  | 65.0 |  |" in text
+    del results.details["one-standalone-0"]["client_models"]
+    assert [line.clients for line in network_lines(results, "one")] == [1, 1]

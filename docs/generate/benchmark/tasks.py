@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from generate.benchmark.baselines import baselines
 from generate.benchmark.figures import gain_figure
 from generate.benchmark.formatting import (
     format_difference,
@@ -22,7 +22,6 @@ from potluck.suites.statistics import (
     BEHIND,
     EQUAL,
     MARGIN,
-    POOLED,
     PUBLIC,
     REFERENCE,
     SAME,
@@ -30,7 +29,6 @@ from potluck.suites.statistics import (
     MethodSummary,
     compare_methods,
     failed_floor,
-    longest_training,
     summarise_task,
     task_power,
 )
@@ -50,7 +48,7 @@ def page(suite: Suite, results: Results) -> str:
         summary(results, found),
         _limitations(suite, results, found),
         _how_to_read(suite, results, found),
-        _floor(results, found),
+        baselines(results, found),
         _power(found),
         *(_task(task, lines, results) for task, lines in found),
         sensitivity(suite, results, found),
@@ -169,44 +167,6 @@ def _how_to_read(suite: Suite, results: Results, found: Measured) -> str:
         f"time of the whole run. {tuning_sentences(suite, results, found)} All stop at their best round on validation samples."
     )
     return f"## How to read it\n\n{wrap_text(text)}"
-
-
-def _floor(results: Results, found: Measured) -> str:
-    """Baselines per task, and whether standalone training reaches those that need no network."""
-    if not found:
-        return ""
-    head = ["task", *LINES, NAMES[SAME], REFERENCE, NAMES[PUBLIC], NAMES[POOLED]]
-    rows, said = [], []
-    for task, lines in found:
-        by_method = {line.method: line for line in lines}
-        names = [*LINES, SAME, REFERENCE, PUBLIC, POOLED]
-        rows.append([task.title, *(_accuracy(by_method.get(name)) for name in names)])
-        said.append(f"* **{task.title}**: {_floor_sentence(results, task, lines)}")
-    told = "; ".join(f"*{name}*: {what}" for name, what in LINES.items())
-    return (
-        f"## Baselines\n\n{wrap_text(f'Accuracy in per cent, mean over seeds. {told}. Penalties are chosen on validation samples.')}"
-        f"\n\n{table(head, rows, numbers=range(1, len(head)))}\n\n" + "\n".join(said)
-    )
-
-
-def _floor_sentence(results: Results, task: Task, lines: Sequence[MethodSummary]) -> str:
-    failed = failed_floor(results, task.name)
-    if failed:
-        told = ", ".join(f"{name} ({format_difference(one)} points)" for name, one in failed.items())
-        text = f"standalone training does not reach {told}, so no verdict is given on this task."
-    else:
-        text = "standalone training reaches the majority class and linear models."
-    own, most = longest_training(lines)
-    if math.isnan(own) or math.isnan(most):
-        return text
-    relation = "at least as many as" if own >= most else "FEWER than"
-    return (
-        f"{text} It trains on {own:,.0f} samples per client, {relation} the costliest method ({most:,.0f})."
-    )
-
-
-def _accuracy(line: MethodSummary | None) -> str:
-    return "" if line is None else f"{100 * line.accuracy:.1f}"
 
 
 def _power(found: Measured) -> str:
