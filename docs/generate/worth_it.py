@@ -24,6 +24,7 @@ from potluck.analysis.worth_it import (
 )
 from potluck.suites.safeguard import stored_outcomes
 from potluck.suites.store import Results
+from potluck.suites.suite import find_suite
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "src" / "potluck" / "analysis" / "worth_it.json"
@@ -40,6 +41,28 @@ def before_cases(root: Path = ROOT) -> Iterator[Case]:
             for method in row.keys() - set(FACTS):
                 if row[method]:
                     yield Case(row["task"], ClientFacts(*numbers), float(row[method]))
+
+
+WITHDRAWN = "5c3338755837"
+"""The last commit that had the rows of the earlier suite `cpu`."""
+
+
+def source_sentence(root: Path = ROOT) -> str:
+    """Say which rows the rule from before training was calibrated on, and whether their suite is still the present one."""
+    with (root / "results" / "worth-it.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    methods = {name for name in rows[0] if name not in FACTS}
+    tasks, seeds = {row["task"] for row in rows}, {row["seed"] for row in rows}
+    text = (
+        f"The rows behind the rules from before training (`results/worth-it.csv`) are gains of {len(methods)} methods in "
+        f"{len(seeds)} seeds of {len(tasks)} tasks of "
+    )
+    if tasks <= {task.name for task in find_suite("cpu").tasks}:
+        return f"{text}the suite `cpu`."
+    return (
+        f"{text}an earlier suite `cpu` (its rows are at commit {WITHDRAWN}), which has been withdrawn because methods were not "
+        "tuned alike; they stay until the present suite has rows of two tasks."
+    )
 
 
 def early_cases(root: Path = ROOT) -> Iterator[Case]:
@@ -93,7 +116,10 @@ def shipped_text(calibration: Calibration) -> str:
 
 def block(calibration: Calibration) -> str:
     """Return the tables and what they show."""
-    parts = ["![Expected and actual gains on tasks that no rule was calibrated on](figures/worth-it.svg)"]
+    parts = [
+        source_sentence(),
+        "![Expected and actual gains on tasks that no rule was calibrated on](figures/worth-it.svg)",
+    ]
     for when, title in (
         ("before", "Before training"),
         ("early", "After the first round with the federation"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import potluck
+from generate import calibration
 from generate import worth_it as page
 from potluck.analysis.worth_it import (
     PRIOR,
@@ -24,6 +25,9 @@ from potluck.analysis.worth_it import (
     shipped_rules,
     split_tasks,
 )
+from potluck.suites.store import Results
+from potluck.suites.suite import find_suite
+from tests.support.suites import add_rows
 
 TINY: dict[str, Any] = {
     "clients": 3, "rounds": 2, "epochs": 1, "data": {"name": "digits", "limit": 120, "split": "2:1:1"},
@@ -134,3 +138,40 @@ def test_stored_calibration_data_have_a_line_per_client():
     assert json.loads(page.SHIPPED.read_text(encoding="utf-8"))["before"]["score"]["cases"] == len(
         split_tasks(list(page.before_cases()))[1]
     )
+
+
+def test_calibration_needs_rows_of_two_tasks(tmp_path: Path):
+    suite, results = find_suite("cpu"), Results(tmp_path / "results", "cpu")
+    for name in ("standalone", "ridge"):
+        add_rows(results, "digits-labels", name, [0.5])
+        add_rows(results, "digits-depth", name, [0.5])
+    assert calibration.calibration_tasks(suite, results) == []  # no federated method
+    add_rows(results, "digits-labels", "fedgh", [0.5])
+    assert [task.name for task in calibration.calibration_tasks(suite, results)] == ["digits-labels"]
+    results.write()
+    with pytest.raises(SystemExit, match="of the suite cpu only digits-labels has rows of standalone"):
+        calibration.main(tmp_path)
+    assert not (tmp_path / "results" / "worth-it.csv").exists()
+    add_rows(results, "digits-depth", "fedgh", [0.5])
+    assert len(calibration.calibration_tasks(suite, results)) == 2
+
+
+def test_clients_of_the_present_suite_are_dealt_again():
+    """A line per client of a stored seed; baselines are no methods, and gains are differences of stored accuracies."""
+    suite, results = find_suite("cpu"), Results.read(page.ROOT / "results", "cpu")
+    task = suite.task("digits-labels")
+    rows = list(calibration.task_rows(suite, results, task, 0))
+    stored = {row.method: results.details[row.experiment]["clients"] for row in results.rows if row.seed == 0}
+    assert len(rows) == len(stored["standalone"])
+    assert not {"ridge", "majority", "standalone-same"} & rows[0].keys()
+    assert float(rows[0]["fedgh"]) == pytest.approx(stored["fedgh"][0] - stored["standalone"][0], abs=1e-4)
+
+
+def test_the_page_says_that_the_calibration_rows_are_of_a_withdrawn_suite(tmp_path: Path):
+    (tmp_path / "results").mkdir()
+    file = tmp_path / "results" / "worth-it.csv"
+    head = ",".join([*page.FACTS, "fedgh"])
+    file.write_text(f"{head}\nfashion-old,0,0,9,2,10,5,0.1\n")
+    assert "1 methods in 1 seeds of 1 tasks of an earlier suite `cpu`" in page.source_sentence(tmp_path)
+    file.write_text(f"{head}\ndigits-labels,0,0,9,2,10,5,0.1\n")
+    assert page.source_sentence(tmp_path).endswith("of the suite `cpu`.")
