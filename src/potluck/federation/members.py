@@ -50,12 +50,8 @@ def federate(
     check_label_numbers(
         torch.cat(labels), "the members", named=bool(num_classes or facts.num_classes), remedy="num_classes="
     )
-    if shared_test is None and not any(len(member.test) for member in members):
-        warnings.warn(
-            "No client has test samples, so accuracies are not measured; pass potluck.Member(..., test=(x, y)) or "
-            "shared_test=.",
-            stacklevel=2,
-        )
+    if shared_test is None:
+        _warn_of_no_tests(members)
     clients, precision = _described(members)
     small = None if shared_model is None else Member(shared_model, clients[0].train, name="shared model")
     return assemble(
@@ -70,6 +66,16 @@ def federate(
         dtype=dtype or precision,
         devices=_devices(devices, len(members), seed),
     )
+
+
+def _warn_of_no_tests(members: Sequence[Member]) -> None:
+    """Warn where no client has test samples, so that no accuracy is measured."""
+    if not any(len(member.test) for member in members):
+        warnings.warn(
+            "No client has test samples, so accuracies are not measured; pass potluck.Member(..., test=(x, y)) or "
+            "shared_test=.",
+            stacklevel=3,
+        )
 
 
 def common_facts(members: Sequence[Member]) -> DataFacts:
