@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from potluck.core.errors import PotluckError
-from potluck.flower.deploy.processes import Processes
+from potluck.flower.deploy.keys import make_node_key
+from potluck.flower.deploy.processes import Processes, free_ports
 from potluck.flower.deploy.submit import (
     MAX_LOSSES,
     RunFollower,
     RunInterrupted,
+    plain_words,
     query_run,
+    register,
     run_until_finished,
 )
 from potluck.runs import folder
@@ -197,3 +200,52 @@ def test_run_with_unconfirmed_submission_continues(tmp_path: Path) -> None:
     working = threading.Thread(target=run_job)
     run_until_finished(follower, submit, pause=0.1)
     assert follower.seen == 3
+
+
+FRAMED = """Using SuperLink: potluck (127.0.0.1:9)
+\u256d\u2500 Error \u2500\u2500\u256e
+\u2502 Connection to the SuperLink is unavailable. Please check your network \u2502
+\u2502 connection. \u2502
+\u2570\u2500\u2500\u2500\u256f
+"""
+
+
+def test_a_refusal_of_flower_is_a_sentence_without_its_frame() -> None:
+    said = "Connection to the SuperLink is unavailable. Please check your network connection."
+    assert plain_words(FRAMED) == said
+
+
+def test_a_key_for_a_server_that_is_not_there_names_the_address(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    public = make_node_key(tmp_path / "node.key", "ward")
+    (port,) = free_ports(1)
+    with pytest.raises(
+        PotluckError, match=rf"node.key.pub was not registered at 127.0.0.1:{port}: .* Pass --server"
+    ) as told:
+        register(public, "ward", f"127.0.0.1:{port}", Path())
+    assert "\u2502" not in str(told.value)
+    assert len(str(told.value).splitlines()) == 1
+
+
+def test_keys_go_to_the_address_of_the_last_start(potluck: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr")
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "potluck.flower.deploy.submit.register", lambda key, name, address, ca: asked.append(address)
+    )
+    monkeypatch.setattr("potluck.flower.deploy.serve.supervise", lambda *_, **__: None)
+    make_node_key(Path("node.key"), "ward")
+    for start, address in (
+        ((), "127.0.0.1:8000"),
+        (("--host", "0.0.0.0"), "127.0.0.1:8001"),
+        (("--host", "127.0.0.1", "--port", "9300"), "127.0.0.1:9300"),
+    ):
+        assert potluck("server", "keys", "node.key.pub")[0] == 0
+        code, out, _ = potluck("server", "start", "--insecure", *start)
+        assert code == 0
+        assert address in out or "Serving on 127.0.0.1" in out
+        assert potluck("server", "keys", "node.key.pub")[0] == 0
+        assert asked[-1] == address
+    assert asked[0] == "127.0.0.1:8000"
+    assert potluck("server", "keys", "node.key.pub", "--server", "127.0.0.1:1")[0] == 0
+    assert asked[-1] == "127.0.0.1:1"

@@ -22,8 +22,11 @@ def keys(
     ] = None,
     folder: Folder = Path("potluck-server"),
     server: Annotated[
-        str, typer.Option("--server", help="address of the running server, as printed when it starts")
-    ] = "127.0.0.1:8000",
+        str | None,
+        typer.Option(
+            "--server", help="address for runs and keys of the running server; default: as it was started"
+        ),
+    ] = None,
     name: Annotated[
         str, typer.Option("--name", help="the node's name; default: the name in its key file")
     ] = "",
@@ -36,13 +39,14 @@ def keys(
         typer.echo(f"Wrote certificates to {folder}. Give {folder / CA} to every node.")
     if public_keys:
         from potluck.core.errors import PotluckError
+        from potluck.flower.deploy.serve import recorded_control
         from potluck.flower.deploy.submit import register
 
         if name and len(public_keys) > 1:
             raise PotluckError(f"--name {name!r} can be the name of one key; register the others separately.")
         for path in public_keys:
             node = name or name_in_key(path)
-            register(path, node, server, folder / CA)
+            register(path, node, server or recorded_control(folder), folder / CA)
             typer.echo(f"Registered {path} as {node}; no other key can use this name.")
 
 
@@ -75,7 +79,7 @@ def start(
     """
     from potluck.flower.deploy.connection_limits import ProxyLimits
     from potluck.flower.deploy.keys import CA
-    from potluck.flower.deploy.serve import server_commands, supervise
+    from potluck.flower.deploy.serve import record_control, server_commands, supervise
 
     served = server_commands(
         folder,
@@ -86,6 +90,7 @@ def start(
         expose=expose_control,
         limits=ProxyLimits.parse(limit) if limit else None,
     )
+    record_control(folder, served.control)
     typer.echo(served.description)
     supervise(
         folder, served.commands, typer.echo, ready_at=(served.control, "" if insecure else str(folder / CA))

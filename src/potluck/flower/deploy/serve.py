@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError
+from potluck.core.files import read_text
 from potluck.flower.deploy.connection_limits import ProxyLimits
 from potluck.flower.deploy.keys import CA, CERTIFICATE, KEY
 from potluck.flower.deploy.processes import Processes, free_ports, program_path, require_flower, wait_until_up
 from potluck.flower.node.config import read_node
+from potluck.runs.folder import write_files
 
 Say = Callable[[str], None]
 Commands = dict[str, list[str]]
@@ -29,6 +31,21 @@ REFUSED = (
 )
 TOO_EARLY = " This machine's clock is more than five minutes behind the server's: correct it."
 SECRET, SECRET_BYTES = "runner.secret", 32
+
+
+CONTROL, DEFAULT_CONTROL = "control-address", "127.0.0.1:8000"
+"""The file in which a server says where it takes runs and keys, and the address without options."""
+
+
+def record_control(folder: Path, address: str) -> None:
+    """Write down where a server takes runs and keys, for other commands on this machine."""
+    write_files(folder, {CONTROL: f"{address}\n"})
+
+
+def recorded_control(folder: Path) -> str:
+    """Return where the server of this folder takes keys: where it was started last, or the address without options."""
+    file = folder / CONTROL
+    return (read_text(file).strip() if file.is_file() else "") or DEFAULT_CONTROL
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,14 @@ import tomli_w
 
 from potluck.core.errors import PotluckError
 from potluck.experiment import Experiment
-from potluck.flower.deploy.processes import Processes, free_ports, program_path, require_flower, wait_until_up
+from potluck.flower.deploy.processes import (
+    COLOUR,
+    Processes,
+    free_ports,
+    program_path,
+    require_flower,
+    wait_until_up,
+)
 from potluck.flower.deploy.serve import SECRET, connection_command, make_secret, worker_command
 from potluck.loop.callbacks import Callback, Step
 from potluck.loop.records import StepRecord
@@ -29,6 +37,7 @@ from potluck.runs.folder import lock_folder
 CONNECTION = "potluck"
 SERVER, WORKER = "server", "worker"
 """Names of programs that every run on this machine needs; the others are its nodes."""
+_FRAME = re.compile("[\u2500-\u257f]+")
 PATIENCE = 90.0
 """Seconds for one call: Flower's command waits for ever at a server that has stopped."""
 
@@ -57,8 +66,18 @@ def run_flwr(processes: Processes, *arguments: str) -> str:
             f"The Flower server did not answer within {PATIENCE:g} seconds; is it up?"
         ) from None
     if done.returncode:
-        raise PotluckError(f"Flower refused: {' '.join((done.stderr + done.stdout).split())}")
+        raise PotluckError(f"Flower refused: {plain_words(done.stderr + done.stdout)}")
     return done.stdout
+
+
+def plain_words(text: str) -> str:
+    """Return what Flower's command printed on one line, without the frame that it draws around errors."""
+    lines = [_FRAME.sub(" ", line).strip() for line in COLOUR.sub("", text).splitlines()]
+    return " ".join(
+        " ".join(line.split())
+        for line in lines
+        if line not in ("", "Error") and not line.startswith("Using SuperLink")
+    )
 
 
 MAX_OUTAGE = 900.0
@@ -334,7 +353,13 @@ def register(public_key: Path, name: str, address: str, ca: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="potluck-flower-") as home:
         processes = Processes(Path(home))
         connect(processes, address, str(ca))
-        run_flwr(processes, "supernode", "register", str(public_key), CONNECTION, "--name", name)
+        try:
+            run_flwr(processes, "supernode", "register", str(public_key), CONNECTION, "--name", name)
+        except PotluckError as error:
+            raise PotluckError(
+                f"{public_key} was not registered at {address}: {str(error).removeprefix('Flower refused: ')} Pass "
+                "--server the address for runs and keys that potluck server start prints."
+            ) from None
 
 
 def _start_all(processes: Processes, experiment: Experiment) -> str:
