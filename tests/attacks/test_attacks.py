@@ -12,7 +12,7 @@ import torch
 import potluck
 from potluck.attacks import Attack, Attackers, draw_attackers
 from potluck.attacks.answers import next_class
-from potluck.attacks.samples import add_trigger
+from potluck.attacks.attackers import add_trigger
 from potluck.core.errors import PotluckError
 from potluck.core.payload import EmptyPayload
 from potluck.core.samples import Samples

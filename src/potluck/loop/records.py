@@ -133,7 +133,6 @@ def record_step(
     accepted = {update.client.index for update in updates}
     used = [pending for pending in arrived if pending.job.client in accepted]
     answers = [pending.result for pending in used if isinstance(pending.result, Answer)]
-    losses = [answer.train_loss for answer in answers if answer.train_loss is not None]
     return StepRecord(
         step=step,
         round=round_number,
@@ -149,7 +148,7 @@ def record_step(
         calibration_error=chosen.calibration_error,
         loss=chosen.loss,
         loss_validation=validation.loss,
-        train_loss=sum(losses) / len(losses) if losses else None,
+        train_loss=_mean_train_loss(answers),
         train_ce=_mean_cross_entropy(answers, updates),
         floats_up=sum(update.payload.numel() for update in updates),
         floats_down=sum(pending.job.message.numel() for pending in used if pending.job.message is not None),
@@ -171,6 +170,12 @@ def _mean_gradient_norm(scores: Sequence[ClientScore]) -> float | None:
     """Return Σ n_k ‖∇CE_k‖² / Σ n_k over the clients that have one on record."""
     samples = sum(entry.score.samples for entry in scores)
     return sum(entry.score.loss_sum for entry in scores) / samples if samples else None
+
+
+def _mean_train_loss(answers: Sequence[Answer]) -> float | None:
+    """Return the mean training loss over the answers that have one."""
+    losses = [answer.train_loss for answer in answers if answer.train_loss is not None]
+    return sum(losses) / len(losses) if losses else None
 
 
 def _mean_cross_entropy(answers: Sequence[Answer], updates: Sequence[Update[Any]]) -> float | None:
