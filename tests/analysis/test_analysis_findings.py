@@ -70,7 +70,7 @@ def test_holms_correction_is_applied_to_many(tmp_path: Path):
     assert "p = 0.1250, corrected by Holm" in among[0]
 
 
-def test_what_cannot_be_tested_is_said(tmp_path: Path):
+def test_untestable_comparison_is_reported(tmp_path: Path):
     first, second, _ = exact(tmp_path, standalone=[0.5, 0.5], a=[0.6, 0.6], b=[0.4, 0.7])
     assert "untested, so that may be chance (only 2 of 2 pairs differ, 6 are needed)" in first
     assert second == "2 of 2 methods lie above standalone; none could be tested."

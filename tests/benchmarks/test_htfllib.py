@@ -124,7 +124,7 @@ def test_every_method_gets_the_same_work_and_rounds_take_turns(
         assert len(train) > 2 * len(test)  # 75 : 25 of each client
 
 
-def test_what_cannot_be_measured_is_one_sentence(clone: Path, tmp_path: Path) -> None:
+def test_unmeasurable_setting_is_one_sentence(clone: Path, tmp_path: Path) -> None:
     there = f"--checkout {clone}"
     cases = {
         f"--checkout {tmp_path}": "is no clone of HtFLlib (it has no system/main.py)",

@@ -93,7 +93,7 @@ def test_the_plain_network_computes_the_same_with_torchs_own_layers() -> None:
     torch.testing.assert_close(written(x), model(x))
 
 
-def test_what_was_wrapped_is_as_it_was_inherited_or_not() -> None:
+def test_wrapped_attributes_are_restored_inherited_or_not() -> None:
     before = PlainSGD.step, PlainSGD.zero_grad
     with (
         patched_attribute(PlainSGD, "step", lambda _: max),

@@ -119,6 +119,6 @@ def test_mistakes_are_one_sentence(text: str, says: str):
         parse_partition(text)
 
 
-def test_what_is_no_image_cannot_be_turned():
+def test_rotation_requires_images():
     with pytest.raises(PotluckError, match="changes images, and these data have inputs of shape"):
         Skew(rotate=45).client_transforms(3, 0, (6, 128))

@@ -75,7 +75,7 @@ class Portable:
     """Stands for what a user brings."""
 
 
-def test_what_a_new_process_could_not_find_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_objects_that_a_spawned_process_cannot_import_are_named(monkeypatch: pytest.MonkeyPatch):
     from potluck.experiment import parse_experiment
     from potluck.methods.fedgh import FedGH
 

@@ -73,7 +73,7 @@ def test_a_population_of_objects_can_be_sent_to_spawned_workers(no_fork: None, t
     assert rows(runs[0]) == rows(runs[1])
 
 
-def test_what_cannot_be_pickled_is_trained_by_the_serial_engine_where_forks_are_unsafe(
+def test_unpicklable_objects_use_the_serial_engine_where_forks_are_unsafe(
     risky: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fed = tiny(2)

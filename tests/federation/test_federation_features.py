@@ -151,7 +151,9 @@ SHAPES = {"1.weight": (6, 64), "1.bias": (6,), "3.weight": (4, 6), "3.bias": (4,
         {"models": {"names": ["small-mlp"]}},
     ],
 )
-def test_what_changes_features_is_not_cached(settings: dict[str, Any], more: dict[str, Any]) -> None:
+def test_settings_that_change_features_prevent_caching(
+    settings: dict[str, Any], more: dict[str, Any]
+) -> None:
     model = build(settings, **more).client(0).model
     assert not any(isinstance(part, RowFeatures) for part in model.modules())
 

@@ -44,7 +44,7 @@ def test_what_a_program_started_in_another_session_ends_with_it(tmp_path: Path) 
     assert process_tree.alive(theirs) == set()
 
 
-def test_what_does_not_want_to_end_is_killed(tmp_path: Path) -> None:
+def test_process_that_ignores_termination_is_killed(tmp_path: Path) -> None:
     processes = Processes(tmp_path)
     theirs = child_of(processes, "signal.signal(signal.SIGTERM, signal.SIG_IGN); ")
     time.sleep(0.5)  # until the signal is ignored

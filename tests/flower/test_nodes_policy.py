@@ -91,7 +91,7 @@ def result(said: WireMessage, one: Experiment, job: Job) -> Answer | Failure:
         ({"privacy": {"unit": "record", "clip": 1.0, "noise_multiplier": 1.0}}, "row_epsilon = 3.0", "its policy.row_epsilon = 3 needs secret noise"),
     ],
 )  # fmt: skip
-def test_what_a_policy_forbids_is_refused_before_anything_is_built(
+def test_forbidden_jobs_are_rejected_before_the_client_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], policy: str, sentence: str
 ) -> None:
     path, one = node_with(tmp_path / "n", policy), experiment(**{"method": "standalone", **asked})
@@ -324,7 +324,7 @@ def test_a_small_class_is_left_out_of_what_a_node_sends(tmp_path: Path) -> None:
     assert [count >= 6 for count in counts] == [label in labels.tolist() for label in range(3)]
 
 
-def test_what_an_exception_says_stays_at_the_node(
+def test_exception_text_stays_at_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, one = node_with(tmp_path / "n"), experiment("standalone")

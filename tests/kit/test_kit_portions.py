@@ -56,7 +56,7 @@ def one(value: float) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def test_what_some_answers_are_of_a_round():
+def test_round_share_counts_fresh_updates_of_a_cohort():
     ctx, fresh = of_four(), [update(number) for number in range(4)]
     assert round_share(ctx, fresh) == RoundShare()
     assert round_share(ctx, fresh[:1]) == RoundShare(False, 0.25, 3)
@@ -68,7 +68,7 @@ def test_what_some_answers_are_of_a_round():
 
 
 @pytest.mark.parametrize("by", ["samples", "uniform"])
-def test_who_is_missing_counts_as_a_usual_client_that_did_not_move(by: Any):
+def test_missing_updates_count_as_average_clients_without_change(by: Any):
     """A change of 6 is one of four by a client of the mean size 20 (who has no data is no client), and a quarter of it goes."""
     ctx = of_four(10, 20, 0, 30)
     answer = update(1, samples=20)

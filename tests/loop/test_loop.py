@@ -111,7 +111,7 @@ def test_a_round_is_a_cohort_of_ended_jobs_in_both_schedules():
         assert [step.record.round for step in seen.steps].count(1) == steps // 3
 
 
-def test_what_was_sent_never_changes_under_a_client_at_work():
+def test_sent_messages_do_not_change_while_a_client_trains():
     seen = Recorder()
     make_loop(Counting(), tiny(3), rounds=2, callbacks=[seen], buffer=1).run()
     first = [message.value.item() for _, _, message in seen.sent[:3]]

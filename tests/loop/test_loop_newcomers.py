@@ -161,7 +161,7 @@ def test_every_method_can_be_joined(name: str):
     assert same_state(flatten(seen.end.fetch(newcomer)), before)  # it leaves the client as it was
 
 
-def test_who_fails_is_left_as_before_and_the_others_are_met(monkeypatch: pytest.MonkeyPatch):
+def test_failed_newcomer_is_restored_and_others_join(monkeypatch: pytest.MonkeyPatch):
     fed = tiny(5)
     worker = Worker(Standalone(), fed.client)
     before = worker.client(1).state()

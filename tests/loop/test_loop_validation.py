@@ -120,7 +120,7 @@ def test_a_run_without_validation_samples_has_none():
     assert all("validation" not in job.tests for job in jobs)
 
 
-def test_who_has_no_test_samples_can_still_be_validated(tmp_path):
+def test_clients_without_test_samples_are_validated(tmp_path):
     run = potluck.run(
         "standalone", federation=validated(with_test=False), rounds=1, engine="serial", out=tmp_path / "run"
     )

@@ -161,7 +161,7 @@ def test_equal_training_uses_one_half_whatever_was_learned():
     assert all(torch.equal(uploads[0][name], uploads[1][name]) for name in uploads[0])
 
 
-def test_what_is_tested():
+def test_predict_mixes_both_models():
     fed = tiny(1, smooth=True)
     me, method = fed.client(0), FedAPEN()
     upload = method.client(me, SharedWeights(method.init_server(context(fed))))

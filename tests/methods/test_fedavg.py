@@ -96,7 +96,7 @@ def test_layerwise_on_nested_depths_shares_what_both_own():
     assert "layer1.1.fc.weight" not in seen.sent[0][2].tensors
 
 
-def test_what_must_be_alike_is_said_before_training():
+def test_unmet_needs_are_reported_before_training():
     with pytest.raises(PotluckError, match="same architecture"):
         make_loop(FedAvg(aggregate="full"), tiny(2))
     with pytest.raises(PotluckError, match="nested depth"):

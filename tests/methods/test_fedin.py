@@ -102,7 +102,7 @@ def one_client(method: FedIN, norm: bool = False, pairs: int = 3, **training):
     return fed.client(0), (entering, leaving), steps, answer
 
 
-def test_what_is_sent_comes_from_the_last_full_batch():
+def test_pairs_come_from_the_last_full_batch():
     """Twelve samples in batches of four: all three are full, and the third one is sent."""
     fed = deep((2, 2), sizes=(12,), training=Training(epochs=1, batch_size=4, lr=0.1))
     method, me, inputs, left = FedIN(), fed.client(0), [], []

@@ -258,7 +258,7 @@ def test_factors_that_do_not_fit_are_refused(change: dict, message: str):
         check_payload(replace(good, **change), Compressed, task, task.clients[0])
 
 
-def test_what_is_tested():
+def test_predict_uses_the_selected_model():
     fed = tiny(1, smooth=True)
     me, method = fed.client(0), FedKD(predict_with="student", compress=False)
     message = method.broadcast(method.init_server(context(fed)), me.info, context(fed))

@@ -267,7 +267,7 @@ def test_a_few_answers_at_a_time_go_their_part_of_the_way(divide_by: str):
 
 
 @BOTH
-def test_what_is_sent_is_the_gradient_at_the_weight_asked_for(kind: type):
+def test_payload_is_the_gradient_at_the_configured_weight(kind: type):
     """In the warm-up nothing trains, and a full batch is the whole study set."""
     me = tiny(1, smooth=True, training=Training(epochs=1, batch_size=0, lr=0.3)).client(0)
     method = kind(guide_weight=0.25, warm_up=1, quiz_size=4)

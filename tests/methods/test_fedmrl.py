@@ -92,7 +92,7 @@ def test_a_wider_shared_model_is_refused():
         make_loop(FedMRL(), tiny(shared_model=seeded_net(features=4)))
 
 
-def test_what_is_tested():
+def test_predict_uses_the_selected_model():
     fed = narrow(clients=1)
     me, context = fed.client(0), Context(fed.task, 1, 1, 0, 1)
     method = FedMRL()

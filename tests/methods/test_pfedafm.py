@@ -223,7 +223,7 @@ def test_a_new_client_predicts_with_its_own_model():
     assert same_state(me.state(), before)
 
 
-def test_what_is_tested():
+def test_predict_uses_the_selected_model():
     """Mixed, small and large; the small extractor is the one received, not the one trained after it."""
     fed = tiny(1, smooth=True, training=FULL_BATCH)
     me, method = fed.client(0), PFedAFM(alpha_lr=0.5)

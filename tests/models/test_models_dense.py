@@ -90,7 +90,7 @@ def test_a_transformer_keeps_its_weights_and_draws_no_others():
     assert torch.equal(mine(x), plain(x))
 
 
-def test_what_needs_no_gradient_is_not_computed(products: list[tuple[int, ...]]):
+def test_unneeded_gradients_are_not_computed(products: list[tuple[int, ...]]):
     mine, _, x = pair()
     mine(x).sum().backward()
     assert len(products) in (0, 2)  # forward and by the weight; none where torch has no oneDNN

@@ -198,7 +198,7 @@ def test_every_engine_draws_the_same_noise(tmp_path: Path):
         ("fedgh", {"engine": {"name": "serial", "vectorize": "on"}}, "engine.vectorize = 'on' has no effect"),
     ],
 )
-def test_what_cannot_be_protected_is_refused(method: str, more: dict[str, Any], says: str):
+def test_unsupported_row_privacy_is_rejected(method: str, more: dict[str, Any], says: str):
     settings = {
         "models": "small-mlp",
         "privacy": {"unit": "record", "clip": 1.0},

@@ -41,7 +41,7 @@ def test_every_cell_is_kept_with_what_made_it(potluck, tmp_path: Path):
     assert (tmp_path / "kept/cells.csv").read_text() == before  # a run that was only read keeps its time
 
 
-def test_what_cannot_be_kept_is_said_before_anything_is_run(potluck, tmp_path: Path):
+def test_unsuitable_settings_and_stores_are_rejected_before_any_run(potluck, tmp_path: Path):
     code, _, err = potluck(*WORDS, "--set", "training.lr=0.5", "--out", "r", "--store", "cells.csv", "-q")
     assert code == 2
     assert "--set training.lr=0.5 changes it" in err

@@ -126,7 +126,7 @@ def test_fedin_tables_repeat_each_other():
         assert main.rows[row].paper[:2] == (many.printed(row, "iid100"), many.printed(row, "non100"))
 
 
-def test_what_the_methods_get():
+def test_recipe_settings_match_the_papers():
     """A few settings by hand, where a slip would stay unseen in the numbers."""
     fedgh = plan(find_recipe("fedgh-table3"), "paper").work["FedGH", "cifar100", 0]
     assert fedgh.partition.rule == "pathological:10"

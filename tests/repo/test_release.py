@@ -58,7 +58,7 @@ def test_workflows_and_ci_call_targets_that_exist():
     assert {"test", "docs", "dist", "test-browser", "test-flower", "docker-lint"} <= called
 
 
-def test_what_make_help_shows_is_phony():
+def test_targets_listed_by_make_help_are_phony():
     text = (ROOT / "Makefile").read_text()
     phony = set(re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)[1].split())
     assert set(re.findall(r"^([a-z-]+):.*## ", text, re.MULTILINE)) == phony

@@ -19,7 +19,7 @@ def test_the_walk_begins_at_the_command_and_ends_at_the_client(files: list[str])
     assert files[-1] == "core/client.py"
 
 
-def test_what_is_off_is_not_entered(files: list[str]):
+def test_unused_features_are_not_entered(files: list[str]):
     off = (
         "attacks/",
         "loop/faults",

@@ -104,7 +104,7 @@ def test_a_deleted_folder_leaves_the_charts_and_stays_on_the_list(tmp_path: Path
     assert watched.state()["report"]["data"]["groups"] == []
 
 
-def test_what_cannot_be_read_is_named_and_harms_no_other(tmp_path: Path) -> None:
+def test_unreadable_run_is_named_and_others_are_shown(tmp_path: Path) -> None:
     bad, _ = make_run(tmp_path, method="bad"), make_run(tmp_path, method="good")
     (bad / "rounds.jsonl").write_text("no json\n{}\n")
     state = WatchedRuns([tmp_path]).state()

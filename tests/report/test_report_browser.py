@@ -72,7 +72,7 @@ def test_every_chart_is_drawn_without_a_complaint_or_a_request(browser: Any, rep
         assert len([url for url in visit.requests if url.startswith("file:")]) == 1
 
 
-def test_what_clients_note_is_drawn_for_the_method_that_notes_it(browser: Any, tmp_path: Path) -> None:
+def test_client_notes_are_drawn_for_methods_that_record_them(browser: Any, tmp_path: Path) -> None:
     runs = [
         make_run(tmp_path, method="standalone", rounds=3),
         make_run(tmp_path, method="pfedafm", clients=3, rounds=3, notes=("alpha",)),

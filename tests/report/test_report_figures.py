@@ -171,7 +171,7 @@ def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
         ({"out": "figure"}, "figure format 'figure'"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_sentence(
+def test_undrawable_figure_is_one_sentence(
     compared: list[Path], tmp_path: Path, arguments: dict[str, Any], sentence: str
 ) -> None:
     out = tmp_path / str(arguments.pop("out", "figure.png"))
@@ -200,7 +200,7 @@ def test_notes_are_drawn_where_a_method_has_some(compared: list[Path], tmp_path:
             plot(runs, tmp_path / "none.png", kind="notes", **options)
 
 
-def test_what_clients_note_is_a_line_for_each_of_them(compared: list[Path], tmp_path: Path) -> None:
+def test_client_notes_are_drawn_as_one_line_per_client(compared: list[Path], tmp_path: Path) -> None:
     run = make_run(tmp_path, method="pfedafm", clients=3, rounds=4, notes=("alpha",), asynchronous=True)
     axes = drawn("client-notes", [run]).axes[0]
     shown = {line.get_label(): line.get_ydata().tolist() for line in axes.lines}

@@ -174,7 +174,7 @@ def test_what_a_method_notes_and_how_its_loss_rises_again_are_among_the_curves(t
     assert np.allclose(curves["loss_increase"]["mean"], loss[1:] - loss[:-1])
 
 
-def test_what_clients_note_is_in_the_page_client_by_client(tmp_path: Path) -> None:
+def test_client_notes_are_in_the_page_per_client(tmp_path: Path) -> None:
     many, short = MAX_LINES + 2, MAX_NOTES + 100
     run = read_run(make_run(tmp_path, method="pfedafm", clients=many, rounds=short, notes=("alpha",)))
     told = report_data(compare([run]))["groups"][0]["notes"]["alpha"]
@@ -201,7 +201,7 @@ def test_a_run_that_has_not_ended_pairs_with_others_of_its_seed(tmp_path: Path) 
     assert {roster["partition"] for roster in rosters} == {0}
 
 
-def test_what_is_shown_of_many_clients_is_bounded(tmp_path: Path) -> None:
+def test_page_of_many_clients_is_bounded(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, method=name, clients=400, rounds=30) for name in ("a", "b", "c")]
     groups = report_data(compare(map(read_run, runs)))["groups"]
     cells = [len(g["history"]["clients"]) * len(g["history"]["rounds"]) for g in groups]

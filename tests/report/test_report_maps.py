@@ -70,7 +70,7 @@ def test_legend_of_many_methods_is_above_the_axes(tmp_path: Path) -> None:
     assert box.get_window_extent().width <= figure.bbox.width
 
 
-def test_what_networks_see_is_drawn_from_a_checkpoint(tmp_path: Path) -> None:
+def test_cka_and_tsne_are_drawn_from_a_checkpoint(tmp_path: Path) -> None:
     run = potluck.run("standalone", rounds=1, clients=3, engine="serial", out=tmp_path / "run")
     for kind in ("cka", "tsne"):
         file = tmp_path / f"{kind}.svg"
@@ -125,7 +125,7 @@ def test_vectors_per_class_are_laid_out_from_the_command_line(tmp_path: Path) ->
         assert sentence in str(refused.exception)
 
 
-def test_what_the_server_sends_of_each_class_is_what_clients_will_get(tmp_path: Path) -> None:
+def test_vectors_sent_per_class_are_means_over_clients(tmp_path: Path) -> None:
     """FedProto's server has the mean of two clients' class means, which are those they have once more afterwards."""
     run = potluck.run(
         "fedproto", data={"limit": 200}, clients=2, rounds=1, engine="serial", out=tmp_path / "r"

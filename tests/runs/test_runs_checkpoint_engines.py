@@ -84,7 +84,7 @@ def test_where_files_cannot_have_two_names_states_are_fetched(
     assert_same_run(never_stopped("fedavg"), tmp_path)
 
 
-def test_what_a_killed_pool_left_is_cleared_away(tmp_path: Path):
+def test_files_of_a_killed_pool_are_removed(tmp_path: Path):
     stop("fedgh", tmp_path, 2)
     (tmp_path / ".work/potluck-old").mkdir(parents=True)
     (tmp_path / ".work/potluck-old/3-7.safetensors").write_bytes(b"old")

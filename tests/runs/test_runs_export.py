@@ -88,7 +88,7 @@ def test_pfedafm_gives_the_mixed_model(tmp_path: Path):
     assert '"predictor": "potluck.methods.pfedafm:Mixed"' in (tmp_path / "model" / "model.json").read_text()
 
 
-def test_what_cannot_be_exported_is_one_sentence(tmp_path: Path):
+def test_unexportable_model_is_one_sentence(tmp_path: Path):
     run = run_of(tmp_path, "fedgh", {})
     with pytest.raises(PotluckError, match="--client 7 is not in"):
         potluck.export_client(run.path, 7, tmp_path / "model")

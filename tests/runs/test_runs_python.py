@@ -71,7 +71,7 @@ def test_a_list_that_makes_no_rounds_is_refused(order: list[list[int]], says: st
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedproto", "pfedafm", "heterofl"])
-def test_what_a_client_predicts_is_what_was_tested(method: str, tmp_path: Path):
+def test_client_predictions_equal_the_tested_ones(method: str, tmp_path: Path):
     if method == "heterofl":
         done = potluck.run(
             method, rounds=1, clients=3, data={"limit": 90}, engine="serial", out=tmp_path / "run"
