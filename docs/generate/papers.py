@@ -22,7 +22,38 @@ JPEG = {"cifar10", "cifar100"}
 
 def update_page(page: str) -> str:
     """The page with its tables as the stored cells have them."""
-    return replace_block(page, "papers", tables())
+    return replace_block(replace_block(page, "papers", tables()), "durations", durations())
+
+
+CORES = 2
+"""Cores of the machine that durations are told for."""
+
+
+def durations(results: Path = RESULTS) -> str:
+    """Return a table of all recipes: runs at the small scale, and minutes where their processor time is stored."""
+    from potluck.recipes.recipe import find_recipe, recipe_names
+    from potluck.recipes.reproduce import plan
+    from potluck.recipes.store import read_cells
+    from potluck.suites.provenance import experiment_digest
+
+    cells = read_cells(results / CELLS.name)
+    stored = {cell.experiment: cell.core_seconds for cell in cells if cell.core_seconds}
+    lines = []
+    for name in recipe_names():
+        recipe = find_recipe(name)
+        work = plan(recipe, "small").work
+        seconds = [stored.get(experiment_digest(each)) for each in work.values()]
+        told = "counted" if recipe.counted else minutes([each for each in seconds if each], len(work))
+        lines.append((f"`{name}`", len(work), told))
+    return table(("recipe", "runs", f"minutes on {CORES} cores"), lines, numbers=(1, 2))
+
+
+def minutes(seconds: Sequence[float], runs: int) -> str:
+    """Return the minutes of so many runs; estimated from the mean of those that are stored, where some are not."""
+    if not seconds:
+        return "not measured"
+    whole = sum(seconds) / len(seconds) * runs / CORES / 60
+    return f"{'' if len(seconds) == runs else 'about '}{whole:.1f}"
 
 
 def tables(results: Path = RESULTS) -> str:
@@ -71,7 +102,14 @@ def counted_part(full: Any, cells: Sequence[Any]) -> str:
     """A table that follows from shapes alone."""
     from potluck.recipes.tables import scale_lines
 
-    lines = [f"### {full.recipe.title}", "", *_commands(cells, "some minutes"), "", *_beside(full), ""]
+    lines = [
+        f"### {full.recipe.title}",
+        "",
+        *_commands(cells, "about a minute, and no data"),
+        "",
+        *_beside(full),
+        "",
+    ]
     lines += scale_lines(full)
     return "\n".join([*lines, *full.recipe.notes[1:]])
 

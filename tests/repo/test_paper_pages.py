@@ -25,7 +25,7 @@ from generate.scores import (
 )
 from generate.verdicts import judge_test, read_conditions
 from potluck.methods import METHODS
-from potluck.recipes.recipe import find_recipe
+from potluck.recipes.recipe import find_recipe, recipe_names
 from potluck.recipes.reproduce import plan
 from potluck.recipes.store import StoredCell, add_cells, read_cells, stored_table
 from potluck.suites.store import Results, Row
@@ -443,3 +443,15 @@ def test_rows_of_changed_sources_are_counted_in_one_sentence():
     half = papers.unclean_sentence([clean, replace(clean, commit="abc+")])
     assert half.startswith("1 of the 2 rows come from")  # no recipe is free of them
     assert papers.unclean_sentence(read_cells(papers.CELLS)) in papers.small_line()
+
+
+def test_minutes_are_of_the_stored_runs_and_estimated_where_some_are_missing():
+    """Runs of 60 and 180 s of processor time: two minutes on two cores; three runs like them take three."""
+    assert papers.minutes([60.0, 180.0], 2) == "2.0"
+    assert papers.minutes([60.0, 180.0], 3) == "about 3.0"
+    assert papers.minutes([], 3) == "not measured"
+
+
+def test_every_recipe_stands_in_the_table_of_durations():
+    told = papers.durations()
+    assert [name for name in recipe_names() if f"| `{name}` |" not in told] == []
