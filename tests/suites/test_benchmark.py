@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from generate.benchmark import WITHOUT_ROWS, default_page_path, page_text, write_page
+from generate.benchmark.figures import mean_curve
 from potluck.core.errors import PotluckError
 from potluck.suites.baselines import LINES
 from potluck.suites.confirm import choose_sample, confirm, differences
@@ -484,3 +485,28 @@ def test_what_the_page_says_of_tuning_follows_from_the_stored_trials(tmp_path: P
         "In 0 of the 1 tunings the best learning rate is the lowest or the highest that was tried; in 1"
         in text
     )
+
+
+def test_curves_are_means_over_seeds_with_a_band():
+    """50 and 70 per cent: 60 with a standard deviation of √200; the round that one seed lacks is left out."""
+    rounds, mean, spread = mean_curve([[(1, 0.5), (2, 0.6)], [(1, 0.7)]])
+    assert rounds == [1]
+    assert mean == pytest.approx([60.0])
+    assert spread == pytest.approx([200**0.5])
+    assert mean_curve([[(1, 0.5), (2, 0.6)]])[2] == pytest.approx([0.0, 0.0])
+
+
+def test_the_page_shows_curves_of_training_alone_and_the_three_best(tmp_path: Path):
+    results, suite = Results(tmp_path, "cpu"), find_suite("cpu")
+    methods = {"standalone": 0.5, "fedgh": 0.9, "fedhe": 0.8, "fedproto": 0.7, "fd": 0.6}
+    for name, accuracy in methods.items():
+        add_rows(results, "digits-labels", name, [accuracy] * 5)
+    results.rows = [replace(row, settings="{}") for row in results.rows]
+    assert "Accuracy over rounds" not in page_text(suite, results)  # no curves are stored
+    for row in results.rows:
+        results.details[row.experiment]["curve"] = [[1, row.accuracy / 2], [2, row.accuracy]]
+    write_page(suite, results, tmp_path / "page.md")
+    text = " ".join((tmp_path / "page.md").read_text().split())
+    assert "deviation: standalone, fedgh, fedhe, fedproto (training alone and the 3 best methods)" in text
+    figure = (tmp_path / "figures" / "cpu-curves-digits-labels.svg").read_text()
+    assert [f">{name}<" in figure for name in methods] == [True, True, True, True, False]

@@ -14,6 +14,8 @@ from potluck.suites.statistics import AHEAD, BEHIND, EQUAL, MARGIN, MethodSummar
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
 """Distinguishable with colour-vision deficiency (after Okabe and Ito)."""
 INK, SOFT = "#333333", "#999999"
+Curve = Sequence[tuple[int, float]]
+"""Rounds and accuracies of one run."""
 VERDICT_COLOURS = {AHEAD: "#009E73", EQUAL: "#0072B2", BEHIND: "#D55E00"}
 
 
@@ -49,6 +51,28 @@ def _forest(axes: Any, lines: Sequence[MethodSummary], names: Mapping[str, str])
     axes.grid(alpha=0.25, axis="x")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def curve_figure(curves: Mapping[str, Sequence[Curve]], names: Mapping[str, str], path: Path) -> None:
+    """Draw accuracy over rounds: a line per method, the mean over seeds, with a band of one standard deviation."""
+    figure, axes = new_axes(5.2, 3.0)
+    for colour, (method, own) in zip(COLOURS, curves.items(), strict=False):
+        rounds, mean, spread = mean_curve(own)
+        axes.plot(rounds, mean, color=colour, linewidth=1.3, label=names.get(method, method))
+        axes.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+    axes.set_xlabel("round")
+    axes.set_ylabel("accuracy, %")
+    axes.legend(fontsize=7, frameon=False, loc="lower right")
+    save(figure, path)
+
+
+def mean_curve(curves: Sequence[Curve]) -> tuple[list[int], Any, Any]:
+    """Return the rounds that all seeds have, and mean and standard deviation over seeds, in per cent; 0 of one seed."""
+    values = [dict(curve) for curve in curves]
+    rounds = sorted(set.intersection(*(set(one) for one in values)))
+    table = 100 * np.array([[one[number] for number in rounds] for one in values])
+    spread = table.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(rounds))
+    return rounds, table.mean(axis=0), spread
 
 
 def new_figure(width: float, height: float) -> Any:

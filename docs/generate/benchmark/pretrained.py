@@ -71,3 +71,4 @@ def draw(suite: Suite, results: Results, folder: Path) -> None:
     found = tasks.measured_tasks(suite, results)
     if found:
         gain_figure({task.title: lines for task, lines in found}, tasks.NAMES, folder / FIGURE)
+    tasks.draw_curves(results, found, folder)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from generate.benchmark.baselines import baselines
-from generate.benchmark.figures import gain_figure
+from generate.benchmark.figures import Curve, curve_figure, gain_figure
 from generate.benchmark.formatting import (
     format_difference,
     format_share,
@@ -36,6 +36,8 @@ from potluck.suites.store import Results
 from potluck.suites.suite import Suite, Task
 
 FIGURE = "benchmark-gains.svg"
+CURVES = 3
+"""How many of the best methods of a task are in the figure of its curves."""
 LEAST_SEEDS = 5
 """A method with fewer runs of a task is not shown."""
 
@@ -219,7 +221,22 @@ def _task(task: Task, lines: Sequence[MethodSummary], results: Results) -> str:
         if len(seeds) == 1
         else f"{min(seeds)} to {max(seeds)} seeds: {_seeds(trained)}."
     )
-    return f"## {task.title}\n\n{wrap_text(f'{task.why} {told}')}\n\n{table(HEAD, rows, numbers=range(1, len(HEAD)))}"
+    parts = [
+        f"## {task.title}",
+        wrap_text(f"{task.why} {told}"),
+        table(HEAD, rows, numbers=range(1, len(HEAD))),
+    ]
+    if curves := task_curves(results, lines):
+        names = ", ".join(NAMES.get(method, method) for method in curves)
+        caption = (
+            f"Mean accuracy over seeds after each evaluation, with a band of one standard deviation: {names} (training alone "
+            f"and the {len(curves) - 1} best methods); the reference trains longer."
+        )
+        parts += [
+            f"![Accuracy over rounds: {task.title}](figures/{curve_file(results, task)})",
+            wrap_text(caption),
+        ]
+    return "\n\n".join(parts)
 
 
 def _seeds(lines: Sequence[MethodSummary]) -> str:
@@ -254,8 +271,32 @@ def _provenance(suite: Suite, results: Results) -> str:
     return f"## Provenance\n\n{wrap_text(text)}"
 
 
+def task_curves(results: Results, lines: Sequence[MethodSummary]) -> dict[str, list[Curve]]:
+    """Return the stored curves of every seed of training alone and of the best methods of a task."""
+    methods = [line for line in lines if not line.is_baseline][:CURVES]
+    shown = [line for line in lines if line.method == REFERENCE] + methods
+    curves = {
+        line.method: [results.details.get(row.experiment, {}).get("curve", []) for row in line.rows]
+        for line in shown
+    }
+    return {method: own for method, own in curves.items() if all(len(curve) > 1 for curve in own)}
+
+
+def curve_file(results: Results, task: Task) -> str:
+    """The file name of a task's curves."""
+    return f"{results.name}-curves-{task.name}.svg"
+
+
+def draw_curves(results: Results, found: Measured, folder: Path) -> None:
+    """The curves of each task that has some."""
+    for task, lines in found:
+        if curves := task_curves(results, lines):
+            curve_figure(curves, NAMES, folder / curve_file(results, task))
+
+
 def draw(suite: Suite, results: Results, folder: Path) -> None:
-    """The picture of all gains with their intervals."""
+    """The picture of all gains with their intervals, and the curves of each task."""
     found = measured_tasks(suite, results)
     if found:
         gain_figure({task.title: lines for task, lines in found}, NAMES, folder / FIGURE)
+    draw_curves(results, found, folder)
