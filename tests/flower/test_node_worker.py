@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -76,18 +77,25 @@ def states(tmp_path: Path, jobs: int) -> list[bytes]:
     return [state(folder, number + 1) for number in range(jobs)]
 
 
-@pytest.fixture
-def link(tmp_path: Path) -> Iterator[tuple[WorkerLink, Path, subprocess.Popen[bytes]]]:
+@contextmanager
+def started(tmp_path: Path, *options: str) -> Iterator[tuple[WorkerLink, Path, subprocess.Popen[bytes]]]:
     path = node(tmp_path / "n")
     secret = make_secret(tmp_path / "secret")
     connection = WorkerLink(0, secret.read_bytes(), {"node-file": str(path)})
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    worker = subprocess.Popen(worker_command([connection.port], secret, 1), env=environment)
+    command = [*worker_command([connection.port], secret, 1), *options]
+    worker = subprocess.Popen(command, env=environment)
     try:
         yield connection, tmp_path / "n", worker
     finally:
         worker.terminate()
         worker.wait(30)
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[tuple[WorkerLink, Path, subprocess.Popen[bytes]]]:
+    with started(tmp_path) as connected:
+        yield connected
 
 
 def wait_for(what: Callable[[], object]) -> None:
@@ -120,6 +128,17 @@ def test_a_killed_process_is_replaced_and_has_the_same_bits(
         os.kill(process, signal.SIGKILL)
     assert state(folder, 4) == states(tmp_path, 4)[3]
     assert loads(folder) == 4
+
+
+def test_a_process_is_replaced_after_so_many_messages_and_has_the_same_bits(tmp_path: Path) -> None:
+    with started(tmp_path, "--messages", "2") as (connection, folder, _):
+        loaded = []
+        for number in range(4):
+            header, _ = connection.ask(job(number))
+            assert header == {"error": "", "last": number % 2 == 1}
+            loaded.append(loads(folder))
+        assert loaded == [1, 1, 2, 2]
+        assert state(folder, 4) == states(tmp_path, 4)[3]
 
 
 def test_changed_code_beside_the_node_file_gets_a_new_process(

@@ -2,7 +2,7 @@
 
 The program imports Potluck once and forks processes that stay: each keeps data, models and methods of its nodes in
 memory from message to message. A process is replaced after a failure, when a node's file or code changed, after
-`MAX_MESSAGES` messages, and when it has grown. A node's state on disk stays the truth (`flower.node.journal`).
+`--messages` messages, and when it has grown. A node's state on disk stays the truth (`flower.node.journal`).
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ class Dispatcher:
     """Hands messages of SuperNodes to processes; a node's messages always go to the same one."""
 
     links: list[Link] = field(default_factory=list)
+    messages: int = MAX_MESSAGES
+    """After how many messages a process is replaced."""
 
     def step(self) -> None:
         """Wait for something to happen, and do it."""
@@ -134,7 +136,7 @@ class Dispatcher:
             slot.clear()
             slot.files = files
         if slot.process is None:
-            slot.process = fork(self.links)
+            slot.process = fork(self.links, self.messages)
         slot.process.busy = link
         try:
             slot.process.connection.send_bytes(header)
@@ -185,7 +187,7 @@ def fingerprint(config: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(entries)
 
 
-def fork(links: list[Link]) -> Process:
+def fork(links: list[Link], messages: int) -> Process:
     """Start a process that answers messages with what this one has imported."""
     parent_end, child_end = Pipe()
     flush_output()
@@ -198,7 +200,7 @@ def fork(links: list[Link]) -> Process:
         for link in links:
             link.drop()
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-        answer_messages(child_end)
+        answer_messages(child_end, messages)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -207,12 +209,12 @@ def fork(links: list[Link]) -> Process:
     raise AssertionError
 
 
-def answer_messages(connection: Connection[Any, Any]) -> NoReturn:
-    """Answer until the dispatcher ends, or until this process should be replaced."""
+def answer_messages(connection: Connection[Any, Any], messages: int) -> NoReturn:
+    """Answer until the dispatcher ends, or until this process should be replaced, at most so many messages."""
     from potluck.flower.node.host import NodeHost
 
     host, first = NodeHost(), 0
-    for count in range(1, MAX_MESSAGES + 1):
+    for count in range(1, messages + 1):
         try:
             config, data = json.loads(connection.recv_bytes()), connection.recv_bytes()
         except EOFError:
@@ -225,7 +227,7 @@ def answer_messages(connection: Connection[Any, Any]) -> NoReturn:
             error = f"{type(failure).__name__} in the node's worker; its log says more"
         size = resident_bytes()
         first = first or size
-        last = bool(error) or host.failed or count == MAX_MESSAGES or size > 2 * first + MAX_GROWTH
+        last = bool(error) or host.failed or count == messages or size > 2 * first + MAX_GROWTH
         connection.send_bytes(json.dumps({"error": error, "last": last}).encode())
         connection.send_bytes(reply)
         flush_output()
@@ -260,6 +262,9 @@ def main() -> None:
     parser.add_argument("--ports", required=True, help="where the SuperNodes listen, separated by commas")
     parser.add_argument("--secret", required=True, type=Path, help="shared with the SuperNodes")
     parser.add_argument("--processes", type=int, default=1, help="how many processes answer messages")
+    parser.add_argument(
+        "--messages", type=int, default=MAX_MESSAGES, help="messages after which a process is replaced"
+    )
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s", stream=sys.stdout)
     import potluck.flower.node.host  # noqa: F401 - imported once, for all forks
@@ -267,7 +272,7 @@ def main() -> None:
     slots = [Slot() for _ in range(given.processes)]
     secret, ports = given.secret.read_bytes(), given.ports.split(",")
     links = [Link(int(port), secret, slots[index % len(slots)]) for index, port in enumerate(ports)]
-    dispatcher, supervisor = Dispatcher(links), os.getppid()
+    dispatcher, supervisor = Dispatcher(links, given.messages), os.getppid()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     try:
         while os.getppid() == supervisor:
