@@ -347,6 +347,33 @@ def test_figures_have_the_colours_of_the_report(compared: list[Path]) -> None:
     assert list(page) == ["fedhe", "fedgh", "fedavg"]
 
 
+def test_colours_and_reference_depend_on_no_order_of_arguments(tmp_path: Path) -> None:
+    names = ("fedgh", "own", "standalone", "fedmd")
+    runs = [read_run(make_run(tmp_path, method=name)) for name in names]
+    pages = [
+        report_data(compare(each, order=order))["groups"]
+        for each, order in ((runs, ()), (runs[::-1], ()), (runs, ("fedmd", "fedgh")))
+    ]
+    colours = [{group["label"]: group["light"] for group in page} for page in pages]
+    assert colours[0] == colours[1] == colours[2]
+    ranked = ("standalone", "fedgh", "fedmd", "own")  # built-in order, own methods last
+    assert colours[0] == {name: method_style(place).light for place, name in enumerate(ranked)}
+    assert [page[0]["label"] for page in pages] == ["standalone"] * 3
+    assert [group["label"] for group in pages[2]] == ["standalone", "fedmd", "fedgh", "own"]
+    groups = arrange_groups(group_runs(runs), ["fedmd"])
+    labels = [
+        KINDS["difference"](groups, FigureOptions(reference=name)).axes[0].get_ylabel()
+        for name in (None, "own")
+    ]
+    assert labels == ["points above standalone", "points above own"]
+
+
+def test_without_standalone_the_first_given_method_is_the_reference(tmp_path: Path) -> None:
+    runs = [read_run(make_run(tmp_path, method=name)) for name in ("fedmd", "fedgh")]
+    assert [row.label for row in compare(runs, order=["fedgh"]).rows] == ["fedmd", "fedgh"]
+    assert compare(runs, reference="fedgh").rows[0].label == "fedgh"
+
+
 def test_names_are_read_from_the_command_line() -> None:
     assert name_map(["fedgh=FedGH, fd=FD", "fedhe=FedHe"]) == {"fedgh": "FedGH", "fd": "FD", "fedhe": "FedHe"}
     assert name_list(" fedgh,fd ") == ["fedgh", "fd"]

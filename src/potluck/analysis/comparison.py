@@ -12,9 +12,8 @@ from potluck.analysis.clients import fairness
 from potluck.analysis.cost import TargetCost, check_target, mean_of_finite, mean_target_cost
 from potluck.analysis.failures import outcome_notes
 from potluck.analysis.formatting import count
-from potluck.analysis.groups import Group, arrange_groups, group_runs
+from potluck.analysis.groups import Group, arrange_groups, group_runs, reference_group
 from potluck.analysis.significance import PairedTest, paired_test, same_clients
-from potluck.core.errors import unknown
 from potluck.runs.run import Run
 
 UNEQUAL_WORK = 1.1
@@ -90,8 +89,8 @@ def compare(
 ) -> Comparison:
     """Compare runs grouped by method over seeds; `reference` names the method that others are tested against.
 
-    The reference comes first in the result; by default it is the first method. `order` lists methods that come first,
-    `names` replaces labels (see `arrange_groups`).
+    The reference comes first in the result; by default it is Standalone, or the first method where that was not run.
+    `order` lists the methods that follow, `names` replaces labels (see `arrange_groups`).
     """
     groups = _reference_first(arrange_groups(group_runs(runs), order, names), reference)
     if target is not None:
@@ -127,12 +126,8 @@ def _architectures(run: Run) -> list[str]:
 
 
 def _reference_first(groups: list[Group], reference: str | None) -> list[Group]:
-    if reference is None:
-        return groups
-    chosen = [group for group in groups if reference in (group.label, group.method)]
-    if not chosen:
-        raise unknown("reference method", reference, [group.label for group in groups])
-    return [chosen[0], *(group for group in groups if group is not chosen[0])]
+    chosen = reference_group(groups, reference)
+    return [chosen, *(group for group in groups if group is not chosen)]
 
 
 def _row(group: Group, first: Group, target: float | None) -> ComparisonRow:

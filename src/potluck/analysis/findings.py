@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 from potluck.analysis import formatting
 from potluck.analysis.comparison import Comparison, ComparisonRow
-from potluck.analysis.groups import Group
+from potluck.analysis.groups import BASELINE, Group
 from potluck.analysis.significance import PairedTest, holm, paired_test
 
 SIGNIFICANCE_LEVEL = 0.05
-BASELINE = "standalone"
 CLOSE = 0.01
 """Methods within this accuracy of the best are compared by traffic."""
 _MAX_NAMED = 4

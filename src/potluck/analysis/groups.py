@@ -11,8 +11,11 @@ import numpy as np
 
 from potluck.core.errors import PotluckError, unknown
 from potluck.experiment.differences import result_settings
+from potluck.methods import METHODS
 from potluck.runs.run import Run
 
+BASELINE = "standalone"
+"""The method that others are compared with, where it was run."""
 _SETTINGS_IN_LABEL = 3
 
 
@@ -20,13 +23,15 @@ _SETTINGS_IN_LABEL = 3
 class Group:
     """Runs of one method with the same settings and different seeds: one line of a comparison.
 
-    `position` is the place among the groups as they were given; it decides the colour, whatever the later order.
+    `position` decides the colour: the place among the groups in the stored order of methods, Standalone first.
+    `given` is the place among the groups as they were given. Neither depends on a later order.
     """
 
     label: str
     method: str
     runs: tuple[Run, ...]
     position: int = 0
+    given: int = 0
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -51,15 +56,31 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
         while any(other.seed == run.seed for other in buckets.get((*_group_key(run), copy), ())):
             copy += 1
         buckets.setdefault((*_group_key(run), copy), []).append(run)
-    groups = [
-        Group(
-            members[0].method, members[0].method, tuple(sorted(members, key=lambda run: run.seed)), position
-        )
-        for position, members in enumerate(buckets.values())
-    ]
-    if not groups:
+    if not buckets:
         raise PotluckError("No runs to compare: pass at least one run folder.")
+    ranked = sorted(buckets, key=lambda key: (*method_rank(key[0]), key[1:]))
+    positions = {key: position for position, key in enumerate(ranked)}
+    groups = [
+        Group(key[0], key[0], tuple(sorted(members, key=lambda run: run.seed)), positions[key], given)
+        for given, (key, members) in enumerate(buckets.items())
+    ]
     return _label(groups)
+
+
+def method_rank(method: str) -> tuple[int, str]:
+    """Return the sort key of a method in tables and colours: the built-in order, then other methods by name."""
+    names = list(METHODS)
+    return (names.index(method) if method in METHODS else len(names), method)
+
+
+def reference_group(groups: Sequence[Group], name: str | None = None) -> Group:
+    """Return the group that others are compared with: the named one, else Standalone, else the first given."""
+    if name is None:
+        return min(groups, key=lambda group: (group.method != BASELINE, group.given))
+    for group in groups:
+        if name in (group.label, group.method):
+            return group
+    raise unknown("reference method", name, [group.label for group in groups])
 
 
 def arrange_groups(

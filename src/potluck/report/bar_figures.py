@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from potluck.analysis.clients import architecture_means, class_labels, client_differences
 from potluck.analysis.cost import mean_target_cost, traffic_row
-from potluck.analysis.groups import Group, sweep
+from potluck.analysis.groups import Group, method_rank, reference_group, sweep
 from potluck.core.errors import PotluckError
 from potluck.report.style import (
     WIDTH,
@@ -118,8 +118,9 @@ def sweep_curve(groups: list[Group], options: FigureOptions) -> Figure:
     result = sweep([run for group in groups for run in group.counted_runs], options.field)
     figure, axes = new_figure()
     places = {value: place for place, value in enumerate(result.values)}
-    for position, (method, points) in enumerate(result.methods.items()):
-        style = method_style(position)
+    ranked = sorted(result.methods, key=method_rank)
+    for method, points in result.methods.items():
+        style = method_style(ranked.index(method))
         axes.errorbar(
             [places[point.value] for point in points],
             [100 * point.mean for point in points],
@@ -173,7 +174,7 @@ def difference(groups: list[Group], options: FigureOptions) -> Figure:
     """Draw per-client differences to the reference, sorted, with the share of clients that gain."""
     if len(groups) < 2:
         raise PotluckError("kind 'difference' needs two methods: pass runs of both.")
-    reference = options.reference_of(groups)
+    reference = reference_group(groups, options.reference)
     figure, axes = new_figure()
     for group in groups:
         if group is reference:

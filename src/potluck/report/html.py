@@ -100,10 +100,10 @@ def write_report(
 ) -> Path:
     """Write the report of one or several runs to `path` and return it.
 
-    `reference` names the method that others are compared with (the first run's, unless given). `target` is
-    the accuracy whose cost is shown, by default the highest multiple of 5 % that every method reached. With
-    `networks` the page has CKA and t-SNE of the clients' networks, from the runs' last checkpoints. `pictures` are
-    PNG files that are shown above the comparison, by their captions.
+    `reference` names the method that others are compared with (Standalone, or the first run's where that was not
+    run). `target` is the accuracy whose cost is shown, by default the highest multiple of 5 % that every method
+    reached. With `networks` the page has CKA and t-SNE of the clients' networks, from the runs' last checkpoints.
+    `pictures` are PNG files that are shown above the comparison, by their captions.
     """
     loaded = [run if isinstance(run, Run) else read_run(run) for run in runs]
     file = Path(path)

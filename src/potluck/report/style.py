@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from potluck.analysis.groups import Group
 from potluck.core.errors import PotluckError, unknown
 
 if TYPE_CHECKING:
@@ -78,15 +77,6 @@ class FigureOptions:
     field: str | None = None
     client: int | None = None
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def reference_of(self, groups: Sequence[Group]) -> Group:
-        """Return the group that others are compared with: the first unless named."""
-        if self.reference is None:
-            return groups[0]
-        for group in groups:
-            if self.reference in (group.label, group.method):
-                return group
-        raise unknown("reference method", self.reference, [group.label for group in groups])
 
 
 def name_list(text: str | None) -> list[str]:
