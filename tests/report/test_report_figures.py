@@ -109,6 +109,13 @@ def test_bubble_areas_are_proportional_to_counts(tmp_path: Path) -> None:
     np.testing.assert_allclose(sizes / sizes[0], [1, 0.25, 0.5])
 
 
+def test_bubbles_name_the_clients_where_there_is_room(tmp_path: Path) -> None:
+    for count, named in ((3, True), (40, False)):
+        axes = drawn("bubbles", [make_run(tmp_path, clients=count)]).axes[0]
+        shown = [label.get_text() for label in axes.get_xticklabels()]
+        assert (shown == [f"site-{number}" for number in range(count)]) is named
+
+
 def test_target_bars_say_who_did_not_reach_it(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, method="high", level=0.9), make_run(tmp_path, method="low", level=0.3)]
     figure = drawn("target", runs, target=0.7)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.analysis.clients import architecture_means, class_labels, client_differences
+from potluck.analysis.clients import architecture_means, class_labels, client_differences, client_label
 from potluck.analysis.cost import mean_target_cost, traffic_row
 from potluck.analysis.groups import Group, method_rank, reference_group, sweep
 from potluck.core.errors import PotluckError
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "|||")
+_NAMED = 24  # clients of the bubble chart that are named
 _COSTS = (("rounds", "rounds", 1.0), ("bytes", "MiB", 2.0**20), ("flops", "GFLOP", 1e9))
 
 
@@ -223,6 +224,9 @@ def class_bubbles(groups: list[Group], options: FigureOptions) -> Figure:
     axes.set_xlim(-0.8, counts.shape[0] - 0.2)
     axes.set_ylim(-0.8, counts.shape[1] - 0.2)
     axes.locator_params(integer=True)
+    names = [client_label(run, index) for index in range(len(counts))]
+    if len(names) <= _NAMED and any(name != f"client {index}" for index, name in enumerate(names)):
+        label_categories(axes, names)
     if run.class_names:
         step = tick_step(counts.shape[1], height - 0.6)
         axes.set_yticks(range(0, counts.shape[1], step), class_labels(run, counts.shape[1])[::step])
