@@ -169,9 +169,9 @@ def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
         ({"kind": "acuracy"}, "Did you mean 'accuracy'"),
         ({"x": "minutes"}, "Unknown axis 'minutes'"),
         ({"smooth": 2}, "smooth=2"),
-        ({"kind": "target"}, "pass target=0.8"),
+        ({"kind": "target"}, "pass --target 0.8 for 80 %"),
         ({"kind": "target", "target": 0.99}, "choose a lower one"),
-        ({"kind": "sweep"}, "pass field="),
+        ({"kind": "sweep"}, "pass --field partition"),
         ({"kind": "difference", "reference": "nobody"}, "reference method 'nobody'"),
         ({"kind": "client-curves"}, "draws one method, not 3"),
         ({"out": "figure.docx"}, "figure format 'docx'"),
@@ -199,7 +199,7 @@ def test_notes_are_drawn_where_a_method_has_some(compared: list[Path], tmp_path:
     assert axes.get_ylabel() == "alpha, mean over clients"
     assert plot([one, two], tmp_path / "f.png", kind="notes", field="beta").exists()
     for runs, options, sentence in (
-        ([one, two], {}, "several notes: select one as field: alpha, beta"),
+        ([one, two], {}, r"several notes: select one with --field \(from Python: field=\): alpha, beta"),
         ([one], {"field": "alpa"}, "Unknown note 'alpa'. Did you mean 'alpha'"),
         (compared, {}, "No run has notes"),
     ):

@@ -89,7 +89,9 @@ def traffic(groups: list[Group], options: FigureOptions) -> Figure:
 def target(groups: list[Group], options: FigureOptions) -> Figure:
     """Draw rounds, traffic and (where recorded) FLOPs to a target accuracy, as bars side by side."""
     if options.target is None:
-        raise PotluckError("kind 'target' needs a target accuracy: pass target=0.8 for 80 %.")
+        raise PotluckError(
+            "kind 'target' needs a target accuracy: pass --target 0.8 for 80 % (from Python: target=0.8)."
+        )
     costs = [mean_target_cost(group.counted_runs, options.target)[1] for group in groups]
     shown = [each for each in _COSTS if any(math.isfinite(cost.amount(each[0])) for cost in costs)]
     if not shown:
@@ -114,7 +116,7 @@ def sweep_curve(groups: list[Group], options: FigureOptions) -> Figure:
     """Draw best accuracy against a setting, one curve per method, with the spread over seeds."""
     if options.field is None:
         raise PotluckError(
-            "kind 'sweep' needs the setting that was varied: pass field='partition' or another."
+            "kind 'sweep' needs the setting that was varied: pass --field partition or another (from Python: field=)."
         )
     result = sweep([run for group in groups for run in group.counted_runs], options.field)
     figure, axes = new_figure()

@@ -122,7 +122,9 @@ def _selected_note(recorded: list[str], options: FigureOptions, reason: str) -> 
     if not recorded:
         raise PotluckError(f"No run has notes: {reason}.")
     if options.field is None and len(recorded) > 1:
-        raise PotluckError(f"The runs have several notes: select one as field: {', '.join(recorded)}.")
+        raise PotluckError(
+            f"The runs have several notes: select one with --field (from Python: field=): {', '.join(recorded)}."
+        )
     name = options.field or recorded[0]
     if name not in recorded:
         raise unknown("note", name, recorded)

@@ -32,7 +32,8 @@ def read_images(paths: Sequence[Path], size: int | None, grey: bool = False) -> 
         if image.shape != first.shape:
             raise PotluckError(
                 f"Image {str(path)!r} is {image.shape[2]}×{image.shape[1]} and {paths[0].name!r} is "
-                f"{first.shape[2]}×{first.shape[1]}; pass image_size to bring all to one size."
+                f"{first.shape[2]}×{first.shape[1]}; set data.image_size (from Python: image_size=) to "
+                "bring all to one size."
             )
         images[row] = image
     return images

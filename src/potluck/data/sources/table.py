@@ -66,7 +66,9 @@ def read_table(
     label, groups, text = request.label, request.groups, request.text
     label = label or ("label" if "label" in columns else None)
     if label is None:
-        raise PotluckError(f"Data 'csv:{path.name}' need label=COLUMN; the columns are {', '.join(columns)}.")
+        raise PotluckError(
+            f"Data 'csv:{path.name}' need label=COLUMN (--set data.label=COLUMN); the columns are {', '.join(columns)}."
+        )
     for named in (label, groups, text):
         if named is not None and named not in columns:
             raise unknown(f"column of {path.name}", named, columns)
