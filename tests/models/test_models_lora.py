@@ -10,7 +10,7 @@ from torch.func import functional_call, grad, vmap
 from potluck.core.errors import PotluckError
 from potluck.core.model import ClientModel
 from potluck.core.random import seeded
-from potluck.models import build_model
+from potluck.models import build_model, split
 from potluck.models.lora import AdaptedLayer, attach_adapters, has_adapters, merge_adapters
 
 SHAPES = {
@@ -77,6 +77,40 @@ def test_only_adapters_and_the_head_get_gradients(name: str):
         learns = "lora_" in key or key.startswith("head.")
         assert (parameter.grad is not None) == learns, key
         assert not learns or bool(parameter.grad.any()), key
+
+
+class SamePadding(nn.Conv2d):
+    """A convolution that pads in `forward`, as EfficientNet-Lite's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.pad(x, (0, 1, 0, 1)))
+
+
+def test_a_convolution_with_a_forward_of_its_own_is_called_with_the_changed_kernel():
+    with seeded(7, "padded"):
+        plain = split(
+            nn.Sequential(
+                SamePadding(1, 2, 3, stride=2, dtype=torch.float64),
+                nn.Flatten(),
+                nn.Linear(18, 3, dtype=torch.float64),
+            )
+        )
+        model = attach_adapters(copy.deepcopy(plain), 2)
+    x = torch.arange(36, dtype=torch.float64).reshape(1, 1, 6, 6)
+    assert torch.equal(model(x), plain(x))  # B is zero
+    layer = next(layer for layer in model.modules() if isinstance(layer, AdaptedLayer))
+    with torch.no_grad():
+        layer.lora_b.weight.fill_(0.5)
+        change = 0.5 * layer.lora_a.weight.flatten(1).sum(
+            0
+        )  # both outputs take half of the sum of A's two rows
+        expected = copy.deepcopy(plain)
+        next(iter(expected.parameters())).add_(change.view(1, 1, 3, 3))
+    assert torch.allclose(model(x), expected(x), atol=1e-12)
+    assert torch.allclose(merge_adapters(model)(x), expected(x), atol=1e-12)
+    model(x).sum().backward()
+    assert bool(layer.lora_a.weight.grad.any())
+    assert layer.base.weight.grad is None
 
 
 def test_a_linear_layer_computes_its_scaled_low_rank_change():

@@ -91,6 +91,20 @@ class AdaptedLinear(AdaptedLayer):
         return self.changed_weight()
 
 
+class AdaptedKernel(AdaptedLayer):
+    """A convolution with a `forward` of its own, such as one that pads its input: called with the changed kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Call the layer with the changed weight."""
+        output: Tensor = functional_call(self.base, {self.weight_name: self.weight}, (x,))
+        return output
+
+    @property
+    def weight(self) -> Tensor:
+        """The changed weight."""
+        return self.changed_weight()
+
+
 class AdaptedAttention(AdaptedLayer):
     """Attention whose joint input projection changes; its output projection is an adapted layer of its own."""
 
@@ -214,7 +228,8 @@ def _adapt_convolution(layer: Convolution, rank: int, alpha: float | None) -> Ad
         bias=False,
         padding_mode=layer.padding_mode,
     )
-    return AdaptedLinear(layer, lora_a, kind(rank, layer.out_channels, 1, bias=False), alpha)
+    adapted = AdaptedLinear if type(layer).forward is kind.forward else AdaptedKernel
+    return adapted(layer, lora_a, kind(rank, layer.out_channels, 1, bias=False), alpha)
 
 
 def _merge_layers(module: nn.Module, merged: dict[int, nn.Module]) -> None:
