@@ -199,7 +199,7 @@ def test_notes_are_drawn_where_a_method_has_some(compared: list[Path], tmp_path:
     assert axes.get_ylabel() == "alpha, mean over clients"
     assert plot([one, two], tmp_path / "f.png", kind="notes", field="beta").exists()
     for runs, options, sentence in (
-        ([one, two], {}, r"several notes: select one with --field \(from Python: field=\): alpha, beta"),
+        ([one, two], {}, r"several notes: choose one with --field \(from Python: field=\): alpha, beta"),
         ([one], {"field": "alpa"}, "Unknown note 'alpa'. Did you mean 'alpha'"),
         (compared, {}, "No run has notes"),
     ):

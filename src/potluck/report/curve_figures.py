@@ -123,7 +123,7 @@ def _selected_note(recorded: list[str], options: FigureOptions, reason: str) -> 
         raise PotluckError(f"No run has notes: {reason}.")
     if options.field is None and len(recorded) > 1:
         raise PotluckError(
-            f"The runs have several notes: select one with --field (from Python: field=): {', '.join(recorded)}."
+            f"The runs have several notes: choose one with --field (from Python: field=): {', '.join(recorded)}."
         )
     name = options.field or recorded[0]
     if name not in recorded:
