@@ -147,6 +147,16 @@ def test_machines_of_their_own_cannot_train_as_a_stack():
         check_effects(parse_experiment(asked), FedGH())
 
 
+def test_a_default_of_an_earlier_version_in_a_recorded_experiment_counts_as_not_set():
+    recorded = {"method": {"name": "fedgh"}, "engine": {"name": "serial", "lost_after": 1800.0}}
+    check_effects(parse_experiment(recorded), FedGH())
+    recorded["engine"]["lost_after"] = 1700.0
+    with pytest.raises(
+        PotluckError, match=r"engine\.lost_after = 1700\.0 has no effect: engine\.name is 'serial'"
+    ):
+        check_effects(parse_experiment(recorded), FedGH())
+
+
 class Meddler(potluck.Callback):
     """Sets every number of every payload it is shown to zero."""
 

@@ -21,14 +21,22 @@ class Settings:
     }
 
 
-def setting(default: Any, meaning: str, *, results: bool = True, later: bool = False, **limits: Any) -> Any:
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    results: bool = True,
+    later: bool = False,
+    earlier: tuple[Any, ...] = (),
+    **limits: Any,
+) -> Any:
     """Declare a field with its meaning; `limits` are ge, gt, le, lt. `results=False`: no result depends on it.
 
     `later=True`: it was added after results were stored; at its default, an experiment equals one without it.
+    `earlier` are defaults of earlier versions, which folders of runs hold: they count as not set by the user.
     """
-    return field(
-        default=default, metadata={"description": meaning, "results": results, "later": later, **limits}
-    )
+    metadata = {"description": meaning, "results": results, "later": later, "earlier": earlier}
+    return field(default=default, metadata={**metadata, **limits})
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,7 @@ class Setting:
     meaning: str
     results: bool
     later: bool = False
+    earlier: tuple[Any, ...] = ()
 
 
 def settings_of(section: type[Any] | Any) -> Iterator[Setting]:
@@ -55,4 +64,5 @@ def settings_of(section: type[Any] | Any) -> Iterator[Setting]:
             str(entry.metadata.get("description", "")),
             bool(entry.metadata.get("results", True)),
             bool(entry.metadata.get("later", False)),
+            entry.metadata.get("earlier", ()),
         )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from potluck.core.needs import Need
-from potluck.core.settings import settings_of
+from potluck.core.settings import Setting, settings_of
 from potluck.experiment.checks import all_settings
 from potluck.experiment.experiment import Experiment, as_list, flat_settings, parse_experiment
 
@@ -20,15 +20,24 @@ def _settings_without_influence() -> frozenset[str]:
 
 
 @functools.cache
-def _defaults_of_later_settings() -> dict[str, Any]:
-    """Return the defaults of settings that were added after results had been recorded."""
+def _declared() -> dict[str, Setting]:
+    """Return the settings of all sections by their dotted names."""
     sections = {name: field.annotation for name, field in Experiment.model_fields.items()}
     return {
-        f"{name}.{each.name}": each.default
-        for name, section in sections.items()
-        for each in settings_of(section)
-        if each.later
+        f"{name}.{each.name}": each for name, section in sections.items() for each in settings_of(section)
     }
+
+
+@functools.cache
+def _defaults_of_later_settings() -> dict[str, Any]:
+    """Return the defaults of settings that were added after results had been recorded."""
+    return {name: each.default for name, each in _declared().items() if each.later}
+
+
+def is_default(name: str, value: Any) -> bool:
+    """Tell whether a value is the setting's default, of this version or of an earlier one."""
+    each = _declared()[name]
+    return value == each.default or value in each.earlier
 
 
 def changes_results(name: str) -> bool:

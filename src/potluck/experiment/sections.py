@@ -160,6 +160,7 @@ class EngineSettings(Settings):
         "flower: seconds without an answer after which a job is sent again (twice, with growing delays), less for "
         "nodes that have answered quickly; 0: never",
         results=False,
+        earlier=(1800.0,),
         ge=0,
         le=1e9,
     )

@@ -17,6 +17,7 @@ from potluck.core.trained import parse_rules
 from potluck.data import Data
 from potluck.experiment import Experiment
 from potluck.experiment.checks import no_effect
+from potluck.experiment.differences import is_default
 from potluck.experiment.objects import apply_objects, changed_settings, check_objects
 from potluck.experiment.sections import PartitionSettings
 from potluck.federation.federation import Federation
@@ -184,12 +185,11 @@ Ineffective = Iterator[tuple[str, str]]
 
 def check_effects(experiment: Experiment, method: Method[Any, Any, Any]) -> None:
     """Raise for the first setting that differs from its default and has no effect."""
-    defaults = Experiment()
     for rules in (_training(experiment), _schedule(experiment, method), _protections(experiment, method),
                   _others(experiment)):  # fmt: skip
         for name, reason in rules:
             value = experiment.value(name)
-            if value != defaults.value(name):
+            if not is_default(name, value):
                 raise no_effect(name, value, reason)
 
 
