@@ -30,6 +30,14 @@ class Small(nn.Module):
 
     def forward(self, x):
         return self.fc(self.norm(self.conv(x)).relu().mean((2, 3)))
+
+
+def broken():
+    raise ValueError("no such size")
+
+
+def number():
+    return 3
 """
 
 
@@ -118,6 +126,9 @@ def test_a_folder_of_weights_holds_files_named_after_models(
         ("file:missing.safetensors@torch.nn:Identity", r"'missing\.safetensors' of model .* do not exist; check the path"),
         ("file:weights@nowhere", "is incomplete; write file:WEIGHTS.safetensors@MODULE:CLASS"),
         ("file:{weights}@no_such_module:Net", "cannot be imported .*no_such_module"),
+        ("file:{other}@../own_networks:Small", "cannot be imported .*name a class or function of a module"),
+        ("file:{other}@own_networks:broken", r"own_networks:broken\(\) fails \(ValueError: no such size\)"),
+        ("file:{other}@own_networks:number", "gives int, not a torch.nn.Module"),
         ("file:{damaged}@own_networks:Small", "cannot be read .* get them again"),
         ("file:{other}@own_networks:Small", r"not those of model .*: they lack 'conv\.weight', .*\(4, 1, 3, 3\)"),
     ],

@@ -274,12 +274,12 @@ def _build_file(name: str, member: str, request: InputSpec) -> ClientModel:
         )
     try:
         make = getattr(importlib.import_module(module), cls)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise PotluckError(
             f"Model {name!r} cannot be imported ({error}); name a class or function of a module on the Python path."
         ) from None
     with own_draws():
-        network = make()
+        network = _make_network(make, name, target)
         for file in weight_files(name, request.pretrained):
             load_weights(network, file, name)
     if isinstance(network, ClientModel):
@@ -290,6 +290,23 @@ def _build_file(name: str, member: str, request: InputSpec) -> ClientModel:
         size, parts.head = parts.feature_dim, nn.Identity()
         base = parts
     return PretrainedModel(nn.Identity(), base, size, request.classes)
+
+
+def _make_network(make: Any, name: str, target: str) -> nn.Module:
+    """Call a user's class or function; what it raises becomes one sentence."""
+    try:
+        network = make()
+    except Exception as error:
+        raise PotluckError(
+            f"Model {name!r}: {target}() fails ({type(error).__name__}: {error}); it must make a network without "
+            "arguments."
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise PotluckError(
+            f"Model {name!r}: {target}() gives {type(network).__name__}, not a torch.nn.Module; name a class or "
+            "function that makes the network."
+        )
+    return network
 
 
 def _build_lite(number: int, request: InputSpec) -> ClientModel:
