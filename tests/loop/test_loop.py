@@ -179,6 +179,11 @@ def test_too_few_answers_end_the_run_with_the_reason():
         make_loop(Counting(fail=0), tiny(3), on_failure="continue", min_clients=3).run()
 
 
+def test_a_round_of_values_that_are_not_finite_names_the_learning_rate():
+    with pytest.raises(TooFewClients, match=r"not finite.*; training diverged: lower training\.lr\)"):
+        make_loop(Counting(poison=0), tiny(1), min_clients=1).run()
+
+
 def test_protocols_are_recorded_apart():
     seen = Recorder()
     evaluation = Evaluation("received", ("local", "shared", "global"))
