@@ -170,6 +170,22 @@ def test_copy_has_neither_answers_nor_model_of_the_client_and_serves_newcomers(t
     assert potluck.join_run(done.path, rows, "small-mlp", epochs=1, out=tmp_path / "joined").round == 2
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_a_copy_is_not_trained_on(tmp_path: Path):
+    whole = train(tmp_path / "run", "fedproto", rounds=2, **KEEP)
+    copy = potluck.forget_client(whole, 1, out=tmp_path / "copy").path
+    before = contents(copy)
+    with pytest.raises(
+        PotluckError, match=r"copy without client 1, who would take part again.*schedule.exclude=\[1\]"
+    ):
+        train(copy, "fedproto", rounds=3, resume=True, **KEEP)
+    assert contents(copy) == before
+    assert potluck.read_run(copy).summary["rounds"] == 2
+
+
 def test_two_clients_leave_one_after_the_other(tmp_path: Path):
     whole = train(tmp_path / "run", "fedproto", **KEEP)
     never = excluding(tmp_path / "never", "fedproto", [0, 2])

@@ -198,7 +198,24 @@ def check_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
         raise PotluckError(
             f"--out {str(path)!r} already holds this run; pass --resume to continue it, or choose another folder."
         )
+    if longer or not (path / SUMMARY).exists():
+        _check_clients(path)
     return longer
+
+
+def removed_clients(path: Path) -> frozenset[int]:
+    """Return the clients that left the run that this folder is a copy of."""
+    file = path / FORGOTTEN
+    return frozenset(parse_json(read_text(file))["absent"]) if file.exists() else frozenset()
+
+
+def _check_clients(path: Path) -> None:
+    """Raise before more training where clients have left: the checkpoint still has them."""
+    if gone := ",".join(map(str, sorted(removed_clients(path)))):
+        raise PotluckError(
+            f"{str(path)!r} is a copy without client {gone}, who would take part again in further rounds; train from "
+            f"the start: potluck run {path / EXPERIMENT} --set schedule.exclude=[{gone}] --out FOLDER."
+        )
 
 
 # -- one process per folder ------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from potluck.core.client import Client
 from potluck.core.errors import PotluckError
-from potluck.core.files import parse_json, read_text
 from potluck.core.method import Predictor
 from potluck.core.model import batch_norm_in_eval_mode
 from potluck.core.random import seeded
@@ -126,12 +125,4 @@ def restore_run(run: Path, parts: Parts = Parts()) -> RestoredRun:
         newcomers=plan.newcomers,
     )
     checkpoint.restore(loop)
-    return RestoredRun(plan, loop, worker, _removed_clients(run))
-
-
-def _removed_clients(run: Path) -> frozenset[int]:
-    """Return the clients that left the run that this folder is a copy of."""
-    file = run / folder.FORGOTTEN
-    if not file.exists():
-        return frozenset()
-    return frozenset(parse_json(read_text(file))["absent"])
+    return RestoredRun(plan, loop, worker, folder.removed_clients(run))
