@@ -92,14 +92,18 @@ def test_shipped_rules_are_those_of_the_stored_rows():
 def test_facts_of_a_run_are_its_counts_and_its_evidence(tmp_path: Path):
     run = potluck.run("fedproto", **TINY, safeguard="select", out=tmp_path / "run")
     facts = run_facts(run)
-    last = {row["name"]: row for row in run.clients if row["final"]}
+    rows = [row for row in run.client_rows() if row.get("train_samples")]
+    first = {row["name"]: row for row in reversed(rows)}
+    assert {row["round"] for row in first.values()} == {
+        1
+    }  # of two rounds the first counts, as in the calibration
     for index, (name, one) in enumerate(facts.items()):
         counts = run.summary["class_counts"][index]
         assert (one.samples, one.classes, one.of_classes, one.largest) == (
             sum(counts), sum(count > 0 for count in counts), 10, max(counts),
         )  # fmt: skip
         assert (one.gained, one.lost, one.validation) == tuple(
-            last[name][key] for key in ("validation_gained", "validation_lost", "validation_samples")
+            first[name][key] for key in ("validation_gained", "validation_lost", "validation_samples")
         )
     plain = potluck.run("fedproto", **TINY, out=tmp_path / "plain")
     assert [one.gained for one in run_facts(plain).values()] == [None] * 3
@@ -126,6 +130,7 @@ def test_command_on_an_experiment_a_pilot_and_a_run(potluck: Any, tmp_path: Path
         ([tmp_path / "run", "fedgh"], "cannot be mixed"),
         ([tmp_path / "run", "--try-rounds", "1"], "have no effect on runs"),
         (["fedgh", "fedavg"], "is no run folder"),
+        (["standalone"], "method.name = 'standalone' is training alone; name the federated method to join."),
         ([tmp_path / "none"], "is neither a method nor an experiment file (.toml); check the path."),
     ):
         code, _, err = potluck("worth-it", *map(str, words))

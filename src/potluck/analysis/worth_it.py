@@ -200,13 +200,16 @@ def split_tasks(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
 
 
 def run_facts(run: Run) -> dict[str, ClientFacts]:
-    """Return what a run, finished or not, says of each client: counts, and the last evidence on validation samples."""
+    """Return what a run, finished or not, says of each client: counts, and its first evidence on validation samples.
+
+    The rules are calibrated on first evaluations, too.
+    """
     counts, facts_by_name = run.class_counts, dict[str, ClientFacts]()
-    latest: dict[int, Record] = {}
+    first: dict[int, Record] = {}
     for row in run.client_rows():
         if row.get("train_samples"):
-            latest[int(row["client"])] = row
-    for client, row in sorted(latest.items()):
+            first.setdefault(int(row["client"]), row)
+    for client, row in sorted(first.items()):
         facts = ClientFacts(int(row["train_samples"]))
         if counts is not None and client < len(counts):
             facts = counted_facts(counts[client].tolist())

@@ -66,10 +66,13 @@ def _from_experiment(
 ) -> tuple[dict[str, ClientFacts], str]:
     """Return the clients of an experiment: from their class counts, or after a few rounds of training."""
     from potluck.analysis.worth_it import counted_facts
+    from potluck.core.errors import PotluckError
     from potluck.experiment import merge_settings, parse_experiment, read_target
     from potluck.runs.resolve import resolve
 
     experiment = parse_experiment(merge_settings(read_target(target), dict(flags), settings))
+    if experiment.method.name == "standalone":
+        raise PotluckError("method.name = 'standalone' is training alone; name the federated method to join.")
     if try_rounds:
         facts = _pilot(experiment, try_rounds)
         return facts, _evidence(facts)
@@ -86,6 +89,7 @@ def _pilot(experiment: Experiment, rounds: int) -> dict[str, ClientFacts]:
 
     changes: dict[str, Any] = {
         "schedule.rounds": rounds,
+        "evaluate.every": rounds,
         "engine.checkpoint_every": 0,
         "evaluate.newcomers": 0.0,
         "evaluate.newcomer_epochs": None,
