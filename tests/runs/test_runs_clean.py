@@ -50,4 +50,30 @@ def test_only_finished_runs_are_cleaned(potluck, tmp_path: Path):
     code, _, err = potluck("clean", "run")
     assert code == 2
     assert "has not finished, and its checkpoints are what it continues from" in err
-    assert "is no run folder" in potluck("clean", "elsewhere")[2]
+    code, _, err = potluck("clean", "elsewhere")
+    assert code == 2
+    assert "No run folder at 'elsewhere'" in err
+
+
+def test_a_folder_of_runs_is_cleaned_but_for_unfinished_ones(potluck, tmp_path: Path):
+    for name in ("one", "two", "open"):
+        train(tmp_path / "runs" / name, 2)
+    (tmp_path / "runs" / "table.csv").write_text("")
+    (tmp_path / "runs" / "open" / "summary.json").unlink()
+    code, out, _ = potluck("clean", "runs")
+    assert code == 0
+    assert [line.partition(": ")[0] for line in out.splitlines()] == ["runs/one", "runs/open", "runs/two"]
+    assert "runs/open: not finished, left as it is" in out
+    manifests = {name: len(list((tmp_path / "runs" / name / "checkpoint").glob("manifest-*.json"))) for name in
+                 ("one", "two", "open")}  # fmt: skip
+    assert manifests == {"one": 1, "two": 1, "open": 2}
+
+
+def test_clients_are_exported_by_name(potluck, tmp_path: Path):
+    run = train(tmp_path / "run", 1)
+    name = run.summary["client_names"][1]
+    assert potluck("export", "run", "--client", name)[0] == 0
+    assert (tmp_path / "run" / "export" / "client-1" / "model.json").exists()
+    code, _, err = potluck("export", "run", "--client", "client-7")
+    assert code == 2
+    assert "client-7" in err

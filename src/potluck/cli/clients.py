@@ -73,7 +73,7 @@ def _show_joined(joined: Joined) -> None:
 
 def forget(
     run: RunFolder,
-    client: Annotated[int, typer.Argument(metavar="CLIENT", help="the client's number, from 0")],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="the client's number, from 0, or its name")],
     last: Annotated[bool, typer.Option("--last", help="remove only its last contribution")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="folder of the copy; default: RUN-without-CLIENT")
@@ -82,8 +82,10 @@ def forget(
     """Copy a run with a server state that a client's contributions never entered; say what only retraining removes."""
     from potluck.runs.folder import FORGOTTEN
     from potluck.runs.forget import forget_client
+    from potluck.runs.read import read_run
 
-    done = forget_client(run, client, last=last, out=out)
+    number = int(client) if client.isdecimal() else read_run(run).client_number(client)
+    done = forget_client(run, number, last=last, out=out)
     rounds = "round" if len(done.removed) == 1 else "rounds"
     typer.echo(
         f"Removed from the server's state: {done.name}'s contributions of {rounds} "

@@ -55,15 +55,17 @@ def report(
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run")],
-    client: Annotated[int, typer.Option("--client", help="the client's number, from 0")] = 0,
+    client: Annotated[str, typer.Option("--client", help="the client's number, from 0, or its name")] = "0",
     out: Annotated[Path | None, typer.Option("--out", help="folder; default: RUN/export/client-N")] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="also write model.onnx")] = False,
 ) -> None:
     """Export a client's trained model as it was evaluated: safetensors, a JSON description, and ONNX on request."""
     from potluck.runs.export import export_client
     from potluck.runs.predict import predict_command
+    from potluck.runs.read import read_run
 
-    place = export_client(run, client, out or run / "export" / f"client-{client}", onnx=onnx)
+    number = int(client) if client.isdecimal() else read_run(run).client_number(client)
+    place = export_client(run, number, out or run / "export" / f"client-{number}", onnx=onnx)
     typer.echo(f"Model: {place}")
     typer.echo(f"Load it with: potluck.load_model({str(place)!r})")
     typer.echo(f"Predict with: {predict_command(place)}")
@@ -109,7 +111,10 @@ def predict(
 
 
 def clean(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="folders of finished runs")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN…", help="folders of finished runs, or folders of such folders"),
+    ],
     checkpoint: Annotated[
         bool, typer.Option("--checkpoint", help="also the last checkpoint: no resume and no export any more")
     ] = False,
@@ -117,8 +122,14 @@ def clean(
     """Delete what finished runs no longer need: all but their last checkpoint; says how much."""
     from potluck.analysis.formatting import bytes_with_unit
     from potluck.runs.clean import clean_run
+    from potluck.runs.folder import EXPERIMENT, SUMMARY
+    from potluck.runs.read import find_runs
 
-    for run in runs:
+    named = {run for run in runs if (run / EXPERIMENT).exists()}
+    for run in find_runs(runs):
+        if run not in named and not (run / SUMMARY).exists():
+            typer.echo(f"{run}: not finished, left as it is")
+            continue
         cleaned = clean_run(run, checkpoint=checkpoint)
         typer.echo(f"{run}: {bytes_with_unit(cleaned.deleted)} deleted, {bytes_with_unit(cleaned.left)} left")
 

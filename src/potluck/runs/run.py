@@ -313,6 +313,19 @@ class Run:
         """Return the rows of `clients.jsonl` with the run's evaluation protocol."""
         return [row for row in self.clients if row.get("protocol") in (None, self.protocol)]
 
+    def client_number(self, client: str) -> int:
+        """Return the number of a client that is given by its name or its number."""
+        recorded = self.summary.get("client_names")
+        names = {str(row["name"]): int(row["client"]) for row in self.clients if row.get("name")}
+        names |= {
+            str(name): index for index, name in enumerate(recorded if isinstance(recorded, list) else ())
+        }
+        if client in names:
+            return names[client]
+        if client.isdecimal():
+            return int(client)
+        raise unknown("client", client, names)
+
     def _named(self, summary_key: str, experiment_key: str) -> str:
         recorded = self.summary.get(summary_key) or self.experiment.get(experiment_key) or ""
         if isinstance(recorded, Mapping):
