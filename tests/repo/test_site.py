@@ -131,7 +131,7 @@ def test_the_soaks_figures_are_those_that_are_stored():
 def test_which_methods_numbers_are_counted():
     page = (ROOT / "docs" / "which-method.md").read_text()
     assert which.traffic("lg-fedavg") == (650, 650)  # a head of 64 features and 10 classes: 64 * 10 + 10
-    line = next(line for line in page.splitlines() if line.startswith("| [lg-fedavg]"))
+    line = [line for line in page.splitlines() if line.startswith("| [lg-fedavg]")][-1]  # of the table of all
     assert line.endswith("| 650 | 650 |")
 
 
