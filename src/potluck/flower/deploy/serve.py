@@ -20,7 +20,6 @@ from potluck.flower.deploy.connection_limits import ProxyLimits
 from potluck.flower.deploy.keys import CA, CERTIFICATE, KEY
 from potluck.flower.deploy.processes import Processes, free_ports, program_path, require_flower, wait_until_up
 from potluck.flower.node.config import read_node
-from potluck.runs.folder import write_files
 
 Say = Callable[[str], None]
 Commands = dict[str, list[str]]
@@ -39,7 +38,11 @@ CONTROL, DEFAULT_CONTROL = "control-address", "127.0.0.1:8000"
 
 def record_control(folder: Path, address: str) -> None:
     """Write down where a server takes runs and keys, for other commands on this machine."""
-    write_files(folder, {CONTROL: f"{address}\n"})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONTROL).write_text(f"{address}\n", encoding="utf-8")
+    except OSError as error:
+        raise PotluckError(f"{str(folder / CONTROL)!r} cannot be written: {error.strerror}.") from None
 
 
 def recorded_control(folder: Path) -> str:
