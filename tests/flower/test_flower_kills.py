@@ -148,14 +148,16 @@ def without_reasons(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def replayed(
-    place: Path, losses: list[tuple[int, int]], rounds: int, did_it: tuple[bool, bool]
+    place: Path, losses: list[tuple[int, int]], rounds: int, did_it: tuple[bool, ...]
 ) -> list[dict[str, Any]]:
     """The run on a grid in this process, with nodes of the same names, data and models.
 
     `did_it` says of clients 1 and 2 whether they did the first of the jobs whose answers were lost.
     """
     again = place / f"again-{did_it[0]}-{did_it[1]}"
-    nodes = {200 + index: {"node-file": str(path)} for index, path in enumerate(three_nodes(again))}
+    nodes: dict[int, dict[str, Any]] = {
+        200 + index: {"node-file": str(path)} for index, path in enumerate(three_nodes(again))
+    }
 
     def gone(message: Message) -> Message:
         return Message(Error(5, "Node unavailable"), reply_to=message)

@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.supercore.run import RunNotRunningException
 
 from potluck.core.errors import PotluckError
@@ -241,3 +242,22 @@ def test_a_folder_that_the_process_before_still_has_is_no_fault_of_the_run(tmp_p
     ):
         main(LoopGrid(dealt_nodes(3), {}), Context(1, 1, {}, RecordDict(), config))
     assert not (tmp_path / "trouble").exists()
+
+
+def test_node_that_withheld_an_answer_and_then_was_gone_is_not_left_out(tmp_path: Path) -> None:
+    """A computer that goes to sleep in the middle of an upload: one answer does not come, then nobody is there."""
+
+    def gone(message: Message) -> Message:
+        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+
+    messages: list[str] = []
+
+    def falls_asleep(message: Message) -> Message | None:
+        if message.metadata.message_id not in messages:
+            messages.append(message.metadata.message_id)
+        return None if message.metadata.message_id in messages[:3] else gone(message)
+
+    grid = LoopGrid(dealt_nodes(3), {}, faults={102: [falls_asleep, gone, None, None]})
+    run = run_with(grid, tmp_path / "run", on_failure="continue", rounds=5)
+
+    assert [2 in row["participants"] for row in run.rounds] == [False, False, False, True, True]

@@ -309,6 +309,8 @@ class FlowerEngine:
                 return Failure(job.id, job.client, str(error), "invalid")
         if self._now() >= sent.deadline_at:
             return Failure(job.id, job.client, self._too_late(), "late")
+        if reply.error.code in record.NODE_GONE_CODES:
+            self._stalled.discard(job.client)  # it is not connected, which is no answer withheld
         return self._lost(job, record.error_reason(reply.error))
 
     def _unread(self, job: Job, reply: NoReply) -> Failure:
