@@ -69,9 +69,9 @@ def test_no_runs_is_a_sentence() -> None:
 
 
 def test_one_seed_spreads_over_clients_and_several_over_seeds(run_of: Maker) -> None:
-    one = run_of(method="one", summary={"client_accuracy": [0.2, 0.4], "final_accuracy": 0.3})
+    single_seed = run_of(method="one", summary={"client_accuracy": [0.2, 0.4], "final_accuracy": 0.3})
     two = [run_of(method="two", seed=s, summary={"final_accuracy": a}) for s, a in ((0, 0.5), (1, 0.7))]
-    first, second = compare([one, *two]).rows
+    first, second = compare([single_seed, *two]).rows
     assert (first.accuracy, first.spread_over) == (0.3, "clients")
     assert first.accuracy_std == pytest.approx(0.1)  # both clients lie 0.1 from their mean
     assert (second.accuracy, second.spread_over) == (pytest.approx(0.6), "seeds")
@@ -116,8 +116,8 @@ def test_unfair_comparisons_are_noted(run_of: Maker) -> None:
     assert "different numbers of rounds: 10, 20" in notes
     assert "not run with the same seeds" in notes
     assert "Unfinished" in notes
-    other = run_of(method="c", summary={"class_counts": [[1, 2]] * 10})
-    assert "since their clients hold other samples: c." in " ".join(compare([runs[0], other]).notes)
+    unbalanced = run_of(method="c", summary={"class_counts": [[1, 2]] * 10})
+    assert "since their clients hold other samples: c." in " ".join(compare([runs[0], unbalanced]).notes)
 
 
 def test_a_method_that_brought_other_models_is_noted(run_of: Maker) -> None:
@@ -126,19 +126,19 @@ def test_a_method_that_brought_other_models_is_noted(run_of: Maker) -> None:
         run_of(method="b", level=0.9, architectures=("resnet10",)),
         run_of(method="c", level=0.6),
     ]
-    found = compare(runs, target=0.4)
+    comparison = compare(runs, target=0.4)
     note = (
         "† Not comparable with a, neither tested nor marked best, since their clients have other models: b."
     )
-    assert note in found.notes
-    assert [row.display_label for row in found.rows] == ["a", "c", "b †"]
-    apart = found.rows[2]
+    assert note in comparison.notes
+    assert [row.display_label for row in comparison.rows] == ["a", "c", "b †"]
+    apart = comparison.rows[2]
     assert (apart.test.p, apart.test.note) == (None, "their clients have other models")
     assert math.isnan(apart.speed_up)
-    assert found.rows[1].test.p is not None
-    assert best_rows(found, COLUMNS["accuracy"]) == {1}  # b has more, of other models
-    assert "| b † |" in to_markdown(found)
-    assert "b $\\dagger$" in to_latex(found)
+    assert comparison.rows[1].test.p is not None
+    assert best_rows(comparison, COLUMNS["accuracy"]) == {1}  # b has more, of other models
+    assert "| b † |" in to_markdown(comparison)
+    assert "b $\\dagger$" in to_latex(comparison)
 
 
 def test_unequal_work_is_noted(run_of: Maker) -> None:

@@ -43,8 +43,8 @@ def test_rejected_answers_are_counted_with_their_reasons(tmp_path: Path) -> None
 
 def test_a_loss_beyond_every_scale_is_divergence(tmp_path: Path) -> None:
     assert outcome_notes("fedgh", [changed(tmp_path)]) == []
-    told = divergence([changed(tmp_path, loss=7e19)])
-    assert told == "training diverged: the loss was 7e+19 in round 2; lower training.lr"
+    message = divergence([changed(tmp_path, loss=7e19)])
+    assert message == "training diverged: the loss was 7e+19 in round 2; lower training.lr"
 
 
 def test_a_run_that_rejects_answers_says_so_in_its_summary_and_report(tmp_path: Path) -> None:

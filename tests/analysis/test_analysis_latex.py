@@ -23,7 +23,7 @@ def lines(folder: Path, columns: tuple[str, ...], **clients: list[float]) -> dic
 def test_level_with_the_best_by_test_is_bold_and_the_next_one_underlined(tmp_path: Path) -> None:
     # Ten clients each: `near` differs from `best` up and down alike, `next` and `last` lie below it everywhere.
     steps = [0.01 * each for each in range(10)]
-    found = lines(
+    cells = lines(
         tmp_path,
         ("accuracy",),
         best=[0.8 + step for step in steps],
@@ -31,24 +31,24 @@ def test_level_with_the_best_by_test_is_bold_and_the_next_one_underlined(tmp_pat
         next=[0.7 + step - at / 1e3 for at, step in enumerate(steps)],
         last=[0.6 + step - at / 1e3 for at, step in enumerate(steps)],
     )
-    assert r"\textbf{" in found["best"]
-    assert r"\textbf{" in found["near"]
-    assert r"\underline{" in found["next"]
-    assert "{" not in found["last"].replace("$\\pm$", "")
+    assert r"\textbf{" in cells["best"]
+    assert r"\textbf{" in cells["near"]
+    assert r"\underline{" in cells["next"]
+    assert "{" not in cells["last"].replace("$\\pm$", "")
 
 
 def test_without_a_test_the_two_highest_are_marked(tmp_path: Path) -> None:
-    found = lines(tmp_path, ("accuracy", "best"), a=[0.5, 0.5], b=[0.7, 0.7], c=[0.6, 0.6])
-    assert found["b"].startswith(r"\textbf{70.00")
-    assert found["c"].startswith(r"\underline{60.00")
-    assert found["a"].startswith("50.00")
+    cells = lines(tmp_path, ("accuracy", "best"), a=[0.5, 0.5], b=[0.7, 0.7], c=[0.6, 0.6])
+    assert cells["b"].startswith(r"\textbf{70.00")
+    assert cells["c"].startswith(r"\underline{60.00")
+    assert cells["a"].startswith("50.00")
 
 
 def test_caption_and_label_make_a_whole_table(tmp_path: Path) -> None:
     comparison = compare([read_run(make_run(tmp_path))], columns=("accuracy",))
     assert to_latex(comparison).startswith(r"\begin{tabular}{lr}")
-    whole = to_latex(comparison, caption="50 % of it", label="tab:one")
-    assert whole.startswith(
+    table = to_latex(comparison, caption="50 % of it", label="tab:one")
+    assert table.startswith(
         "\\begin{table}\n\\centering\n\\caption{50 \\% of it}\n\\label{tab:one}\n\\begin{tabular}"
     )
-    assert whole.endswith("\\end{tabular}\n\\end{table}\n")
+    assert table.endswith("\\end{tabular}\n\\end{table}\n")

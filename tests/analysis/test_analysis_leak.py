@@ -26,13 +26,13 @@ def head(*bias: float) -> Head:
 
 
 def test_a_head_tells_by_what_grew_in_its_bias():
-    kept = [
+    answers = [
         KeptAnswer(0, 0, head(1.0, 1.0, 1.0), head(4.0, 2.0, 0.0)),
         KeptAnswer(0, 1, head(0.0, 0.0, 0.0), head(3.0, 1.0, -9.0)),
     ]
-    found = infer_class_shares(kept, 3)
-    assert found is not None
-    assert found[0].tolist() == [0.75, 0.25, 0.0]  # mean growth 3, 1 and −5
+    shares = infer_class_shares(answers, 3)
+    assert shares is not None
+    assert shares[0].tolist() == [0.75, 0.25, 0.0]  # mean growth 3, 1 and −5
 
 
 def test_labels_and_counts_are_described():
@@ -47,9 +47,9 @@ def test_labels_and_counts_are_described():
     once = HeadAndCounts(head(0.0, 0.0).weights, torch.tensor([9, 1]))
     later = HeadAndCounts(head(0.0, 5.0).weights)
     got = HeadAndGenerator(head(0.0, 0.0).weights)
-    told = infer_class_shares([KeptAnswer(0, 0, got, once), KeptAnswer(0, 1, got, later)], 2)
-    assert told is not None
-    assert told[0].tolist() == [0.9, 0.1]  # it was said in the first round
+    findings = infer_class_shares([KeptAnswer(0, 0, got, once), KeptAnswer(0, 1, got, later)], 2)
+    assert findings is not None
+    assert findings[0].tolist() == [0.9, 0.1]  # it was said in the first round
 
 
 def test_scores_stand_beside_what_chance_would_give():
@@ -84,30 +84,30 @@ def kept(tmp_path: Path, method: str, **more: Any) -> dict[str, LeakScore]:
 
 
 def test_class_means_tell_classes_and_single_samples(tmp_path: Path):
-    found = kept(tmp_path, "fedproto", partition="dirichlet:0.3")
-    held = found["does it hold a class? (share told right)"]
-    assert held.score == 1.0 > held.chance
-    alone = found["is the sample nearest to a class vector its own? (classes of 1)"]
+    leaks = kept(tmp_path, "fedproto", partition="dirichlet:0.3")
+    held_class = leaks["does it hold a class? (share told right)"]
+    assert held_class.score == 1.0 > held_class.chance
+    alone = leaks["is the sample nearest to a class vector its own? (classes of 1)"]
     assert alone.score == 1.0  # the mean of one sample is that sample
     assert alone.chance < 0.2
-    assert found["is a client recognised in its next answer?"].score == 1.0
-    assert found["is a client recognised in its next answer?"].chance == pytest.approx(0.2)
+    assert leaks["is a client recognised in its next answer?"].score == 1.0
+    assert leaks["is a client recognised in its next answer?"].chance == pytest.approx(0.2)
 
 
 def test_noise_takes_it_away_again(tmp_path: Path):
     pytest.importorskip("opacus")
     private = {"clip": 1.0, "noise_multiplier": 20.0, "hide_classes": True}
-    found = kept(tmp_path, "fedproto", partition="dirichlet:0.3", privacy=private)
-    held = found["does it hold a class? (share told right)"]
-    assert held.score <= held.chance  # it names every class
-    assert found["was a sample trained on? (AUC)"].score == pytest.approx(0.5, abs=0.15)
+    leaks = kept(tmp_path, "fedproto", partition="dirichlet:0.3", privacy=private)
+    held_class = leaks["does it hold a class? (share told right)"]
+    assert held_class.score <= held_class.chance  # it names every class
+    assert leaks["was a sample trained on? (AUC)"].score == pytest.approx(0.5, abs=0.15)
 
 
 def test_weights_tell_what_was_trained_on(tmp_path: Path):
     """A model that was trained long on few samples has a lower loss on them than on others."""
-    found = kept(tmp_path, "fedavg", partition="iid", training={"epochs": 20})
-    assert found["was a sample trained on? (AUC)"].score > 0.55
-    assert "loss" in found["was a sample trained on? (AUC)"].way
+    leaks = kept(tmp_path, "fedavg", partition="iid", training={"epochs": 20})
+    assert leaks["was a sample trained on? (AUC)"].score > 0.55
+    assert "loss" in leaks["was a sample trained on? (AUC)"].way
 
 
 def test_answers_are_kept_as_they_travelled(tmp_path: Path):
@@ -116,7 +116,7 @@ def test_answers_are_kept_as_they_travelled(tmp_path: Path):
     from potluck.methods.fedgh import FedGH
 
     answers = read_answers(run.path, FedGH())
-    assert [(one.client, one.job) for one in answers] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [(answer.client, answer.job) for answer in answers] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     sizes = [path.stat().st_size for path in (run.path / "answers").glob("*-answer.safetensors")]
     assert sum(sizes) == run.summary["bytes_up"]
     assert torch.equal(answers[0].message.weights["bias"], answers[2].message.weights["bias"])

@@ -60,56 +60,58 @@ def test_shades_put_every_channel_between_black_and_white():
     x = torch.stack([grey(-2.0), grey(2.0)]).expand(2, 3, 8, 8).clone()
     x[:, 1] *= 10
     x[:, 2] = 7.0
-    found = IntensityRange.of(x)
-    assert found.pictures(x)[1, :2].unique().tolist() == [1.0]
-    assert found.pictures(x)[:, 2].unique().tolist() == [0.0]  # a channel that says nothing
-    assert found.pictures(torch.zeros(1, 3, 8, 8))[0, 0, 0, 0] == 0.5
-    assert found.pictures(x + 99).max() == 1.0
+    intensity = IntensityRange.of(x)
+    assert intensity.pictures(x)[1, :2].unique().tolist() == [1.0]
+    assert intensity.pictures(x)[:, 2].unique().tolist() == [0.0]  # a channel that says nothing
+    assert intensity.pictures(torch.zeros(1, 3, 8, 8))[0, 0, 0, 0] == 0.5
+    assert intensity.pictures(x + 99).max() == 1.0
     assert is_image_shape((3, 32, 32), None)
     assert not any(is_image_shape(shape, words) for shape, words in (((6, 128), None), ((1, 8, 8), 50)))
 
 
 def test_a_decoder_recovers_samples_and_means_of_a_linear_extractor():
     """Sixteen pixels, an invertible map: nothing is lost, so nothing is hidden."""
-    known, mine = drawn(200, "known"), drawn(5, "mine")
+    known_samples, private_samples = drawn(200, "known"), drawn(5, "mine")
     labels = torch.arange(200) % 2
     shuffled = torch.randn(16, 16, generator=generator("map"), dtype=torch.float64)
 
     def extractor(x: Tensor) -> Tensor:
         return x.flatten(1) @ shuffled + 3
 
-    decode = fit_decoder(extractor(known), known, labels, 2)
-    single = decode(extractor(mine), torch.tensor([0, 1, 0, 1, 0]))
-    assert float((single - mine).abs().max()) < 1 / 255  # no shade is wrong
-    mean = decode(extractor(mine).mean(0, keepdim=True), torch.tensor([1]))
-    assert float((mean - mine.mean(0)).abs().max()) < 1 / 255  # no shade is wrong
+    decode = fit_decoder(extractor(known_samples), known_samples, labels, 2)
+    single = decode(extractor(private_samples), torch.tensor([0, 1, 0, 1, 0]))
+    assert float((single - private_samples).abs().max()) < 1 / 255  # no shade is wrong
+    mean = decode(extractor(private_samples).mean(0, keepdim=True), torch.tensor([1]))
+    assert float((mean - private_samples.mean(0)).abs().max()) < 1 / 255  # no shade is wrong
 
 
 def test_a_decoder_without_anything_to_go_by_gives_the_usual_picture():
-    known, labels = drawn(60, "blind"), torch.arange(60) % 3
-    decode = fit_decoder(torch.ones(60, 5), known, labels, 4)
-    found = decode(torch.ones(4, 5), torch.arange(4))
-    assert torch.allclose(found[0], known[labels == 0].mean(0))
-    assert torch.allclose(found[3], known.mean(0))  # a class of which nothing is known
+    known_samples, labels = drawn(60, "blind"), torch.arange(60) % 3
+    decode = fit_decoder(torch.ones(60, 5), known_samples, labels, 4)
+    image = decode(torch.ones(4, 5), torch.arange(4))
+    assert torch.allclose(image[0], known_samples[labels == 0].mean(0))
+    assert torch.allclose(image[3], known_samples.mean(0))  # a class of which nothing is known
 
 
 def test_a_decoder_of_few_samples_does_not_believe_what_it_has_learned_by_heart():
     """As many features as samples fit any picture; of noise nothing but the mean picture is worth keeping."""
-    known, labels = drawn(30, "few"), torch.zeros(30, dtype=torch.int64)
+    known_samples, labels = drawn(30, "few"), torch.zeros(30, dtype=torch.int64)
     noise = torch.randn(60, 40, generator=generator("noise"))
-    decode = fit_decoder(noise[:30], known, labels, 1)
-    found = decode(noise[30:], labels)
-    assert float((found - known.mean(0)).square().mean()) < 0.1 * float(
-        (known - known.mean(0)).square().mean()
+    decode = fit_decoder(noise[:30], known_samples, labels, 1)
+    images = decode(noise[30:], labels)
+    assert float((images - known_samples.mean(0)).square().mean()) < 0.1 * float(
+        (known_samples - known_samples.mean(0)).square().mean()
     )
 
 
 def test_a_vector_that_is_far_from_its_class_is_believed_as_far_as_samples_go():
-    known, labels = drawn(50, "far"), torch.zeros(50, dtype=torch.int64)
-    decode = fit_decoder(known.flatten(1), known, labels, 1)
-    near = known.flatten(1).mean(0)
-    way = torch.ones(1, 16)
-    assert torch.allclose(decode(near + 1e3 * way, labels[:1]), decode(near + 1e6 * way, labels[:1]))
+    known_samples, labels = drawn(50, "far"), torch.zeros(50, dtype=torch.int64)
+    decode = fit_decoder(known_samples.flatten(1), known_samples, labels, 1)
+    near = known_samples.flatten(1).mean(0)
+    direction = torch.ones(1, 16)
+    assert torch.allclose(
+        decode(near + 1e3 * direction, labels[:1]), decode(near + 1e6 * direction, labels[:1])
+    )
     assert decode(torch.full((1, 16), float("nan")), labels[:1]).isfinite().all()
 
 
@@ -120,36 +122,36 @@ def test_a_head_tells_mean_features_by_what_its_weights_and_bias_learned():
     step = {"weight": sums - sums.sum(0) / 3, "bias": counts - counts.sum() / 3}
     before = {"weight": torch.ones(3, 2), "bias": torch.ones(3)}
     after = {name: before[name] + 0.1 * step[name] for name in step}
-    found = head_vectors(KeptAnswer(0, 0, Head(before), Head(after)), 3)
-    assert found is not None
-    assert found[1].tolist() == [0]  # one sample of four is less than a third: its bias fell
-    assert torch.allclose(found[0], torch.tensor([[2.0, 0.0]]), atol=1e-5)
+    vectors = head_vectors(KeptAnswer(0, 0, Head(before), Head(after)), 3)
+    assert vectors is not None
+    assert vectors[1].tolist() == [0]  # one sample of four is less than a third: its bias fell
+    assert torch.allclose(vectors[0], torch.tensor([[2.0, 0.0]]), atol=1e-5)
     means = Prototypes(torch.zeros(1, 2), torch.tensor([0]))
     assert head_vectors(KeptAnswer(0, 0, means, means), 3) is None
 
 
 def test_pictures_stand_beside_what_chance_would_give():
-    one = Case(
+    case = Case(
         0, 5, torch.stack([grey(0.5)]), torch.stack([grey(0.9)]), grey(0.4), {WITH_EXTRACTOR: grey(0.49)}
     )
     two = Case(1, 5, torch.stack([grey(0.2), grey(0.4)]), torch.stack([grey(0.3), grey(0.9)]), grey(0.4),
                {WITH_EXTRACTOR: grey(0.3)})  # fmt: skip
-    found = {leak.question: leak for leak in score_pictures([one, two], WITH_EXTRACTOR, "by hand")}
-    alone = found["inverted with the extractor, classes of 1: PSNR in dB"]
+    scores = {leak.question: leak for leak in score_pictures([case, two], WITH_EXTRACTOR, "by hand")}
+    alone = scores["inverted with the extractor, classes of 1: PSNR in dB"]
     assert (alone.score, alone.chance, alone.cases) == (
         pytest.approx(40, abs=1e-3),
         pytest.approx(20, abs=1e-3),
         1,
     )
-    several = found["inverted with the extractor, classes of 2 to 5: PSNR in dB"]
+    several = scores["inverted with the extractor, classes of 2 to 5: PSNR in dB"]
     assert (several.score, several.chance) == (60.0, pytest.approx(20, abs=1e-3))  # the mean of both is 0.3
-    nearest = found["inverted with the extractor, nearest of two or more samples: PSNR in dB"]
+    nearest = scores["inverted with the extractor, nearest of two or more samples: PSNR in dB"]
     assert (nearest.score, nearest.chance) == (
         pytest.approx(20, abs=1e-3),
         60.0,
     )  # another's sample is nearer
     assert nearest.cases == 1
-    assert found["inverted with the extractor, classes of 1: SSIM"].score < 1
+    assert scores["inverted with the extractor, classes of 1: SSIM"].score < 1
 
 
 def test_pictures_are_kept_in_256_shades():
@@ -164,8 +166,8 @@ def look(tmp_path: Path, method: str, **more: Any) -> LeakFindings:
 
 
 def test_class_means_show_single_samples_to_who_has_the_extractor(tmp_path: Path):
-    found = look(tmp_path, "fedproto", partition="dirichlet:0.3", training={"epochs": 2})
-    scores = {leak.question: leak for leak in found.scores}
+    leaks = look(tmp_path, "fedproto", partition="dirichlet:0.3", training={"epochs": 2})
+    scores = {leak.question: leak for leak in leaks.scores}
     for name in ("PSNR in dB", "SSIM"):
         inside = scores[f"inverted with the extractor, classes of 1: {name}"]
         outside = scores[f"inverted without it, classes of 1: {name}"]
@@ -174,31 +176,31 @@ def test_class_means_show_single_samples_to_who_has_the_extractor(tmp_path: Path
         assert inside.chance == outside.chance  # the usual picture of the class, whoever looks
     assert "the server's own" in outside.way
     names = ["its mean picture", "its nearest sample", WITH_EXTRACTOR, "without it", "usual for the class"]
-    assert list(found.shown[0].pictures) == names
-    assert found.shown[0].samples == 1
-    assert torch.equal(found.shown[0].pictures[names[0]], found.shown[0].pictures[names[1]])  # one sample
+    assert list(leaks.shown[0].pictures) == names
+    assert leaks.shown[0].samples == 1
+    assert torch.equal(leaks.shown[0].pictures[names[0]], leaks.shown[0].pictures[names[1]])  # one sample
     again = find_leaks(tmp_path / "fedproto")
-    assert again.stored() == found.stored()
+    assert again.stored() == leaks.stored()
 
 
 def test_clients_that_begin_alike_are_open_to_a_model_of_the_server(tmp_path: Path):
     """With the same first weights and hardly any training, the server's own model is nearly the client's."""
     same = {"names": ["small-mlp"], "same_init": True}
-    found = look(
+    leaks = look(
         tmp_path, "fedproto", models=same, partition="dirichlet:0.3", training={"lr": 1e-4, "epochs": 1}
     )
-    scores = {leak.question: leak for leak in found.scores}
+    scores = {leak.question: leak for leak in leaks.scores}
     outside = scores["inverted without it, classes of 2 to 5: PSNR in dB"]
     assert outside.score > outside.chance + 1
 
 
 def test_weights_bring_their_extractor_along(tmp_path: Path):
-    found = look(tmp_path, "fedavg")
-    asked = [leak for leak in found.scores if leak.question.startswith("inverted")]
-    assert asked
-    assert {leak.way for leak in asked} == {"what its head learned, through the weights it sent"}
-    assert not any("without" in leak.question for leak in asked)
-    assert all(math.isfinite(leak.score) for leak in asked)
+    leaks = look(tmp_path, "fedavg")
+    inverted = [leak for leak in leaks.scores if leak.question.startswith("inverted")]
+    assert inverted
+    assert {leak.way for leak in inverted} == {"what its head learned, through the weights it sent"}
+    assert not any("without" in leak.question for leak in inverted)
+    assert all(math.isfinite(leak.score) for leak in inverted)
 
 
 def test_what_cannot_be_inverted_is_said_in_a_line(tmp_path: Path):
@@ -209,7 +211,7 @@ def test_what_cannot_be_inverted_is_said_in_a_line(tmp_path: Path):
     data = Data("table", x, (x[:, 0] > 0.5).long(), 2, (6,))
     run = potluck.run("fedproto", data=data, clients=2, rounds=1, engine="serial", models="mlp3", keep_answers=True,
                       out=tmp_path / "table")  # fmt: skip
-    found = find_leaks(run.path, Parts(data=data))
-    assert found.skipped == ["No pictures were made: the samples, of shape 6, are not images."]
-    assert not found.shown
-    assert found.scores
+    leaks = find_leaks(run.path, Parts(data=data))
+    assert leaks.skipped == ["No pictures were made: the samples, of shape 6, are not images."]
+    assert not leaks.shown
+    assert leaks.scores

@@ -45,8 +45,8 @@ def test_rule_is_the_line_through_its_cases_and_every_task_counts_alike():
     rule = fit_rule("samples", exact)
     assert rule.weights == pytest.approx((-0.03, 0.02))
     assert (rule.below, rule.above) == pytest.approx((0.0, 0.0), abs=1e-12)
-    one, many = cases("a", {10: 0.0}), cases("b", {10: 0.1}) * 9
-    assert fit_rule("samples", one + many).predict(ClientFacts(10)).gain == pytest.approx(0.05)
+    single, many = cases("a", {10: 0.0}), cases("b", {10: 0.1}) * 9
+    assert fit_rule("samples", single + many).predict(ClientFacts(10)).gain == pytest.approx(0.05)
 
 
 def test_interval_holds_what_tasks_that_were_left_out_need():
@@ -77,9 +77,9 @@ def test_scores_count_calls_and_losses():
 
 
 def test_tasks_are_split_by_name_alone():
-    found = [Case(task, ClientFacts(1), 0.0) for task in "dbca"]
-    fitted, others = split_tasks(found)
-    assert ({case.task for case in fitted}, {case.task for case in others}) == ({"a", "c"}, {"b", "d"})
+    all_cases = [Case(task, ClientFacts(1), 0.0) for task in "dbca"]
+    fitted, held_out = split_tasks(all_cases)
+    assert ({case.task for case in fitted}, {case.task for case in held_out}) == ({"a", "c"}, {"b", "d"})
 
 
 def test_shipped_rules_are_those_of_the_stored_rows():
@@ -97,12 +97,12 @@ def test_facts_of_a_run_are_its_counts_and_its_evidence(tmp_path: Path):
     assert {row["round"] for row in first.values()} == {
         1
     }  # of two rounds the first counts, as in the calibration
-    for index, (name, one) in enumerate(facts.items()):
+    for index, (name, client_facts) in enumerate(facts.items()):
         counts = run.summary["class_counts"][index]
-        assert (one.samples, one.classes, one.of_classes, one.largest) == (
+        assert (client_facts.samples, client_facts.classes, client_facts.of_classes, client_facts.largest) == (
             sum(counts), sum(count > 0 for count in counts), 10, max(counts),
         )  # fmt: skip
-        assert (one.gained, one.lost, one.validation) == tuple(
+        assert (client_facts.gained, client_facts.lost, client_facts.validation) == tuple(
             first[name][key] for key in ("validation_gained", "validation_lost", "validation_samples")
         )
     plain = potluck.run("fedproto", **TINY, out=tmp_path / "plain")

@@ -64,8 +64,8 @@ def test_class_means_change_places():
 
 def test_logits_change_places_in_the_same_way_for_all_attackers():
     answer = ClassLogits(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([1]))
-    found = lie("logit-shuffle", 1.0, EmptyPayload(), answer)
-    assert sorted(found.rows.flatten().tolist()) == [1.0, 2.0, 3.0]
+    lie_result = lie("logit-shuffle", 1.0, EmptyPayload(), answer)
+    assert sorted(lie_result.rows.flatten().tolist()) == [1.0, 2.0, 3.0]
     for seed in range(5):
         following = next_class(seed, 10)
         assert sorted(following.tolist()) == list(range(10))
@@ -82,8 +82,8 @@ def test_labels_are_counted_from_the_other_end():
     everything = Attackers(Attack("label-flip"), frozenset({0})).poison_client(client())
     assert torch.equal(everything.train.labels, 2 - before)
     half = Attackers(Attack("label-flip", strength=0.5), frozenset({0})).poison_client(client())
-    others = before != 1  # the middle one of three classes stays what it is
-    assert 0 < (half.train.labels != before)[others].sum() < others.sum()
+    changed_labels = before != 1  # the middle one of three classes stays what it is
+    assert 0 < (half.train.labels != before)[changed_labels].sum() < changed_labels.sum()
     assert torch.equal(half.test.labels, client().test.labels)
     assert torch.equal(Attackers(Attack("label-flip"), frozenset({0})).poison_client(client(1)).train.labels,
                        client(1).train.labels)  # fmt: skip
@@ -169,16 +169,16 @@ def attacked(tmp_path: Path, name: str, method: str = "fedproto", **more: Any) -
 
 def test_runs_record_honest_accuracy_and_success_apart(tmp_path: Path):
     run = attacked(tmp_path, "run")
-    found = run.summary["attack"]
-    assert len(found["clients"]) == 2
-    assert found["strength"] == 10.0
+    attack = run.summary["attack"]
+    assert len(attack["clients"]) == 2
+    assert attack["strength"] == 10.0
     honest = [accuracy for index, accuracy in enumerate(run.summary["client_accuracy"])
-              if index not in found["clients"]]  # fmt: skip
-    assert found["honest_accuracy"] == pytest.approx(sum(honest) / 3)
-    assert found["success"] == pytest.approx(1 - sum(honest) / 3)
+              if index not in attack["clients"]]  # fmt: skip
+    assert attack["honest_accuracy"] == pytest.approx(sum(honest) / 3)
+    assert attack["success"] == pytest.approx(1 - sum(honest) / 3)
     rows = [json.loads(line) for line in (tmp_path / "run" / "clients.jsonl").read_text().splitlines()]
     first = [row["accuracy"] for row in rows
-             if row["round"] == 1 and not row["final"] and row["client"] not in found["clients"]]  # fmt: skip
+             if row["round"] == 1 and not row["final"] and row["client"] not in attack["clients"]]  # fmt: skip
     assert run.rounds[0]["notes"]["honest_accuracy"] == pytest.approx(sum(first) / 3)
     assert "strength = 10.0" in (tmp_path / "run" / "experiment.toml").read_text()
 

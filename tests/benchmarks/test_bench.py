@@ -14,12 +14,12 @@ from potluck.core.errors import PotluckError
 
 
 def test_actions_take_turns_and_the_first_pass_does_not_count() -> None:
-    done: list[str] = []
+    calls: list[str] = []
     ticks = iter(range(1000))
     seconds = time_alternately(
-        {"a": lambda: done.append("a"), "b": lambda: done.append("b")}, 2, clock=lambda: float(next(ticks))
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2, clock=lambda: float(next(ticks))
     )
-    assert done == ["a", "b", "b", "a", "a", "b"]
+    assert calls == ["a", "b", "b", "a", "a", "b"]
     assert seconds == {"a": [1.0, 1.0], "b": [1.0, 1.0]}
 
 
@@ -52,8 +52,8 @@ def test_the_bare_loop_does_the_very_same_steps() -> None:
 
 
 def test_a_quick_run_measures_every_part_and_writes_it_down(tmp_path: Path) -> None:
-    said: list[str] = []
-    rows = run_suite(tmp_path, quick=True, show=said.append)
+    lines: list[str] = []
+    rows = run_suite(tmp_path, quick=True, show=lines.append)
     assert {row.part for row in rows} == {
         "serial ÷ bare loop",
         "share of a step",
@@ -78,7 +78,7 @@ def test_a_quick_run_measures_every_part_and_writes_it_down(tmp_path: Path) -> N
     written = json.loads((tmp_path / "bench.json").read_text())
     assert [entry["what"] for entry in written["rows"]] == [row.what for row in rows]
     assert (tmp_path / "bench.md").read_text().count("\n| ") == len(rows) + 1
-    assert len(said) == len(rows) + 2
+    assert len(lines) == len(rows) + 2
 
 
 def test_an_unknown_part_is_named() -> None:

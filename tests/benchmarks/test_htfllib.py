@@ -105,21 +105,21 @@ def test_every_method_gets_the_same_work_and_rounds_take_turns(
 ) -> None:
     table = tmp_path / "bench.csv"
     quick = ("--trials", 2, "--data", images, "--images", 0, "--clients", 3)
-    done = run("--checkout", clone, *quick, "--store", table)
-    assert done.returncode == 0, done.stderr
-    assert "noise" not in done.stdout
+    process = run("--checkout", clone, *quick, "--store", table)
+    assert process.returncode == 0, process.stderr
+    assert "noise" not in process.stdout
     rows = stored_rows(table)
     ratios = [row for row in rows if row.goal == 2.5 and row.at_least]
     assert {row.what for row in ratios} == ALL
     assert len(rows) == 3 * len(ALL)
     for name in MODULES.values():
-        found = json.loads((clone / "system/flcore/servers" / f"{name}.json").read_text())
-        assert found["left_alone"] == 0.5  # its own default
-        assert (found["batch_size"], found["local_epochs"], found["num_clients"]) == (10, 1, 3)
-        assert (found["device"], found["threads"], found["feature_dim"]) == ("cpu", 2, 500)
-        assert found["widths"] == [2000, 2000, 1000]  # cnn-1, cnn-2, cnn-3
-        assert found["tests"] == 3  # one round warms up, two count; then it is stopped
-        train, test = (np.concatenate(found[kind]) for kind in ("train", "test"))
+        results = json.loads((clone / "system/flcore/servers" / f"{name}.json").read_text())
+        assert results["left_alone"] == 0.5  # its own default
+        assert (results["batch_size"], results["local_epochs"], results["num_clients"]) == (10, 1, 3)
+        assert (results["device"], results["threads"], results["feature_dim"]) == ("cpu", 2, 500)
+        assert results["widths"] == [2000, 2000, 1000]  # cnn-1, cnn-2, cnn-3
+        assert results["tests"] == 3  # one round warms up, two count; then it is stopped
+        train, test = (np.concatenate(results[kind]) for kind in ("train", "test"))
         assert np.bincount(np.concatenate([train, test]).astype(int)).tolist() == [40, 40, 40]
         assert len(train) > 2 * len(test)  # 75 : 25 of each client
 
@@ -135,17 +135,17 @@ def test_unmeasurable_setting_is_one_sentence(clone: Path, tmp_path: Path) -> No
         f"{there} --clients 0": "partition.clients",
     }
     for words, sentence in cases.items():
-        done = run(*words.split())
-        assert done.returncode == 2
-        assert sentence in done.stderr
-        assert done.stderr.count("\n") == 1
+        process = run(*words.split())
+        assert process.returncode == 2
+        assert sentence in process.stderr
+        assert process.stderr.count("\n") == 1
 
 
 def test_a_clone_that_needs_more_says_what(clone: Path, images: str) -> None:
     (clone / "system/flcore/trainmodel/models.py").write_text("import no_such_module")
-    done = run("--checkout", clone, "--methods", "Local", "--data", images, "--images", 0, "--clients", 2)
-    assert done.returncode == 2
-    assert "No module named 'no_such_module'; install what is missing" in done.stderr
+    process = run("--checkout", clone, "--methods", "Local", "--data", images, "--images", 0, "--clients", 2)
+    assert process.returncode == 2
+    assert "No module named 'no_such_module'; install what is missing" in process.stderr
 
 
 def program() -> ModuleType:
@@ -160,8 +160,8 @@ def program() -> ModuleType:
 
 @pytest.mark.parametrize("name", ["cnn-1", "cnn-2", "cnn-5"])
 def test_its_networks_are_ours(name: str) -> None:
-    ours = build_model(name, (3, 32, 32), 10)
-    theirs = program().PaperCNN(name, (3, 32, 32), 10)
-    theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.state_dict().values(), strict=True)))
+    network = build_model(name, (3, 32, 32), 10)
+    reference = program().PaperCNN(name, (3, 32, 32), 10)
+    reference.load_state_dict(dict(zip(reference.state_dict(), network.state_dict().values(), strict=True)))
     x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(theirs(x), ours(x))
+    torch.testing.assert_close(reference(x), network(x))

@@ -51,11 +51,11 @@ def test_shares_sum_to_one_without_profiler_time() -> None:
     """Ten milliseconds by themselves, fourteen under the profiler: one for each of four operators."""
     nothing = dict.fromkeys(step.KINDS, 0)
     one = step.Profile({**nothing, "rectifiers": 0.009}, {**nothing, "rectifiers": 2}, 0.014, 4)
-    other = step.Profile({**nothing, "rectifiers": 0.006}, {**nothing, "rectifiers": 2}, 0.014, 4)
-    found = step.shares([one, other], 0.010)
-    assert [part["rectifiers"] for part in found] == pytest.approx([0.7, 0.4])
-    assert [part[step.REST] for part in found] == pytest.approx([0.3, 0.6])
-    assert [sum(part.values()) for part in found] == pytest.approx([1, 1])
+    faster = step.Profile({**nothing, "rectifiers": 0.006}, {**nothing, "rectifiers": 2}, 0.014, 4)
+    shares = step.shares([one, faster], 0.010)
+    assert [part["rectifiers"] for part in shares] == pytest.approx([0.7, 0.4])
+    assert [part[step.REST] for part in shares] == pytest.approx([0.3, 0.6])
+    assert [sum(part.values()) for part in shares] == pytest.approx([1, 1])
 
 
 class _Watch:

@@ -51,5 +51,5 @@ def test_the_page_shows_the_stored_rows():
 def test_the_cohort_of_small_clients_takes_250_steps():
     federation = cohort()
     size = federation.training.batch_size
-    assert sum(-(-len(one.train) // size) for one in federation.members) == 250
+    assert sum(-(-len(member.train) // size) for member in federation.members) == 250
     assert sum(tensor.numel() for tensor in SimpleCNN().parameters()) == 896 + 18_496 + 1_605_760 + 1_290

@@ -61,13 +61,13 @@ def test_labels_have_one_width():
 
 
 def test_lines_are_counted_with_the_time_left():
-    said: list[str] = []
-    say = count_lines(2, said.append)
+    lines: list[str] = []
+    say = count_lines(2, lines.append)
     say("one")
     say("two")
-    assert said[0].startswith("[1/2] one  (about ")
-    assert said[0].endswith(" left)")
-    assert said[1] == "[2/2] two"
+    assert lines[0].startswith("[1/2] one  (about ")
+    assert lines[0].endswith(" left)")
+    assert lines[1] == "[2/2] two"
 
 
 def step(number: int, accuracy: float) -> Step:

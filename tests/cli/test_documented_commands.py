@@ -42,9 +42,9 @@ def lines_of(block: str) -> Iterator[tuple[str, bool]]:
 def parts_of(page: Path) -> Iterator[tuple[str, str, bool]]:
     """What a page shows, in order: ("save", name, text) of files, ("run", command, marked) of commands."""
     text, extra = page.read_text(), False
-    for found in BLOCK.finditer(text):
-        language, fenced, indented = found.groups()
-        before = text[: found.start()].rstrip().rpartition("\n")[2]
+    for block in BLOCK.finditer(text):
+        language, fenced, indented = block.groups()
+        before = text[: block.start()].rstrip().rpartition("\n")[2]
         name = re.search(r"`([\w.-]+\.(?:csv|toml|py))`[^`]*:$", before)
         if fenced is not None and language not in SHELL:
             if name:
@@ -89,7 +89,9 @@ def read_flags(words: list[str]) -> None:
     params = command.make_context("potluck", words).params
     targets = params.get("what") or ([params["target"]] if "target" in params else [])
     for target in [
-        one for one in targets if isinstance(one, str) and not one.endswith(".toml") and one != "all"
+        target
+        for target in targets
+        if isinstance(target, str) and not target.endswith(".toml") and target != "all"
     ]:
         values = merge_settings(read_target(target), flag_values(params), params.get("settings"))
         parse_experiment(values).build_method()
@@ -131,9 +133,9 @@ def test_commands_run(potluck, page: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_commands_in_documentation_are_recognised():
-    found = [command for page in with_commands() for _, command, _ in parts_of(page)]
-    assert len(found) > 60
-    assert any(command.startswith("potluck plot runs/compare") for command in found)
+    commands = [command for page in with_commands() for _, command, _ in parts_of(page)]
+    assert len(commands) > 60
+    assert any(command.startswith("potluck plot runs/compare") for command in commands)
     assert list(
         lines_of("# needs a GPU\npotluck run fedgh \\\n  --rounds 2\n$ potluck methods  # all\n")
     ) == [

@@ -73,9 +73,11 @@ def test_installed_command_finds_a_method_in_the_current_folder(tmp_path: Path):
     # As a console script starts: the first entry of the path is the script's folder, not the current one.
     start = "import sys; sys.path = [p for p in sys.path if p]; from potluck.cli import main; main()"
     command = [sys.executable, "-P", "-c", start, "run", "fedcos:FedCos", *QUICK[:-1], "pool", "-q"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Run folder: runs/fedcos-digits-seed0" in done.stdout
+    process = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env=os.environ, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    assert "Run folder: runs/fedcos-digits-seed0" in process.stdout
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,10 @@ def test_the_project_runs(potluck, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ["experiment.py"],
         ["-m", "potluck", "run", "experiment.toml", "-q", "--rounds", "1", "--engine", "serial"],
     ):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, *words], cwd=project, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert process.returncode == 0, process.stdout + process.stderr
     assert (project / "runs/fedmine-digits-seed0/report.html").exists()
     assert 'name = "method:FedMine"' in (project / "experiment.toml").read_text()
     assert 'name: ClassVar[str] = "fed-mine"' in (project / "method.py").read_text()
@@ -45,10 +45,10 @@ def test_printed_commands_work_for_a_folder_with_spaces(
     assert code == 0
     command = re.search(r"Try it: (.*)", out).group(1)
     monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
-    done = subprocess.run(
+    process = subprocess.run(
         command.replace("experiment.py", "-c 'import experiment'"), shell=True, cwd=tmp_path, check=False
     )
-    assert done.returncode == 0
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_every_setting_is_printed_with_type_default_and_meaning(potluck):
     assert "  training.betas = [0.9, 0.999]   (numbers)" in out
     assert "  engine.workers = 0   (whole number, ≥ 0, ≤ 4096)\n      worker processes" in out
     assert "on accelerators found by a short trial; results do not depend on it" in out
-    assert all(one.meaning and one.kind for one in describe_settings())
+    assert all(setting.meaning and setting.kind for setting in describe_settings())
 
 
 def test_a_section_a_setting_a_method(potluck):

@@ -58,8 +58,10 @@ def test_fit_is_plain_sgd():
     gradients = torch.autograd.grad(loss, list(twin.model.parameters()))
     fit = me.fit()
     assert fit.loss == pytest.approx(loss.item(), abs=1e-12)
-    for mine, theirs, gradient in zip(me.model.parameters(), twin.model.parameters(), gradients, strict=True):
-        assert torch.allclose(mine, theirs - 0.1 * (gradient + 0.01 * theirs), atol=1e-12)
+    for actual, expected, gradient in zip(
+        me.model.parameters(), twin.model.parameters(), gradients, strict=True
+    ):
+        assert torch.allclose(actual, expected - 0.1 * (gradient + 0.01 * expected), atol=1e-12)
 
 
 def test_gradients_are_clipped_and_the_rate_decays():
@@ -73,9 +75,9 @@ def test_gradients_are_clipped_and_the_rate_decays():
 
 
 def test_random_streams_depend_on_job_and_purpose_not_on_order():
-    me, other = client(), client()
-    other.rng("something else")
-    assert torch.equal(torch.rand(3, generator=me.rng("a")), torch.rand(3, generator=other.rng("a")))
+    me, same_client = client(), client()
+    same_client.rng("something else")
+    assert torch.equal(torch.rand(3, generator=me.rng("a")), torch.rand(3, generator=same_client.rng("a")))
     assert not torch.equal(torch.rand(3, generator=me.rng("a")), torch.rand(3, generator=client().rng("a")))
     me.begin("train", 1, 2, 2)
     assert not torch.equal(torch.rand(3, generator=me.rng("a")), torch.rand(3, generator=client().rng("a")))
@@ -86,9 +88,9 @@ def test_a_kept_optimizer_goes_on_and_is_saved():
     me.fit()
     twin = client(optimizer="adam", keep_optimizer=True, lr=0.01)
     twin.restore(me.state())
-    for one in (me, twin):
-        one.begin("train", 1, 2, 2)
-        one.fit()
+    for participant in (me, twin):
+        participant.begin("train", 1, 2, 2)
+        participant.fit()
     fresh = client(optimizer="adam", lr=0.01)
     fresh.fit()
     fresh.begin("train", 1, 2, 2)
@@ -123,13 +125,15 @@ def test_a_module_asked_for_in_prediction_is_not_kept():
     before = me.state()
     looked_at = me.module("extra", lambda: torch.nn.Linear(2, 2), keep=False)
     assert same_state(me.state(), before)
-    kept = me.module("extra", lambda: torch.nn.Linear(2, 2))
-    assert torch.equal(looked_at.weight, kept.weight)
-    assert me.module("extra", torch.nn.Identity, keep=False) is kept
-    other = tiny(1).client(0)
-    other.restore(me.state())
-    assert torch.equal(other.module("extra", lambda: torch.nn.Linear(2, 2), keep=False).weight, kept.weight)
-    assert same_state(other.state(), me.state())
+    module = me.module("extra", lambda: torch.nn.Linear(2, 2))
+    assert torch.equal(looked_at.weight, module.weight)
+    assert me.module("extra", torch.nn.Identity, keep=False) is module
+    restored = tiny(1).client(0)
+    restored.restore(me.state())
+    assert torch.equal(
+        restored.module("extra", lambda: torch.nn.Linear(2, 2), keep=False).weight, module.weight
+    )
+    assert same_state(restored.state(), me.state())
 
 
 def test_a_batch_size_for_other_data():
@@ -145,7 +149,7 @@ def test_batch_norm_rests_on_other_data_of_one_row():
     """The client's own data make full batches; the single public row must not be normalised over itself."""
     fed = tiny(1, norm=True)
     me = fed.client(0)
-    one = fed.task.public.select(torch.tensor([0]))
+    row = fed.task.public.select(torch.tensor([0]))
     mean = me.model.body[1].running_mean.clone()
-    assert me.fit(samples=one, epochs=2, batch_size=8).steps == 2
+    assert me.fit(samples=row, epochs=2, batch_size=8).steps == 2
     assert torch.equal(me.model.body[1].running_mean, mean)

@@ -26,8 +26,8 @@ def test_statistics_are_the_plain_mean_over_batches():
     measured = with_batch_norm_statistics(model, batches)
     assert measured[0].running_mean.tolist() == [3.5, 2.5]  # means 1, 1 and 6, 4
     assert measured[0].running_var.tolist() == [5.0, 1.0]  # variances 2, 0 and 8, 2
-    one = torch.tensor([[3.5, 2.5]]).double()
-    assert torch.allclose(measured(one), torch.zeros(1, 2).double())  # one sample is enough to test
+    average = torch.tensor([[3.5, 2.5]]).double()
+    assert torch.allclose(measured(average), torch.zeros(1, 2).double())  # one sample is enough to test
     assert model[0].running_mean is None
     assert "0.running_mean" not in model.state_dict()
 

@@ -63,11 +63,11 @@ def test_copy_shares_nothing():
     copy = example(table=source * 1).copy()
     assert not copy.table.requires_grad
     message = example()
-    other = message.copy()
+    duplicate = message.copy()
     message.table.add_(1)
     message.weights["a.b"].zero_()
-    assert other.table[0, 0] == 0
-    assert other.weights["a.b"].sum() == 4
+    assert duplicate.table[0, 0] == 0
+    assert duplicate.weights["a.b"].sum() == 4
 
 
 @pytest.mark.parametrize(

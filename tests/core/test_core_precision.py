@@ -94,22 +94,22 @@ def test_a_step_that_overflows_is_left_out_halves_the_scale_and_is_remembered():
 def test_every_method_trains_in_half_precision_and_sends_full(amp: str, tmp_path: Path):
     """Answers in other numbers than the task's would be refused, and a round without answers is an error."""
     for method in METHODS:
-        asked = {"method": {"name": method}, "training": {"epochs": 1, "amp": amp}, **SMALL}
-        done = potluck.run(asked, out=tmp_path / method)
-        assert not any(row.get("failures") for row in done.rounds), method
+        settings = {"method": {"name": method}, "training": {"epochs": 1, "amp": amp}, **SMALL}
+        run = potluck.run(settings, out=tmp_path / method)
+        assert not any(row.get("failures") for row in run.rounds), method
 
 
 def test_half_precision_changes_results_resumes_exactly_and_goes_with_stacks(tmp_path: Path):
     def run(amp: str, out: str, **more: Any) -> list[dict[str, Any]]:
-        asked = {"method": {"name": "moon"}, "training": {"epochs": 1, "amp": amp}, **SMALL}
+        settings = {"method": {"name": "moon"}, "training": {"epochs": 1, "amp": amp}, **SMALL}
         engine = {"name": "serial", "vectorize": more.pop("vectorize", "off")}
-        done = potluck.run({**asked, "engine": engine}, out=tmp_path / out, **more)
-        return [{**row, "seconds": 0} for row in done.rounds]
+        result = potluck.run({**settings, "engine": engine}, out=tmp_path / out, **more)
+        return [{**row, "seconds": 0} for row in result.rounds]
 
-    whole = run("fp16", "whole")
+    uninterrupted = run("fp16", "whole")
     with pytest.raises(KeyboardInterrupt):
         run("fp16", "parts", callbacks=[StopAt(1)])
-    assert run("fp16", "parts", resume=True) == whole
+    assert run("fp16", "parts", resume=True) == uninterrupted
     assert run("bf16", "half") != run("off", "full")
     stacked = run("bf16", "stacked", vectorize="on")
     assert [row["loss"] for row in stacked] == pytest.approx(
@@ -119,14 +119,17 @@ def test_half_precision_changes_results_resumes_exactly_and_goes_with_stacks(tmp
 
 def test_without_half_precision_the_question_is_what_it_was():
     """Results on record were asked for when the setting did not exist."""
-    usual = parse_experiment({}).model_dump(mode="json")
-    assert "training.amp" not in result_settings(usual)
+    defaults = parse_experiment({}).model_dump(mode="json")
+    assert "training.amp" not in result_settings(defaults)
     assert (
         result_settings(parse_experiment({"training": {"amp": "bf16"}}).model_dump())["training.amp"]
         == "bf16"
     )
-    before = {**usual, "training": {key: value for key, value in usual["training"].items() if key != "amp"}}
-    assert first_difference(before, usual) is None
+    before = {
+        **defaults,
+        "training": {key: value for key, value in defaults["training"].items() if key != "amp"},
+    }
+    assert first_difference(before, defaults) is None
 
 
 def test_half_precision_that_cannot_be_is_one_sentence(tmp_path: Path):

@@ -18,7 +18,7 @@ def test_other_targets_follow_the_rows_of_a_view():
 
 
 def test_other_targets_of_a_whole_set_keep_its_transform():
-    whole = Samples(torch.arange(3.0)[:, None], torch.zeros(3).long(), transform=lambda x: 10 * x)
-    rows, targets = whole.with_targets(torch.tensor([7, 8, 9])).take(slice(1, 3))
+    full_set = Samples(torch.arange(3.0)[:, None], torch.zeros(3).long(), transform=lambda x: 10 * x)
+    rows, targets = full_set.with_targets(torch.tensor([7, 8, 9])).take(slice(1, 3))
     assert rows.flatten().tolist() == [10.0, 20.0]
     assert targets.tolist() == [8, 9]

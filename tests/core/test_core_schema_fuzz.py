@@ -78,9 +78,11 @@ def feed(case: int, seed: int, client: int, company: int) -> None:
         SEEN["refused"] += 1
         return
     before = copy.deepcopy(loop.progress.state)
-    others = [one for one in updates if one.client != honest.client][: company % len(updates)]
+    neighbours = [update for update in updates if update.client != honest.client][: company % len(updates)]
     with torch.random.fork_rng():
-        together = sorted([replace(honest, payload=payload), *others], key=lambda one: one.client.index)
+        together = sorted(
+            [replace(honest, payload=payload), *neighbours], key=lambda update: update.client.index
+        )
         loop.server.aggregate(together, [], loop.server.context())
     SEEN["learned"] += 1
     finite = tree.is_finite(loop.progress.state)

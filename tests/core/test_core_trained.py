@@ -90,11 +90,11 @@ def test_a_restored_client_has_the_trained_head_on_its_own_extractor():
     fed = tiny(training=Training(train="head"))
     me = fed.client(1)
     me.fit()
-    other = fed.client(1)
-    other.restore(me.state())
+    restored = fed.client(1)
+    restored.restore(me.state())
     assert all(
         torch.equal(a, b)
-        for a, b in zip(me.model.state_dict().values(), other.model.state_dict().values(), strict=True)
+        for a, b in zip(me.model.state_dict().values(), restored.model.state_dict().values(), strict=True)
     )
 
 
@@ -171,11 +171,11 @@ def test_methods_that_combine_extractors_refuse_frozen_ones():
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedgh"])
 def test_runs_on_all_engines_and_resumes(method: str, tmp_path):
     base = experiment("last:1", "small-mlp", method)
-    whole = potluck.run(base, out=tmp_path / "whole")
+    uninterrupted = potluck.run(base, out=tmp_path / "whole")
     stacked = potluck.run(base, out=tmp_path / "stacked", engine={"name": "serial", "vectorize": "on"})
     half = replace(base.schedule, rounds=1)
     potluck.run(base.model_copy(update={"schedule": half}), out=tmp_path / "resumed")
     resumed = potluck.run(base, out=tmp_path / "resumed", resume=True)
-    scores = [[line["accuracy"] for line in run.rounds] for run in (whole, stacked, resumed)]
+    scores = [[line["accuracy"] for line in run.rounds] for run in (uninterrupted, stacked, resumed)]
     assert scores[0] == scores[2]
     assert scores[0] == pytest.approx(scores[1], abs=0.05)

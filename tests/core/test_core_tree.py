@@ -46,10 +46,10 @@ def test_an_optimizer_state_survives_bytes():
     weight.sum().backward()
     optimizer.step()
     flat = codec.decode_state(codec.encode_state(tree.flatten(optimizer.state_dict())))
-    other = torch.optim.Adam([nn.Parameter(torch.ones(2))])
-    other.load_state_dict(tree.unflatten(flat))
+    restored = torch.optim.Adam([nn.Parameter(torch.ones(2))])
+    restored.load_state_dict(tree.unflatten(flat))
     assert torch.equal(
-        other.state_dict()["state"][0]["exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"]
+        restored.state_dict()["state"][0]["exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"]
     )
 
 
@@ -131,5 +131,9 @@ def test_fields_that_init_does_not_take_and_named_tuples_come_back():
 def test_flat_states_are_equal_where_names_layout_and_bits_are():
     state = {"w": torch.tensor([1.0, 2.0]), "rounds": 3}
     assert tree.equal(tree.flatten(state), tree.flatten({"w": torch.tensor([1.0, 2.0]), "rounds": 3}))
-    for other in ({"w": torch.tensor([1.0, 2.5]), "rounds": 3}, {**state, "rounds": 4}, {"w": state["w"]}):
-        assert not tree.equal(tree.flatten(state), tree.flatten(other))
+    for different in (
+        {"w": torch.tensor([1.0, 2.5]), "rounds": 3},
+        {**state, "rounds": 4},
+        {"w": state["w"]},
+    ):
+        assert not tree.equal(tree.flatten(state), tree.flatten(different))

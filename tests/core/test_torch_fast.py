@@ -40,21 +40,23 @@ LAST, FIRST = torch.channels_last, torch.contiguous_format
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("layout", "other"), [(FIRST, FIRST), (LAST, LAST), (LAST, FIRST), (FIRST, LAST)])
+@pytest.mark.parametrize(
+    ("layout", "new_layout"), [(FIRST, FIRST), (LAST, LAST), (LAST, FIRST), (FIRST, LAST)]
+)
 def test_steps_are_torchs_own_whatever_the_layout(
-    kind: str, layout: torch.memory_format, other: torch.memory_format
+    kind: str, layout: torch.memory_format, new_layout: torch.memory_format
 ):
-    mine, theirs = weights(layout), weights(layout)
-    optimizers = KINDS[kind].make_optimizer(mine, 0.1), usual(kind, theirs, 0.1)
+    mine, references = weights(layout), weights(layout)
+    optimizers = KINDS[kind].make_optimizer(mine, 0.1), usual(kind, references, 0.1)
     assert all(group["fused"] for group in optimizers[0].param_groups)
     rng = torch.Generator().manual_seed(1)
     for _ in range(3):
-        gradient = torch.randn(4, 3, 5, 5, generator=rng).contiguous(memory_format=other)
-        for parameters, optimizer in zip((mine, theirs), optimizers, strict=True):
+        gradient = torch.randn(4, 3, 5, 5, generator=rng).contiguous(memory_format=new_layout)
+        for parameters, optimizer in zip((mine, references), optimizers, strict=True):
             parameters[0].grad = gradient.clone(memory_format=torch.preserve_format)
             optimizer.step()  # the second parameter has no gradient
-    for one, same in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(one, same, rtol=1e-5, atol=1e-6)
+    for actual, same in zip(mine, references, strict=True):
+        torch.testing.assert_close(actual, same, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -107,18 +109,18 @@ def test_steps_without_torchs_wrappers_are_bit_for_bit_its_steps(
 ):
     """What is wrapped around an optimiser loads torch's compiler; what is under it must be all that counts."""
     settings = Training(optimizer=kind.__name__.lower(), momentum=momentum, weight_decay=decay)  # type: ignore[arg-type]
-    mine, theirs = weights(FIRST), weights(FIRST)
+    mine, references = weights(FIRST), weights(FIRST)
     options = {"momentum": momentum} if kind is SGD else {}
     fused = None if kind is SGD and not momentum else True
     ours = settings.make_optimizer(mine, 0.1)
-    usual_one = kind(theirs, lr=0.1, weight_decay=decay, fused=fused, **options)  # type: ignore[call-arg]
+    usual_one = kind(references, lr=0.1, weight_decay=decay, fused=fused, **options)  # type: ignore[call-arg]
     for _ in range(3):
-        for parameters, optimizer in ((mine, ours), (theirs, usual_one)):
+        for parameters, optimizer in ((mine, ours), (references, usual_one)):
             optimizer.zero_grad()
             sum(parameter.square().sum() for parameter in parameters).backward()
             optimizer.step()
-    assert all(torch.equal(one, same) for one, same in zip(mine, theirs, strict=True))
-    for optimizer, parameters in ((ours, mine), (usual_one, theirs)):
+    assert all(torch.equal(actual, same) for actual, same in zip(mine, references, strict=True))
+    for optimizer, parameters in ((ours, mine), (usual_one, references)):
         optimizer.zero_grad()
         parameters[0].sum().backward()
         parameters[0].grad *= 3  # and the other has none
@@ -126,7 +128,7 @@ def test_steps_without_torchs_wrappers_are_bit_for_bit_its_steps(
         optimizer.zero_grad(set_to_none=False)
         assert [parameter.grad is None for parameter in parameters] == [False, True]
         assert not parameters[0].grad.any()
-    assert all(torch.equal(one, same) for one, same in zip(mine, theirs, strict=True))
+    assert all(torch.equal(actual, same) for actual, same in zip(mine, references, strict=True))
     again = settings.make_optimizer(mine, 0.5)
     again.load_state_dict(copy.deepcopy(usual_one.state_dict()))
     assert again.param_groups[0]["lr"] == 0.1
@@ -137,13 +139,13 @@ def test_the_short_way_back_gives_torchs_gradients(dtype: torch.dtype):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)).to(dtype)
     x, y = torch.randn(5, 1, 8, 8, dtype=dtype), torch.tensor([0, 1, 2, 0, 1])
-    found = []
+    gradients = []
     for back in (backward, torch.autograd.backward):
         network.zero_grad()
         for _ in range(2):  # a second pass adds to the first
             back(nn.functional.cross_entropy(network(x), y))
-        found.append([parameter.grad.clone() for parameter in network.parameters()])
-    assert all(torch.equal(one, same) for one, same in zip(*found, strict=True))
+        gradients.append([parameter.grad.clone() for parameter in network.parameters()])
+    assert all(torch.equal(actual, same) for actual, same in zip(*gradients, strict=True))
 
 
 def test_where_there_is_nothing_to_go_back_to_torch_says_so():
@@ -179,30 +181,30 @@ def test_two_precisions_in_one_network_take_torchs_steps(kind: str):
                 parameter.grad = parameter.detach() * 2
             optimizer.step()
         ends.append(parameters)
-    assert all(torch.equal(one, same) for one, same in zip(*ends, strict=True))
+    assert all(torch.equal(actual, same) for actual, same in zip(*ends, strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_torch_makes_the_moments_and_its_kernel_does_the_rest(kind: str, monkeypatch: pytest.MonkeyPatch):
-    mine, theirs = weights(LAST), weights(LAST)
-    ours, its = KINDS[kind].make_optimizer(mine, 0.1), usual(kind, theirs, 0.1)
+    mine, references = weights(LAST), weights(LAST)
+    ours, its = KINDS[kind].make_optimizer(mine, 0.1), usual(kind, references, 0.1)
     for group in its.param_groups:
         group["fused"] = True
-    whole, calls = type(ours).torch_step, []  # type: ignore[attr-defined]
-    monkeypatch.setattr(type(ours), "torch_step", lambda *given: calls.append(whole(*given)))
+    torch_step, calls = type(ours).torch_step, []  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(ours), "torch_step", lambda *arguments: calls.append(torch_step(*arguments)))
     for number in range(4):
-        for parameters, optimizer in ((mine, ours), (theirs, its)):
+        for parameters, optimizer in ((mine, ours), (references, its)):
             optimizer.zero_grad()
             for parameter in parameters if number != 2 else parameters[:1]:  # once the other has none
                 parameter.grad = parameter.detach() * (number + 1)
             optimizer.step()
-        assert all(torch.equal(one, same) for one, same in zip(mine, theirs, strict=True))
+        assert all(torch.equal(actual, same) for actual, same in zip(mine, references, strict=True))
     assert len(calls) == 1
     states = [optimizer.state_dict()["state"] for optimizer in (ours, its)]
     assert all(torch.equal(states[0][i][name], states[1][i][name]) for i in (0, 1) for name in states[1][i])
     ours.zero_grad()
     ours.step()  # without any gradient
-    assert all(torch.equal(one, same) for one, same in zip(mine, theirs, strict=True))
+    assert all(torch.equal(actual, same) for actual, same in zip(mine, references, strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -215,7 +217,7 @@ def test_a_step_whose_gradients_overflowed_is_left_out(kind: str):
             parameter.grad = parameter.detach() * 2
         optimizer.grad_scale, optimizer.found_inf = None, torch.tensor(float(overflowed))  # type: ignore[attr-defined]
         optimizer.step()
-        stayed = [torch.equal(one, same) for one, same in zip(parameters, before, strict=True)]
+        stayed = [torch.equal(parameter, same) for parameter, same in zip(parameters, before, strict=True)]
         assert stayed == [overflowed] * 2
 
 

@@ -19,12 +19,12 @@ def numbered(n=200, side=8):
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_the_stream_decides_and_the_batch_is_left_alone(name):
     x = numbered(side=20)
-    kept = x.clone()
+    original = x.clone()
     change = augmentation([name])
     first = change(x, generator(1, "a"))
     assert torch.equal(first, change(x, generator(1, "a")))
     assert not torch.equal(first, change(x, generator(2, "a")))
-    assert torch.equal(x, kept)
+    assert torch.equal(x, original)
     assert first.dtype == x.dtype
     assert first.shape == x.shape
     assert first.is_contiguous()
@@ -51,17 +51,17 @@ def test_a_crop_is_a_shift_of_the_padded_image():
     out = augmentation(["crop"])(x, generator(0))
     padded = torch.nn.functional.pad(x, (4, 4, 4, 4))
     starts = set()
-    for image, given in zip(out, padded, strict=True):
+    for image, padded_image in zip(out, padded, strict=True):
         fits = [
-            (top, left)
+            (top, column)
             for top in range(9)
-            for left in range(9)
-            if torch.equal(image, given[:, top : top + 8, left : left + 8])
+            for column in range(9)
+            if torch.equal(image, padded_image[:, top : top + 8, column : column + 8])
         ]
         assert len(fits) == 1
         starts.add(fits[0])
     assert {top for top, _ in starts} == set(range(9))
-    assert {left for _, left in starts} == set(range(9))
+    assert {column for _, column in starts} == set(range(9))
 
 
 def holes(out):

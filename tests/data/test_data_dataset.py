@@ -24,8 +24,8 @@ def test_digits_are_those_of_scikit_learn_without_loading_it():
     check = (
         "import sys; from potluck.data import load_data; load_data('digits'); print('sklearn' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip() == "False", done.stderr
+    process = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120)
+    assert process.stdout.strip() == "False", process.stderr
     bunch, data = load_digits(), load_data("digits")
     assert np.array_equal(data.x.squeeze(1).numpy(), bunch.images)
     assert np.array_equal(data.y.numpy(), bunch.target)
@@ -214,5 +214,5 @@ def test_importing_the_data_package_brings_no_heavy_library():
         "import sys, potluck.data; "
         "print([m for m in ('sklearn', 'scipy', 'matplotlib', 'PIL', 'pandas') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

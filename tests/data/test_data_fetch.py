@@ -121,13 +121,13 @@ def test_prepare_over_http_then_load(shelf, tmp_path, cifar_at):
     thread.start()
     try:
         cifar_at(f"http://127.0.0.1:{server.server_port}/cifar-10-binary.tar.gz", md5(content))
-        said = prepare("cifar10", tmp_path / "root")
+        message = prepare("cifar10", tmp_path / "root")
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
-    assert said.startswith("Data('cifar10': 5 rows, 1 test rows")
-    assert said.endswith(f"is ready in '{tmp_path / 'root'}'.")
+    assert message.startswith("Data('cifar10': 5 rows, 1 test rows")
+    assert message.endswith(f"is ready in '{tmp_path / 'root'}'.")
     assert len(load_data("cifar10", tmp_path / "root")) == 5
 
 
@@ -153,9 +153,9 @@ def test_prepare_says_what_it_fetches_and_stays_inside_the_root(shelf, tmp_path,
     content = cifar_archive()
     (shelf / "c.tar.gz").write_bytes(content)
     cifar_at((shelf / "c.tar.gz").as_uri(), md5(content))
-    said = []
-    prepare("cifar10", tmp_path / "root", say=said.append)
-    assert said == [f"Fetching {(shelf / 'c.tar.gz').as_uri()}"]
+    lines = []
+    prepare("cifar10", tmp_path / "root", say=lines.append)
+    assert lines == [f"Fetching {(shelf / 'c.tar.gz').as_uri()}"]
     assert sorted(path.name for path in (tmp_path / "root").iterdir()) == [".potluck", "cifar-10-batches-bin"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["published", "root"]
 

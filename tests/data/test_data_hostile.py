@@ -70,9 +70,9 @@ def test_unused_arrays_are_not_unpacked(tmp_path: Path):
 
 def test_honest_arrays_of_zeros_and_of_texts_are_read(tmp_path: Path):
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((1000, 1000)), names=np.array(["one", "two"]))
-    found = read_arrays(tmp_path / "a.npz")
-    assert found["x"].shape == (1000, 1000)
-    assert found["names"].tolist() == ["one", "two"]
+    arrays = read_arrays(tmp_path / "a.npz")
+    assert arrays["x"].shape == (1000, 1000)
+    assert arrays["names"].tolist() == ["one", "two"]
 
 
 def huge_png(path: Path, side: int) -> None:
@@ -98,7 +98,7 @@ def test_a_picture_of_900_megapixels_is_a_sentence(side: int, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("given", "written"),
+    ("value", "written"),
     [
         ("=1+2", "'=1+2"),
         ("+cmd", "'+cmd"),
@@ -113,5 +113,5 @@ def test_a_picture_of_900_megapixels_is_a_sentence(side: int, tmp_path: Path):
         (None, None),
     ],
 )
-def test_cells_that_a_spreadsheet_would_calculate_are_quoted(given: object, written: object):
-    assert csv_cell(given) == written
+def test_cells_that_a_spreadsheet_would_calculate_are_quoted(value: object, written: object):
+    assert csv_cell(value) == written

@@ -34,9 +34,9 @@ def test_each_class_is_handed_out_in_turn(clients: int, classes: int, seed: int)
     rows = [rng.permutation(np.arange(100 * n, 100 * n + table[:, n].sum() + 2)) for n in range(classes)]
     expected: list[list[int]] = [[] for _ in range(clients)]
     for column in range(classes):
-        left = rows[column].tolist()
+        rows_left = rows[column].tolist()
         for client in range(clients):
-            expected[client] += [left.pop(0) for _ in range(table[client, column])]
+            expected[client] += [rows_left.pop(0) for _ in range(table[client, column])]
     assert lists(split_by_counts(rows, table)) == expected
 
 
@@ -52,10 +52,10 @@ def test_counts_are_taken_client_by_client_and_class_by_class():
     assert counts(labels, parts, 4).tolist() == [[1, 0, 2, 0], [0, 0, 0, 0], [0, 1, 1, 0]]
 
 
-def one_by_one(parts: list[Rows], known: Rows, tested: Rows, seed: int) -> list[list[int]]:
+def one_by_one(parts: list[Rows], labels: Rows, tested: Rows, seed: int) -> list[list[int]]:
     """Test rows as they read: a fair share of each class, then who has none takes one from who has most of its classes."""
-    classes = int(max(known.max(), tested.max(initial=0))) + 1
-    trained = np.array([[int((known[part] == label).sum()) for label in range(classes)] for part in parts])
+    classes = int(max(labels.max(), tested.max(initial=0))) + 1
+    trained = np.array([[int((labels[part] == label).sum()) for label in range(classes)] for part in parts])
     dealt = np.zeros_like(trained)
     for label in range(classes):
         if trained[:, label].any():
@@ -73,10 +73,10 @@ def one_by_one(parts: list[Rows], known: Rows, tested: Rows, seed: int) -> list[
     rng = np.random.default_rng(derive_seed("match_shares", seed))
     taken: list[list[int]] = [[] for _ in parts]
     for label in np.flatnonzero(dealt.any(axis=0)):
-        left = rng.permutation(np.flatnonzero(tested == label)).tolist()
+        rows_left = rng.permutation(np.flatnonzero(tested == label)).tolist()
         for client, count in enumerate(dealt[:, label]):
-            taken[client] += [left.pop(0) for _ in range(count)]
-    return [sorted(mine) for mine in taken]
+            taken[client] += [rows_left.pop(0) for _ in range(count)]
+    return [sorted(client_rows) for client_rows in taken]
 
 
 @settings(max_examples=60, deadline=None)
@@ -85,6 +85,6 @@ def test_test_rows_are_those_of_going_from_client_to_client(
     clients: int, tests: int, classes: int, seed: int
 ):
     rng = np.random.default_rng(seed)
-    known, tested = rng.integers(0, classes, 60), rng.integers(0, classes + 1, tests)
-    parts = parse_partition("contiguous").assign(known, clients, 0)
-    assert lists(match_shares(parts, known, tested, seed)) == one_by_one(parts, known, tested, seed)
+    labels, tested = rng.integers(0, classes, 60), rng.integers(0, classes + 1, tests)
+    parts = parse_partition("contiguous").assign(labels, clients, 0)
+    assert lists(match_shares(parts, labels, tested, seed)) == one_by_one(parts, labels, tested, seed)

@@ -81,11 +81,11 @@ def test_a_short_row_is_named_and_no_message_advises_to_delete(tmp_path: Path) -
     name = write(tmp_path / "t.csv", [("20", "x"), ("4;5", "y")], ";")
     with pytest.raises(
         PotluckError, match=r"row 3 has 4 values where the header has 3 \(separated by semicolons\)"
-    ) as told:
+    ) as warning:
         load_data(name, tmp_path)
-    assert "delete" not in str(told.value)
+    assert "delete" not in str(warning.value)
     (tmp_path / "d" / "a").mkdir(parents=True)
     (tmp_path / "d" / "a" / "1.png").write_bytes(b"no picture")
-    with pytest.raises(PotluckError, match="damaged or incomplete") as told:
+    with pytest.raises(PotluckError, match="damaged or incomplete") as warning:
         load_data(f"folder:{tmp_path}/d", tmp_path)
-    assert "delete" not in str(told.value)
+    assert "delete" not in str(warning.value)

@@ -91,9 +91,13 @@ def test_an_exported_model_takes_raw_images_and_names_classes(tmp_path: Path):
     digits = library.load_data("digits")
     model = library.load_model(tmp_path / "model")
     scores = model(digits.transform(digits.x[:20]))
-    found = model.predict(digits.x[:20])
-    assert [one.class_name for one in found] == [digits.class_names[row] for row in scores.argmax(1)]
-    assert list(found[3].probabilities.values()) == pytest.approx(scores[3].double().softmax(0).tolist())
+    predictions = model.predict(digits.x[:20])
+    assert [prediction.class_name for prediction in predictions] == [
+        digits.class_names[row] for row in scores.argmax(1)
+    ]
+    assert list(predictions[3].probabilities.values()) == pytest.approx(
+        scores[3].double().softmax(0).tolist()
+    )
 
 
 @pytest.mark.parametrize("how", ["own", "half", "mean-image", "unit", "none"])

@@ -41,8 +41,8 @@ def test_rows_go_to_one_client_at_most_and_depend_on_the_seed_alone(text, seed, 
     assert len(parts) == clients
     assert len(np.unique(rows)) == len(rows)
     assert all(len(part) and np.all(np.diff(part) > 0) for part in parts)
-    for one, other in zip(parts, rule.assign(LABELS, clients, seed), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for actual, expected in zip(parts, rule.assign(LABELS, clients, seed), strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("text", RULES)
@@ -82,16 +82,16 @@ def test_contiguous_keeps_file_order():
 @given(classes=st.integers(1, 10), clients=st.integers(1, 25), seed=st.integers(0, 999))
 @settings(max_examples=60, deadline=None)
 def test_yi_gives_every_client_exactly_its_number_of_different_classes(classes, clients, seed):
-    held = counts(LABELS, pathological(classes).assign(LABELS, clients, seed), 10)
-    assert ((held > 0).sum(axis=1) == classes).all()
-    owners = (held > 0).sum(axis=0)
+    table = counts(LABELS, pathological(classes).assign(LABELS, clients, seed), 10)
+    assert ((table > 0).sum(axis=1) == classes).all()
+    owners = (table > 0).sum(axis=0)
     assert owners.max() - owners.min() <= 1  # the slots of the classes differ by one at most
 
 
 def test_yi_shares_of_a_class_lie_between_two_and_three_fifths():
     labels = np.repeat(np.arange(10), 1000)
-    held = counts(labels, pathological(2).assign(labels, 10, 0), 10)
-    shares = held[held > 0] / 1000  # two owners per class: u / (u + v) with both in [0.4, 0.6]
+    table = counts(labels, pathological(2).assign(labels, 10, 0), 10)
+    shares = table[table > 0] / 1000  # two owners per class: u / (u + v) with both in [0.4, 0.6]
     assert shares.min() >= 0.4 - 0.001
     assert shares.max() <= 0.6 + 0.001
     assert shares.std() > 0.01
@@ -99,37 +99,37 @@ def test_yi_shares_of_a_class_lie_between_two_and_three_fifths():
 
 def test_pfllib_deals_classes_in_order_and_all_but_the_last_at_most_the_even_share():
     labels = np.repeat(np.arange(10), 400)
-    held = counts(labels, pathological(2, rule="pfllib").assign(labels, 20, 3), 10)
+    table = counts(labels, pathological(2, rule="pfllib").assign(labels, 20, 3), 10)
     # ceil(20 / 10 * 2) = 4 takers per class: clients 0-3 have classes 0 and 1, clients 4-7 classes 2 and 3, …
     for label in range(10):
-        takers = np.flatnonzero(held[:, label])
+        takers = np.flatnonzero(table[:, label])
         first = label // 2 * 4
         assert takers.tolist() == [first, first + 1, first + 2, first + 3]
-        assert (held[takers[:-1], label] >= 10).all()  # a tenth of the even share of 100
-        assert (held[takers[:-1], label] < 100).all()
-        assert held[takers[-1], label] > 100
+        assert (table[takers[:-1], label] >= 10).all()  # a tenth of the even share of 100
+        assert (table[takers[:-1], label] < 100).all()
+        assert table[takers[-1], label] > 100
 
 
 def test_pfllib_floor_is_min_size_over_the_number_of_classes():
     labels = np.repeat(np.arange(2), 100)
-    held = counts(labels, pathological(1, rule="pfllib", min_size=60).assign(labels, 4, 0), 2)
-    assert held[0, 0] >= 30  # max(50 / 10, 60 / 2)
-    assert held[0, 0] < 50
+    table = counts(labels, pathological(1, rule="pfllib", min_size=60).assign(labels, 4, 0), 2)
+    assert table[0, 0] >= 30  # max(50 / 10, 60 / 2)
+    assert table[0, 0] < 50
 
 
 def test_capped_dirichlet_gives_a_full_client_nothing_more():
     labels = np.repeat(np.arange(10), 300)
-    held = counts(labels, dirichlet(0.1).assign(labels, 10, 1), 10)
-    before = np.cumsum(held, axis=1) - held
-    assert (held[before >= 300] == 0).all()
+    table = counts(labels, dirichlet(0.1).assign(labels, 10, 1), 10)
+    before = np.cumsum(table, axis=1) - table
+    assert (table[before >= 300] == 0).all()
     assert (before >= 300).any()
 
 
 def test_uncapped_dirichlet_has_larger_clients_than_capped():
     sizes = {capped: [] for capped in (True, False)}
     for seed in range(10):
-        for capped, found in sizes.items():
-            found.append(max(map(len, dirichlet(0.1, 1, capped).assign(LABELS, 10, seed))))
+        for capped, uncapped in sizes.items():
+            uncapped.append(max(map(len, dirichlet(0.1, 1, capped).assign(LABELS, 10, seed))))
     assert np.mean(sizes[False]) > np.mean(sizes[True])
 
 
@@ -235,11 +235,13 @@ def test_a_matched_test_part_is_disjoint_and_of_known_classes_only(seed, clients
     dealt = match_shares(parts, LABELS, tested, seed)
     rows = np.concatenate(dealt)
     assert len(np.unique(rows)) == len(rows) == 400  # every class has an owner, so every test row is dealt
-    trained, held = counts(LABELS, parts, 10), counts(tested, dealt, 10)
-    assert (held[trained == 0] == 0).all()
-    assert (held.sum(axis=1) > 0).all()
-    exact = trained / trained.sum(axis=0) * held.sum(axis=0)
-    assert np.abs(held - exact).max() < 2 + clients  # rounding, and rows given to clients left without any
+    trained, test_counts = counts(LABELS, parts, 10), counts(tested, dealt, 10)
+    assert (test_counts[trained == 0] == 0).all()
+    assert (test_counts.sum(axis=1) > 0).all()
+    exact = trained / trained.sum(axis=0) * test_counts.sum(axis=0)
+    assert (
+        np.abs(test_counts - exact).max() < 2 + clients
+    )  # rounding, and rows given to clients left without any
 
 
 def test_tiny_shares_do_not_break_the_draw():

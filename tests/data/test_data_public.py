@@ -17,8 +17,8 @@ def test_a_fraction_belongs_to_no_client():
     np.testing.assert_array_equal(np.sort(rows), np.arange(1797))
     again, _ = public_samples(data, "0.1", seed=3)
     assert torch.equal(public.index, again.index)
-    other, _ = public_samples(data, 0.1, seed=4)
-    assert not torch.equal(public.index, other.index)
+    other_rows, _ = public_samples(data, 0.1, seed=4)
+    assert not torch.equal(public.index, other_rows.index)
 
 
 def test_held_out_rows_keep_natural_groups_right():
@@ -60,7 +60,7 @@ def test_public_data_that_do_not_fit(choice, says):
 
 
 def test_texts_with_other_word_numbers_are_refused():
-    mine = as_data((np.ones((2, 3), np.int64), [0, 1]), vocabulary=5)
-    other = as_data((np.ones((2, 3), np.int64), [0, 1]), vocabulary=5, name="other")
+    texts = as_data((np.ones((2, 3), np.int64), [0, 1]), vocabulary=5)
+    public = as_data((np.ones((2, 3), np.int64), [0, 1]), vocabulary=5, name="other")
     with pytest.raises(PotluckError, match="number their words unlike"):
-        public_samples(mine, other)
+        public_samples(texts, public)

@@ -95,10 +95,10 @@ def test_our_dirichlet_draws_look_like_the_published_one():
     assert (shape <= high).all(), (high, shape)
 
 
-def _shape(held):
+def _shape(columns):
     """Filled cells, largest client, share of the largest class in the mean client, mean classes over 1 %."""
-    sizes = held.sum(axis=1, keepdims=True)
-    shares = held / sizes
+    sizes = columns.sum(axis=1, keepdims=True)
+    shares = columns / sizes
     return np.array(
-        [(held > 9).sum(), sizes.max(), shares.max(axis=1).mean(), (shares > 0.01).sum(axis=1).mean()]
+        [(columns > 9).sum(), sizes.max(), shares.max(axis=1).mean(), (shares > 0.01).sum(axis=1).mean()]
     )

@@ -31,10 +31,10 @@ def test_a_quarter_turn_and_what_comes_back():
 def test_a_blur_keeps_the_sum_and_follows_the_gaussian():
     x = torch.zeros(1, 2, 9, 9, dtype=torch.float64)
     x[0, 0, 4, 4] = 1
-    found = blur_images(x, 1.0)
-    assert found[0, 0].sum() == pytest.approx(1)
-    assert found[0, 1].abs().max() == 0  # channels stay apart
-    assert found[0, 0, 4, 5] / found[0, 0, 4, 4] == pytest.approx(np.exp(-0.5))
+    blurred = blur_images(x, 1.0)
+    assert blurred[0, 0].sum() == pytest.approx(1)
+    assert blurred[0, 1].abs().max() == 0  # channels stay apart
+    assert blurred[0, 0, 4, 5] / blurred[0, 0, 4, 4] == pytest.approx(np.exp(-0.5))
 
 
 def test_contrast_is_about_the_images_own_mean():
@@ -65,17 +65,19 @@ def federation(rule: str, own: Partition | None = None) -> Any:
 
 def test_all_of_a_clients_images_are_changed_alike_and_its_rows_are_those_of_the_base():
     skewed, plain = federation("skew:rotate=60,base=dirichlet:0.5"), federation("dirichlet:0.5")
-    for one, other in zip(skewed.members, plain.members, strict=True):
-        for mine, theirs in (
-            (one.train, other.train),
-            (one.validation, other.validation),
-            (one.test, other.test),
+    for skewed_client, plain_client in zip(skewed.members, plain.members, strict=True):
+        for skewed_part, plain_part in (
+            (skewed_client.train, plain_client.train),
+            (skewed_client.validation, plain_client.validation),
+            (skewed_client.test, plain_client.test),
         ):
-            assert torch.equal(mine.labels, theirs.labels)
-            x, _ = theirs.take(slice(0, len(theirs)))
-            turn = one.train.transform.rotate
-            assert torch.allclose(mine.take(slice(0, len(mine)))[0], rotate_images(x, turn) if turn else x)
-    assert len({one.train.transform.rotate for one in skewed.members}) == 4
+            assert torch.equal(skewed_part.labels, plain_part.labels)
+            x, _ = plain_part.take(slice(0, len(plain_part)))
+            turn = skewed_client.train.transform.rotate
+            assert torch.allclose(
+                skewed_part.take(slice(0, len(skewed_part)))[0], rotate_images(x, turn) if turn else x
+            )
+    assert len({member.train.transform.rotate for member in skewed.members}) == 4
 
 
 @dataclass(frozen=True)
@@ -86,17 +88,24 @@ class Dimmer(Iid):
         self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]
     ) -> list[Samples]:
         return [
-            replace(one, transform=lambda x, one=one, i=i: one.transform(x) / i)
+            replace(one, transform=lambda x, part=one, i=i: part.transform(x) / i)
             for i, one in enumerate(samples, 1)
         ]
 
 
 def test_any_rule_may_say_how_its_clients_see():
     dimmed, plain = federation("iid", Dimmer()), federation("iid")
-    for encode_labels, (one, other) in enumerate(zip(dimmed.members, plain.members, strict=True), 1):
-        for mine, theirs in ((one.train, other.train), (one.test, other.test)):
-            everything = slice(0, len(mine))
-            assert torch.equal(mine.take(everything)[0], theirs.take(everything)[0] / encode_labels)
+    for encode_labels, (dimmed_client, plain_client) in enumerate(
+        zip(dimmed.members, plain.members, strict=True), 1
+    ):
+        for dimmed_part, plain_part in (
+            (dimmed_client.train, plain_client.train),
+            (dimmed_client.test, plain_client.test),
+        ):
+            everything = slice(0, len(dimmed_part))
+            assert torch.equal(
+                dimmed_part.take(everything)[0], plain_part.take(everything)[0] / encode_labels
+            )
 
 
 def test_the_text_says_all_of_the_rule():

@@ -298,9 +298,9 @@ def test_options_that_mean_nothing_here_are_refused(tmp_path):
 def test_rows_are_shared_memory_not_copies(tmp_path):
     write_cifar10(tmp_path)
     load_data("cifar10", tmp_path)
-    one, two = load_data("cifar10", tmp_path), load_data("cifar10", tmp_path)
-    assert torch.equal(one.x, two.x)
-    assert one.merged().x.data_ptr() == one.x.data_ptr()
-    one.x[0] = 0  # copy-on-write: my change is mine alone
-    assert not torch.equal(one.x, two.x)
+    first_load, two = load_data("cifar10", tmp_path), load_data("cifar10", tmp_path)
+    assert torch.equal(first_load.x, two.x)
+    assert first_load.merged().x.data_ptr() == first_load.x.data_ptr()
+    first_load.x[0] = 0  # copy-on-write: my change is mine alone
+    assert not torch.equal(first_load.x, two.x)
     assert torch.equal(two.x, load_data("cifar10", tmp_path).x)

@@ -34,9 +34,9 @@ def test_targets_of_another_kind_are_named_for_every_way_in(tmp_path: Path, y: A
         lambda: as_data(TensorDataset(torch.from_numpy(X), torch.from_numpy(y))),
         lambda: potluck.Member(torch.nn.Linear(3, 2), (torch.from_numpy(X), torch.from_numpy(y))),
     ]
-    for way in ways:
+    for route in ways:
         with pytest.raises(PotluckError, match=sentence):
-            way()
+            route()
 
 
 LABELS = [

@@ -25,8 +25,8 @@ def test_words_are_lower_case_and_keep_telling_marks():
 
 
 def test_a_vocabulary_counts_and_breaks_ties_by_the_alphabet():
-    found = build_vocabulary(["b a c", "c b a", "c once"], size=4)
-    assert found == {
+    vocabulary = build_vocabulary(["b a c", "c b a", "c once"], size=4)
+    assert vocabulary == {
         "c": 2,
         "a": 3,
     }  # c three times, a and b twice, once too rare; two places besides 0 and 1

@@ -54,9 +54,9 @@ class Killer(Callback):
 
 
 def run(method: str, engine: dict[str, Any], out: str, **more: Any) -> list[dict[str, Any]]:
-    asked = {"method": {"name": method}, "engine": engine, **SETTINGS, **more.pop("settings", {})}
-    done = potluck.run(asked, out=FOLDER / out, **more)
-    return [{**row, "seconds": 0} for row in done.rounds]
+    experiment = {"method": {"name": method}, "engine": engine, **SETTINGS, **more.pop("settings", {})}
+    result = potluck.run(experiment, out=FOLDER / out, **more)
+    return [{**row, "seconds": 0} for row in result.rounds]
 
 
 def pools_agree_with_one_process() -> dict[str, bool]:
@@ -79,12 +79,12 @@ def pools_of_stacks_agree_with_one_process() -> dict[str, bool]:
 
 def decisions() -> dict[str, Any]:
     """What `auto` comes to, and that it is kept."""
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def crowd(
         plan: Any, devices: list[str], clients: Sequence[int], teams: int
     ) -> tuple[int, dict[int, float]]:
-        asked.append([devices, len(clients), teams])
+        calls.append([devices, len(clients), teams])
         return 1, {1: 1.0 + len(clients)}  # whoever trains more at once is faster
 
     with patch.object(run_engine, "best_worker_count", crowd):
@@ -94,7 +94,7 @@ def decisions() -> dict[str, Any]:
         run("standalone", auto, "auto", settings=ALIKE)
         run("standalone", auto, "auto", settings=ALIKE, resume=True)
     return {
-        "asked": asked,
+        "asked": calls,
         "one worker on one device": engine_of("alone"),
         "stacks by trial": engine_of("auto", "vectorize"),
     }
@@ -106,11 +106,11 @@ def engine_of(out: str, setting: str = "name") -> str:
 
 def what_cannot_travel() -> dict[str, str]:
     """Models that only this program can make: by a closure."""
-    mine, pair = [lambda: Net(64, 8, 10)], (torch.randn(60, 64), torch.arange(60) % 10)
+    models, pair = [lambda: Net(64, 8, 10)], (torch.randn(60, 64), torch.arange(60) % 10)
     settings = {name: part for name, part in SETTINGS.items() if name != "data"}
 
     def own(engine: dict[str, Any], out: str) -> None:
-        potluck.run("standalone", data=pair, models=mine, engine=engine, out=FOLDER / out, **settings)
+        potluck.run("standalone", data=pair, models=models, engine=engine, out=FOLDER / out, **settings)
 
     own({"device": "away"}, "own")
     try:
@@ -129,8 +129,8 @@ def the_doctor_says() -> dict[str, Any]:
     }
     with patch.dict(doctor.KINDS, kinds, clear=True):
         reference, here = doctor.check_cpu()
-        found = [*here, *doctor.check_device("away", reference)]
-    return {"doctor": [[one.section, one.subject, one.result, one.ok] for one in found]}
+        checks = [*here, *doctor.check_device("away", reference)]
+    return {"doctor": [[check.section, check.subject, check.result, check.ok] for check in checks]}
 
 
 if __name__ == "__main__":
@@ -141,4 +141,4 @@ if __name__ == "__main__":
         what_cannot_travel,
         the_doctor_says,
     )
-    print(json.dumps({name: found for part in parts for name, found in part().items()}))
+    print(json.dumps({name: results for part in parts for name, results in part().items()}))

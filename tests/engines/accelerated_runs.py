@@ -47,12 +47,14 @@ def twice_backward(
 ) -> tuple[None, Tensor]:
     """The product of a derivative and a direction by two backward passes: make-believe tensors know no forward mode."""
     with torch.enable_grad():
-        given = {name: tensor.detach().requires_grad_() for name, tensor in at[0].items()}
-        output = function(given)
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in at[0].items()}
+        output = function(leaves)
         dual = torch.zeros_like(output, requires_grad=True)
-        pulled = torch.autograd.grad(output, list(given.values()), dual, create_graph=True, allow_unused=True)
+        pulled = torch.autograd.grad(
+            output, list(leaves.values()), dual, create_graph=True, allow_unused=True
+        )
         pairs = zip(pulled, along[0].values(), strict=True)
-        total = sum((one * other).sum() for one, other in pairs if one is not None)
+        total = sum((gradient * direction).sum() for gradient, direction in pairs if gradient is not None)
     return None, torch.autograd.grad(total, dual)[0]
 
 
@@ -69,8 +71,8 @@ def run(method: str, device: str, out: Path) -> tuple[Any, set[str], set[str]]:
     engine = {"name": "serial", "device": device}
     with patch.object(Client, "free_gradients", noting):
         settings = {"method": {"name": method}, "engine": engine, **SETTINGS}
-        done = potluck.run(settings, out=out, callbacks=[where])
-    rounds = [{**row, "seconds": 0} for row in done.rounds]
+        result = potluck.run(settings, out=out, callbacks=[where])
+    rounds = [{**row, "seconds": 0} for row in result.rounds]
     return rounds, where.places, seen
 
 

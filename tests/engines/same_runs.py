@@ -57,12 +57,12 @@ def outcome(method: Methods, engine: Engine, fed: Federation, schedule: Schedule
     return {"records": records, "final": final, "tensors": tensors}
 
 
-def assert_equal(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
-    assert mine["records"] == theirs["records"]
-    assert mine["final"] == theirs["final"]
-    assert mine["tensors"].keys() == theirs["tensors"].keys()
-    for name, tensor in mine["tensors"].items():
-        assert torch.equal(tensor, theirs["tensors"][name]), name
+def assert_equal(actual: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert actual["records"] == expected["records"]
+    assert actual["final"] == expected["final"]
+    assert actual["tensors"].keys() == expected["tensors"].keys()
+    for name, tensor in actual["tensors"].items():
+        assert torch.equal(tensor, expected["tensors"][name]), name
 
 
 @dataclass

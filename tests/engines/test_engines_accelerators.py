@@ -38,37 +38,37 @@ def test_pools_on_two_devices_give_the_bits_of_one_process_whatever_dies_or_move
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "AWAY_LOG": str(log)},
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["killed"]
-    assert found["resumed"]
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert results["killed"]
+    assert results["resumed"]
     first: dict[str, str] = {}
     for line in log.read_text().splitlines():
         process, number = line.split()
         first.setdefault(process, number)
     assert sorted(list(first.values())[1:4]) == ["0", "1", "1"]  # two workers, and the heir of the killed one
-    assert found["stacked"]
+    assert results["stacked"]
     # Once for the run alone; of the other, a stack of three and one at a time: what they came to was on record afterwards.
-    assert found["asked"] == [[["away"], 1, 3], [["away"], 3, 1], [["away"], 1, 3]]
-    assert found["stacks by trial"] == "on"
-    assert found["one worker on one device"] == "serial"
-    assert found["closure, auto"] == "serial"
+    assert results["asked"] == [[["away"], 1, 3], [["away"], 3, 1], [["away"], 1, 3]]
+    assert results["stacks by trial"] == "on"
+    assert results["one worker on one device"] == "serial"
+    assert results["closure, auto"] == "serial"
     assert "cannot receive what they have to build" in done.stderr
-    assert "use --engine serial" in found["closure, pool"]
-    _check_doctor({(part, what): (text, well) for part, what, text, well in found["doctor"]})
+    assert "use --engine serial" in results["closure, pool"]
+    _check_doctor({(part, subject): (text, well) for part, subject, text, well in results["doctor"]})
 
 
-def _check_doctor(found: dict[tuple[str, str], tuple[str, bool]]) -> None:
-    assert found["cpu", "pool"] == (
+def _check_doctor(checks: dict[tuple[str, str], tuple[str, bool]]) -> None:
+    assert checks["cpu", "pool"] == (
         "the serial engine's numbers, bit for bit",
         True,
     )  # a fork could not train here
-    text, well = found["away", "changed gradients (scaffold)"]
+    text, well = checks["away", "changed gradients (scaffold)"]
     assert text.startswith("differs by 0.0e+00 from the CPU")
     assert well
-    text, well = found["away", "derivatives forward (fedl2g-f)"]  # make-believe tensors know no forward mode
+    text, well = checks["away", "derivatives forward (fedl2g-f)"]  # make-believe tensors know no forward mode
     assert text.startswith("fails: ")
     assert not well
-    assert found["away", "half precision"][0].startswith("bf16 not available")
+    assert checks["away", "half precision"][0].startswith("bf16 not available")
 
 
 class Portable:
@@ -88,10 +88,15 @@ def test_objects_that_a_spawned_process_cannot_import_are_named(monkeypatch: pyt
     assert pickling_error(plan(Portable)) == "Portable is defined in the main program"
 
 
-@pytest.mark.parametrize(("seen", "mine"), [(None, "1"), ("", "1"), ("3,5", "5"), ("GPU-a, GPU-b", "GPU-b")])
-def test_a_process_sees_its_own_nvidia_device_alone(seen: str | None, mine: str):
+@pytest.mark.parametrize(
+    ("seen", "own_device"), [(None, "1"), ("", "1"), ("3,5", "5"), ("GPU-a, GPU-b", "GPU-b")]
+)
+def test_a_process_sees_its_own_nvidia_device_alone(seen: str | None, own_device: str):
     environment = {"HOME": "/"} if seen is None else {"HOME": "/", "CUDA_VISIBLE_DEVICES": seen}
-    assert isolate_device("cuda:1", environment) == ("cuda:0", {"HOME": "/", "CUDA_VISIBLE_DEVICES": mine})
+    assert isolate_device("cuda:1", environment) == (
+        "cuda:0",
+        {"HOME": "/", "CUDA_VISIBLE_DEVICES": own_device},
+    )
     assert isolate_device("mps", environment) == ("mps", environment)
     assert isolate_device("cpu", environment)[1]["CUDA_VISIBLE_DEVICES"] == ""
 
@@ -166,15 +171,15 @@ def test_a_slow_device_helps_only_where_the_wait_is_longer_than_its_own_time():
         costs.record(job(client, client), 9.0, "slow")
     for helper, helped in ((0, True), (1, False)):
         agenda = JobQueue(costs, 0.01, lambda worker: devices[worker])
-        other = 1 - helper
+        second = 1 - helper
         for client in (0, 1):
             agenda.add([job(10 + client, client)])
-            agenda.take(other, {})
+            agenda.take(second, {})
             agenda.done([job(10 + client, client)])
         for client in (0, 1):
             agenda.add([job(20 + client, client)])
-        agenda.take(other, {})  # busy with one, the next one waits
-        assert (agenda.take(helper, {other: 1.0}) is not None) == helped
+        agenda.take(second, {})  # busy with one, the next one waits
+        assert (agenda.take(helper, {second: 1.0}) is not None) == helped
 
 
 @pytest.mark.parametrize(

@@ -24,15 +24,15 @@ HERE = Path(__file__).parent
 
 def test_every_method_stays_on_the_device_and_gives_the_same_numbers(tmp_path: Path):
     """A make-believe accelerator refuses to mix with the CPU, as real ones do, and computes as the CPU does."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(HERE / "accelerated_runs.py"), str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=600,
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == {}
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert json.loads(process.stdout.splitlines()[-1]) == {}
 
 
 @pytest.mark.parametrize("device", ["cuda", "mps", "nonsense"])
@@ -96,15 +96,15 @@ def test_channels_last_is_kept_through_training_averages_and_resuming(
     engine = {"name": "serial", "channels_last": ["small-cnn"]}
     first = potluck.run(settings({"name": "serial", "channels_last": []}), out=tmp_path / "first")
     assert layout == {"small-cnn": False, "small-mlp": False}
-    whole = potluck.run(settings(engine), out=tmp_path / "whole")
+    uninterrupted = potluck.run(settings(engine), out=tmp_path / "whole")
     assert layout == {"small-cnn": True, "small-mlp": False}
     with pytest.raises(KeyboardInterrupt):
         potluck.run(settings(engine), out=tmp_path / "halves", callbacks=[StopAt(1)])
     halves = potluck.run(settings(engine), out=tmp_path / "halves", resume=True)
     pool = potluck.run(settings({**engine, "name": "pool", "workers": 2}), out=tmp_path / "pool")
     built = potluck.run(settings({"name": "serial"}), out=tmp_path / "built")
-    assert numbers(whole) == numbers(halves) == numbers(pool) == numbers(built)
-    assert numbers(whole) != numbers(first)  # else nothing was tested
+    assert numbers(uninterrupted) == numbers(halves) == numbers(pool) == numbers(built)
+    assert numbers(uninterrupted) != numbers(first)  # else nothing was tested
 
 
 def recorded(run: Path) -> object:
@@ -112,10 +112,10 @@ def recorded(run: Path) -> object:
 
 
 def test_what_the_zoo_knows_is_the_default_on_record_and_obeyed_again(tmp_path: Path):
-    one = potluck.run(settings({"name": "serial"}), out=tmp_path / "one")
-    assert recorded(one.path) == ["small-cnn"]
-    again = potluck.run(str(one.path / "experiment.toml"), out=tmp_path / "again")
-    assert numbers(one) == numbers(again)
+    first_run = potluck.run(settings({"name": "serial"}), out=tmp_path / "one")
+    assert recorded(first_run.path) == ["small-cnn"]
+    again = potluck.run(str(first_run.path / "experiment.toml"), out=tmp_path / "again")
+    assert numbers(first_run) == numbers(again)
     stacked = potluck.run(settings({"name": "serial", "vectorize": "on"}), out=tmp_path / "stacked")
     assert recorded(stacked.path) == []  # a stack has its channels first
 
@@ -125,12 +125,12 @@ def test_the_measured_layout_is_on_record_and_not_measured_again(
 ):
     answers = iter([True, False])
     monkeypatch.setattr(tuning, "_is_faster", lambda name, federation: next(answers))
-    asked = settings({"name": "serial", "channels_last": "auto"})
-    del asked["models"]
-    mine = [Own, Plain, "small-cnn"]
-    potluck.run(asked, models=mine, out=tmp_path / "run")
+    experiment = settings({"name": "serial", "channels_last": "auto"})
+    del experiment["models"]
+    models = [Own, Plain, "small-cnn"]
+    potluck.run(experiment, models=models, out=tmp_path / "run")
     assert recorded(tmp_path / "run") == ["Own", "small-cnn"]  # the zoo is not measured: it knows
-    again = potluck.run(asked, models=mine, out=tmp_path / "run", resume=True)
+    again = potluck.run(experiment, models=models, out=tmp_path / "run", resume=True)
     assert again.was_finished  # a third answer would fail
 
 

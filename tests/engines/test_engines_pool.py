@@ -180,14 +180,14 @@ def test_worker_stalled_inside_a_message_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("potluck.engines.pool.engine.STALL_TIMEOUT", 1)
-    ours, theirs = socket_pair()
-    set_socket_timeout(ours)
-    theirs.sendall(b"\x10\0\0\0")  # the beginning of a length, and then nothing
+    near_end, far_end = socket_pair()
+    set_socket_timeout(near_end)
+    far_end.sendall(b"\x10\0\0\0")  # the beginning of a length, and then nothing
     with pytest.raises(ConnectionResetError, match="stands still"):
-        receive(ours)
+        receive(near_end)
     big = Message({}, state=Flat({"x": torch.zeros(4 << 20)}, None))  # more than the sockets hold
     with pytest.raises(OSError, match="temporarily unavailable"):
-        send(ours, big)
+        send(near_end, big)
 
 
 def test_stopped_process_differs_from_sleeping_one() -> None:

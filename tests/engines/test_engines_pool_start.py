@@ -78,13 +78,13 @@ def test_unpicklable_objects_use_the_serial_engine_where_forks_are_unsafe(
 ) -> None:
     fed = tiny(2)
     fed.members[0].model = lambda: torch.nn.Identity()  # no module of this name can be imported
-    given = {"federation": fed, "rounds": 1, "out": tmp_path / "run"}
+    arguments = {"federation": fed, "rounds": 1, "out": tmp_path / "run"}
     with pytest.raises(
         PotluckError, match=r"other threads, of which this one has 1, .* or use --engine serial"
     ):
-        potluck.run("fedgh", **given, engine={"name": "pool"})
+        potluck.run("fedgh", **arguments, engine={"name": "pool"})
     with caplog.at_level(logging.WARNING, "potluck"), pytest.raises(PotluckError):
-        potluck.run("fedgh", **given)
+        potluck.run("fedgh", **arguments)
     assert "Continuing with the serial engine" in caplog.text
 
 

@@ -23,7 +23,7 @@ def test_the_longest_job_goes_first_and_equal_ones_in_the_order_submitted() -> N
     for client in range(4):
         todo.add(alone(10 + client, client))
     taken = [todo.take(0, {}) for _ in range(5)]
-    assert [one and one[0][0].id for one in taken] == [11, 13, 12, 10, None]
+    assert [batch and batch[0][0].id for batch in taken] == [11, 13, 12, 10, None]
     assert not todo
 
 

@@ -87,8 +87,8 @@ def test_the_pool_really_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError(f"{len(pairs)} together")
 
     monkeypatch.setattr(stack, "Stack", broken)
-    found = pool(FedAvg(), tiny(4, hidden=(5,)), Schedule(1, on_failure="continue", min_clients=0))
-    reasons = [failure["reason"] for failure in found["records"][0]["failures"]]
+    results = pool(FedAvg(), tiny(4, hidden=(5,)), Schedule(1, on_failure="continue", min_clients=0))
+    reasons = [failure["reason"] for failure in results["records"][0]["failures"]]
     assert len(reasons) == 4
     assert all("ValueError: 4 together" in reason for reason in reasons)
 
@@ -157,7 +157,7 @@ def test_a_team_that_was_lost_comes_before_later_jobs_of_its_clients() -> None:
 
 
 def test_a_team_and_its_results_cross_a_socket() -> None:
-    ours, theirs = socket.socketpair()
+    near_end, far_end = socket.socketpair()
     wire, batch = (
         JobChannel(EmptyPayload, EmptyPayload),
         [
@@ -165,15 +165,15 @@ def test_a_team_and_its_results_cross_a_socket() -> None:
             Job(2, "train", 5, 0, round=1, rounds=1),
         ],
     )
-    wire.send_order(ours, BatchOrder(batch, [7, 8], [3]))
-    order = wire.receive_order(theirs)
+    wire.send_order(near_end, BatchOrder(batch, [7, 8], [3]))
+    order = wire.receive_order(far_end)
     assert [one.client for one in order.batch] == [4, 5]
     assert (order.versions, order.forget) == ([7, 8], [3])
     reports = [JobReport(Answer(1, 4, EmptyPayload()), 1, 0.5), JobReport(Failure(2, 5, "bad"), 0, 0.5)]
-    wire.send_reports(theirs, reports)
-    assert wire.receive_reports(ours) == reports
-    ours.close()
-    theirs.close()
+    wire.send_reports(far_end, reports)
+    assert wire.receive_reports(near_end) == reports
+    near_end.close()
+    far_end.close()
 
 
 # -- whether it pays ---------------------------------------------------------------------------------------------

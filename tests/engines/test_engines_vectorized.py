@@ -36,10 +36,10 @@ def both(method: Any, make: Any, **schedule: Any) -> tuple[list[Any], list[Any]]
     return states[0], states[1]
 
 
-def assert_close(one: list[Any], other: list[Any]) -> None:
-    for mine, theirs in zip(one, other, strict=True):
-        for name in mine:
-            assert torch.allclose(mine[name], theirs[name], atol=1e-10), name
+def assert_close(actual: list[Any], expected: list[Any]) -> None:
+    for actual_result, expected_result in zip(actual, expected, strict=True):
+        for name in actual_result:
+            assert torch.allclose(actual_result[name], expected_result[name], atol=1e-10), name
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,16 @@ def assert_close(one: list[Any], other: list[Any]) -> None:
 )
 def test_unequal_clients_train_as_they_do_alone(training: Training):
     """Different sizes give different numbers of steps and different last batches."""
-    one, other = both(Standalone(), lambda: tiny(5, sizes=(7, 12, 4, 13, 9), training=training), rounds=2)
-    assert_close(one, other)
+    serial, stacked = both(
+        Standalone(), lambda: tiny(5, sizes=(7, 12, 4, 13, 9), training=training), rounds=2
+    )
+    assert_close(serial, stacked)
 
 
 @pytest.mark.parametrize("method", [FedGH(), FedAvg(), FedProx(mu=0.5)])
 def test_methods_with_what_their_losses_are_given(method: Any):
-    one, other = both(method, lambda: tiny(4, sizes=(7, 12)), rounds=2)
-    assert_close(one, other)
+    serial, stacked = both(method, lambda: tiny(4, sizes=(7, 12)), rounds=2)
+    assert_close(serial, stacked)
 
 
 def test_large_models_are_stacked_in_pieces(monkeypatch: pytest.MonkeyPatch):
@@ -74,18 +76,18 @@ def test_large_models_are_stacked_in_pieces(monkeypatch: pytest.MonkeyPatch):
             super().__init__(pairs)
 
     monkeypatch.setattr(stack, "Stack", Counted)
-    whole = both(Standalone(), lambda: tiny(5, hidden=(5,)), rounds=1)[1]
+    unlimited = both(Standalone(), lambda: tiny(5, hidden=(5,)), rounds=1)[1]
     monkeypatch.setattr(stack, "MAX_STACK_BYTES", 1000)
-    one, other = both(Standalone(), lambda: tiny(5, hidden=(5,)), rounds=1)
+    serial, stacked = both(Standalone(), lambda: tiny(5, hidden=(5,)), rounds=1)
     assert sizes == [5, 2, 2]  # and one alone
-    assert_close(one, other)
-    assert_close(whole, other)
+    assert_close(serial, stacked)
+    assert_close(unlimited, stacked)
 
 
 def test_batch_norm_statistics_are_each_clients_own():
-    one, other = both(Standalone(), lambda: tiny(4, norm=True, sizes=(8, 11)), rounds=2)
-    assert_close(one, other)
-    assert not torch.equal(other[0]["body.1.running_mean"], other[2]["body.1.running_mean"])
+    serial, stacked = both(Standalone(), lambda: tiny(4, norm=True, sizes=(8, 11)), rounds=2)
+    assert_close(serial, stacked)
+    assert not torch.equal(stacked[0]["body.1.running_mean"], stacked[2]["body.1.running_mean"])
 
 
 def test_all_methods_run_and_learn_the_same_to_rounding():
@@ -94,8 +96,8 @@ def test_all_methods_run_and_learn_the_same_to_rounding():
 
     for name in METHODS:
         method = method_class(name)()
-        one, other = both(method, lambda method=method: small_federation(method), rounds=1)
-        assert_close(one, other)
+        serial, stacked = both(method, lambda method=method: small_federation(method), rounds=1)
+        assert_close(serial, stacked)
 
 
 def test_clients_really_train_together(monkeypatch: pytest.MonkeyPatch):
@@ -155,7 +157,7 @@ def test_auto_decides_once_and_writes_it_down(tmp_path: Any, monkeypatch: pytest
 
     monkeypatch.chdir(tmp_path)
     for answer, word in ((True, "on"), (False, "off")):
-        monkeypatch.setattr(run_engine, "is_stacking_faster", lambda *given, answer=answer: answer)
+        monkeypatch.setattr(run_engine, "is_stacking_faster", lambda *arguments, answer=answer: answer)
         values = {"engine": {"name": "serial", "vectorize": "auto"}, "method": {"name": "standalone"}}
         run = potluck.run(values, rounds=1, clients=4, models="small-mlp", training={"epochs": 1})
         assert f'vectorize = "{word}"' in (run.path / "experiment.toml").read_text()

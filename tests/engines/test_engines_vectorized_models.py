@@ -119,12 +119,12 @@ def trained(fed: Federation, *, stacked: bool) -> list[Any]:
 
 
 def assert_agree(make: Callable[[], Federation]) -> list[Any]:
-    one, other = trained(make(), stacked=False), trained(make(), stacked=True)
-    for mine, theirs in zip(one, other, strict=True):
-        assert mine.keys() == theirs.keys()
-        for name in mine:
-            assert torch.allclose(mine[name], theirs[name], atol=1e-10), name
-    return other
+    serial, stacked = trained(make(), stacked=False), trained(make(), stacked=True)
+    for serial_result, stacked_result in zip(serial, stacked, strict=True):
+        assert serial_result.keys() == stacked_result.keys()
+        for name in serial_result:
+            assert torch.allclose(serial_result[name], stacked_result[name], atol=1e-10), name
+    return stacked
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_values_with_equal_hashes_are_distinguished() -> None:
                 me.fit(loss, power)
         return [me.model.state_dict() for me in clients]
 
-    for alone, other in zip(fitted(False), fitted(True), strict=True):
-        assert all(torch.allclose(alone[name], other[name], atol=1e-10) for name in alone)
+    for alone, stacked in zip(fitted(False), fitted(True), strict=True):
+        assert all(torch.allclose(alone[name], stacked[name], atol=1e-10) for name in alone)
 
 
 def test_what_a_network_is_made_of_decides_not_its_numbers() -> None:
@@ -227,7 +227,7 @@ class Builder:
 @pytest.mark.parametrize("broken", [0, 2])
 def test_a_client_that_cannot_be_made_fails_alone_and_as_on_the_serial_engine(broken: int) -> None:
     fed = tiny(3, hidden=(5,))
-    found = []
+    failures = []
     workers = [Worker(Standalone(), Builder(fed, broken)) for _ in range(2)]
     for engine in (SerialEngine(workers[0]), VectorizedEngine(workers[1], JobBatcher(fed.task))):
         for index in range(3):
@@ -235,9 +235,9 @@ def test_a_client_that_cannot_be_made_fails_alone_and_as_on_the_serial_engine(br
         results = list(engine.results())
         assert [isinstance(result, Failure) for result in results] == [i == broken for i in range(3)]
         assert all(isinstance(r, Answer) and r.seconds > 0 for i, r in enumerate(results) if i != broken)
-        found.append(results[broken].reason)
+        failures.append(results[broken].reason)
         engine.close()
-    assert found[0] == found[1] == "set-up in round 1: ValueError: no such model"
+    assert failures[0] == failures[1] == "set-up in round 1: ValueError: no such model"
 
 
 def test_clients_beyond_the_budget_are_put_away_between_cohorts_and_lose_nothing(tmp_path: Any) -> None:
@@ -250,6 +250,6 @@ def test_clients_beyond_the_budget_are_put_away_between_cohorts_and_lose_nothing
     assert sum(index in worker.cache for index in range(4)) == 1
     assert len(list(tmp_path.rglob("*.safetensors"))) >= 3
     scarce = [loop.fetch(index)["model"] for index in range(4)]
-    assert all(same(one, other) for one, other in zip(plenty, scarce, strict=True))
+    assert all(same(roomy, small) for roomy, small in zip(plenty, scarce, strict=True))
     loop.dispatcher.engine.close()
     assert list(tmp_path.iterdir()) == []

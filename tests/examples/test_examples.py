@@ -22,8 +22,8 @@ def test_an_example_begins_with_the_command_that_runs_it(
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     small = ["--rounds", "1", "--engine", "serial", "--out", "run", "--set", "data.limit=300"]
-    done = CliRunner().invoke(app, [*shlex.split(command)[1:], *small])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(app, [*shlex.split(command)[1:], *small])
+    assert result.exit_code == 0, result.output
     written = tomllib.loads(Path("run/experiment.toml").read_text())
     assert written["method"]["name"] == tomllib.loads(path.read_text())["method"]["name"]
 

@@ -56,20 +56,22 @@ def test_a_setting_that_could_not_apply_to_a_federation_is_refused(
 
 def test_a_federation_fills_the_experiment_with_its_facts(tmp_path: Path):
     run = potluck.run("fedgh", federation=own(), rounds=1, seed=7, engine="serial", out=tmp_path / "run")
-    said = recorded(run)
-    assert said["seed"] == run.summary["seed"] == 7
-    assert said["data"] == {"name": "own data"}
-    assert said["partition"] == {"rule": "own", "clients": 3}
-    assert said["models"]["precision"] == "float64"
-    assert (said["training"]["lr"], said["training"]["epochs"]) == (0.05, 1)
-    assert "devices" not in said
+    settings = recorded(run)
+    assert settings["seed"] == run.summary["seed"] == 7
+    assert settings["data"] == {"name": "own data"}
+    assert settings["partition"] == {"rule": "own", "clients": 3}
+    assert settings["models"]["precision"] == "float64"
+    assert (settings["training"]["lr"], settings["training"]["epochs"]) == (0.05, 1)
+    assert "devices" not in settings
 
 
 def test_resuming_with_another_learning_rate_is_refused(tmp_path: Path):
     potluck.run("fedgh", federation=own(), rounds=1, engine="serial", out=tmp_path / "run")
-    other = tiny(3, seed=7, training=Training(epochs=1, batch_size=4, lr=0.5))
+    federation = tiny(3, seed=7, training=Training(epochs=1, batch_size=4, lr=0.5))
     with pytest.raises(PotluckError, match=r"training.lr is 0.05 there and 0.5 here"):
-        potluck.run("fedgh", federation=other, rounds=1, engine="serial", out=tmp_path / "run", resume=True)
+        potluck.run(
+            "fedgh", federation=federation, rounds=1, engine="serial", out=tmp_path / "run", resume=True
+        )
 
 
 def test_a_method_object_and_a_setting_that_contradicts_it(tmp_path: Path):
@@ -112,14 +114,14 @@ def rows_of(tmp_path: Path, partition: Any) -> int:
 
 def test_a_partition_of_ones_own_deals_the_rows(tmp_path: Path):
     assert rows_of(tmp_path, Alternate()) == pytest.approx(150, abs=4)  # three quarters train
-    said = tomllib.loads((tmp_path / "Alternate" / "experiment.toml").read_text())
-    assert said["partition"]["rule"] == "Alternate"
-    assert said["objects"] == ["partition"]
+    settings = tomllib.loads((tmp_path / "Alternate" / "experiment.toml").read_text())
+    assert settings["partition"]["rule"] == "Alternate"
+    assert settings["objects"] == ["partition"]
 
 
 def test_a_subclass_of_a_built_in_rule_is_not_replaced_by_its_parent(tmp_path: Path):
-    whole = rows_of(tmp_path, Dirichlet(0.5, min_size=4))
-    assert rows_of(tmp_path, OnlyHalf(0.5, min_size=4)) <= 0.55 * whole
+    subclass_rows = rows_of(tmp_path, Dirichlet(0.5, min_size=4))
+    assert rows_of(tmp_path, OnlyHalf(0.5, min_size=4)) <= 0.55 * subclass_rows
 
 
 @pytest.mark.parametrize(
@@ -140,11 +142,11 @@ def test_a_robust_rule_that_could_not_act_is_refused_with_the_reason(method: str
 
 
 def test_machines_of_their_own_cannot_train_as_a_stack():
-    asked = {"method": {"name": "fedgh"}, "engine": {"name": "flower", "vectorize": "on"}}
+    settings = {"method": {"name": "fedgh"}, "engine": {"name": "flower", "vectorize": "on"}}
     with pytest.raises(
         PotluckError, match=r"engine\.vectorize = 'on' has no effect: with engine\.name = 'flower'"
     ):
-        check_effects(parse_experiment(asked), FedGH())
+        check_effects(parse_experiment(settings), FedGH())
 
 
 def test_a_default_of_an_earlier_version_in_a_recorded_experiment_counts_as_not_set():

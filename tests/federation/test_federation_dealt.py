@@ -33,11 +33,13 @@ def rows_of_data(rows: int = 300, seed: int = 0) -> tuple[torch.Tensor, torch.Te
 
 def data(rows: int = 300, tests: int = 0) -> Data:
     x, y = rows_of_data(rows + tests)
-    whole = as_data((x, y))
-    return whole if not tests else replace(whole, x=x[:rows], y=y[:rows], test_x=x[rows:], test_y=y[rows:])
+    samples = as_data((x, y))
+    return (
+        samples if not tests else replace(samples, x=x[:rows], y=y[:rows], test_x=x[rows:], test_y=y[rows:])
+    )
 
 
-def dealt(given: Data, clients: int = 7, rule: Any = None, **sections: Any) -> Federation:
+def dealt(source: Data, clients: int = 7, rule: Any = None, **sections: Any) -> Federation:
     values: dict[str, Any] = {
         "method": {"name": "fedavg"},
         "partition": {"rule": "iid", "clients": clients},
@@ -46,7 +48,7 @@ def dealt(given: Data, clients: int = 7, rule: Any = None, **sections: Any) -> F
     for name, section in sections.items():
         values[name] = {**values.get(name, {}), **section}
     experiment = parse_experiment(values)
-    return build_federation(experiment, experiment.build_method(), data=given, partition=rule)
+    return build_federation(experiment, experiment.build_method(), data=source, partition=rule)
 
 
 def rows(samples: Samples) -> list[int]:
@@ -57,24 +59,24 @@ def rows(samples: Samples) -> list[int]:
 @pytest.mark.parametrize("split", ["75:25", "8:1:1", "2:1:1"])
 @pytest.mark.parametrize("tests", [0, 80])
 def test_lazy_partition_equals_partition_of_all_clients(rule: str, split: str, tests: int):
-    given = data(tests=tests)
+    source = data(tests=tests)
     pool = {"pool": "train"} if tests else {}
-    mine = dealt(given, partition={"rule": rule}, data={"split": split, **pool})
-    labels = given.y.numpy()
+    federation = dealt(source, partition={"rule": rule}, data={"split": split, **pool})
+    labels = source.y.numpy()
     parts = parse_partition(rule).assign(labels, 7, 0)
-    shares = match_shares(parts, labels, given.test_y.numpy(), 0) if given.test_y is not None else None
-    assert len(mine.members) == len(mine.task.clients) == 7
-    for index, member in enumerate(mine.members):
+    shares = match_shares(parts, labels, source.test_y.numpy(), 0) if source.test_y is not None else None
+    assert len(federation.members) == len(federation.task.clients) == 7
+    for index, member in enumerate(federation.members):
         train, validation, test = split_in_three(
             parts[index], split, seed=0, client=f"client-{index}", test_apart=bool(tests)
         )
         test = test if shares is None else shares[index]
-        assert [rows(one) for one in (member.train, member.validation, member.test)] == [
+        assert [rows(part) for part in (member.train, member.validation, member.test)] == [
             part.tolist() for part in (train, validation, test)
         ]
         kind = ("small-mlp", "small-cnn")[index % 2]
         expected = ClientInfo(index, f"client-{index}", len(train), kind, "default", len(validation))
-        assert mine.task.clients[index] == expected
+        assert federation.task.clients[index] == expected
         assert (member.name, member.architecture) == (f"client-{index}", kind)
 
 
@@ -83,21 +85,21 @@ def test_rule_that_transforms_samples_gets_all_clients():
         def transform_samples(
             self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]
         ) -> list[Samples]:
-            return [one.select(torch.arange(len(one) // 2)) for one in samples]
+            return [part.select(torch.arange(len(part) // 2)) for part in samples]
 
-    whole, half = dealt(data()), dealt(data(), rule=Halved())
-    for mine, other in zip(half.members, whole.members, strict=True):
-        assert rows(mine.train) == rows(other.train)[: len(other.train) // 2]
-    assert [info.samples for info in half.task.clients] == [info.samples // 2 for info in whole.task.clients]
+    full, half = dealt(data()), dealt(data(), rule=Halved())
+    for half_member, full_member in zip(half.members, full.members, strict=True):
+        assert rows(half_member.train) == rows(full_member.train)[: len(full_member.train) // 2]
+    assert [info.samples for info in half.task.clients] == [info.samples // 2 for info in full.task.clients]
 
 
 def test_the_same_client_is_made_each_time():
     """Its rows, and the first weights of its own network."""
     fed = dealt(data())
-    one, other = fed.members[3].build().state_dict(), fed.members[3].build().state_dict()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    first_state, second_state = fed.members[3].build().state_dict(), fed.members[3].build().state_dict()
+    assert all(torch.equal(first_state[name], second_state[name]) for name in first_state)
     neighbour = fed.members[5].build().state_dict()
-    assert not torch.equal(one["head.weight"], neighbour["head.weight"])
+    assert not torch.equal(first_state["head.weight"], neighbour["head.weight"])
 
 
 def test_a_lazy_sequence_is_a_sequence():
@@ -188,7 +190,7 @@ def test_large_partitions_have_different_digests(change: str, monkeypatch: pytes
             "a rule": {"partition": {"rule": "contiguous"}},
             "the models": {"models": {"names": ["small-mlp"]}},
         }.get(change, {})
-    other = as_data((x, y))
+    changed = as_data((x, y))
     if change == "a seed":
         experiment = parse_experiment(
             {
@@ -197,10 +199,10 @@ def test_large_partitions_have_different_digests(change: str, monkeypatch: pytes
                 "seed": 1,
             }
         )
-        found = fingerprint(build_federation(experiment, experiment.build_method(), data=other))
+        digest = fingerprint(build_federation(experiment, experiment.build_method(), data=changed))
     else:
-        found = fingerprint(dealt(other, clients=60, **sections))
-    assert found["clients"] != before["clients"]
+        digest = fingerprint(dealt(changed, clients=60, **sections))
+    assert digest["clients"] != before["clients"]
 
 
 def test_two_clients_that_change_places_are_another_population(monkeypatch: pytest.MonkeyPatch):

@@ -72,13 +72,13 @@ def test_clients_read_the_features_that_the_network_computes(settings: dict[str,
         assert fast.info == slow.info
         assert any(isinstance(part, RowFeatures) for part in fast.model.modules())
         assert fast.model.trained_state().keys() == slow.model.trained_state().keys()
-        for one, other in ((fast.train, slow.train), (fast.test, slow.test)):
-            assert torch.equal(one.labels, other.labels)
-            found, wanted = (
+        for stored, computed in ((fast.train, slow.train), (fast.test, slow.test)):
+            assert torch.equal(stored.labels, computed.labels)
+            actual, wanted = (
                 torch.cat([x for x, _ in outputs(me.model, part, me.task)])
-                for me, part in ((fast, one), (slow, other))
+                for me, part in ((fast, stored), (slow, computed))
             )
-            assert torch.allclose(found, wanted, atol=1e-6)  # equal first weights too
+            assert torch.allclose(actual, wanted, atol=1e-6)  # equal first weights too
 
 
 @pytest.mark.parametrize("method", ["fedgh", "fedmd", "lg-fedavg", "fedcgs"])
@@ -99,11 +99,11 @@ def test_training_on_stored_features_is_training_with_the_network(
 
 
 def test_every_engine_and_a_resumed_run_give_the_same(settings: dict[str, Any], tmp_path: Path) -> None:
-    whole = potluck.run(settings, out=tmp_path / "serial")
+    uninterrupted = potluck.run(settings, out=tmp_path / "serial")
     pool = potluck.run({**settings, "engine": {"name": "pool", "workers": 2}}, out=tmp_path / "pool")
     potluck.run({**settings, "schedule": {"rounds": 1}}, out=tmp_path / "resumed")
     resumed = potluck.run({**settings, "schedule": {"rounds": 2}}, out=tmp_path / "resumed", resume=True)
-    losses = [[row["loss"] for row in run.rounds] for run in (whole, pool, resumed)]
+    losses = [[row["loss"] for row in run.rounds] for run in (uninterrupted, pool, resumed)]
     assert losses[0] == losses[1] == losses[2]
 
 
@@ -120,8 +120,8 @@ def test_a_second_population_builds_no_network(
 def test_regression_sees_stored_features_and_pooled_training_is_refused(settings: dict[str, Any]) -> None:
     federation = build(settings)
     me = federation.client(1)
-    found = with_features(me.train, federation.task.architectures[me.info.architecture])
-    assert torch.equal(found.x, me.model.base.features(me.train.take(slice(0, len(me.train)))[0]))
+    features = with_features(me.train, federation.task.architectures[me.info.architecture])
+    assert torch.equal(features.x, me.model.base.features(me.train.take(slice(0, len(me.train)))[0]))
     assert bool(me.model.base.features(federation.client(0).train.take(slice(0, 1))[0]).isnan().all())
     with pytest.raises(PotluckError, match="'pooled' needs every client's features from every network"):
         with_training_samples(federation, "pooled", ())

@@ -33,8 +33,8 @@ OWN, SHARED = 88 + 88 + 48, 46 + 46 + 30
 
 
 def flops(method: Method[Any, Any, Any], **population: Any) -> JobFlops:
-    (found,) = MethodFlops(method, tiny(2, hidden=(5,), **population), rounds=3).by_architecture.values()
-    return found
+    (cost,) = MethodFlops(method, tiny(2, hidden=(5,), **population), rounds=3).by_architecture.values()
+    return cost
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_a_single_pass_is_spread_over_the_jobs() -> None:
     (2·9 a sample), and in the first round a classifier of its own sums; a client has 12 samples."""
     fed = tiny(2, hidden=(5,))
     costs = MethodFlops(FedCGS(), fed, rounds=4)
-    (found,) = costs.by_architecture.values()
-    assert found.total(12, 5) == 0
-    assert found.first is not None
-    assert (found.first.per_sample, found.first.per_sample_epoch) == (70 + 18, 0)
-    whole = found.first.per_job + 12 * 88
-    assert costs.facts(jobs=4) == {"flops_per_client_round": whole / 4}
+    (cost,) = costs.by_architecture.values()
+    assert cost.total(12, 5) == 0
+    assert cost.first is not None
+    assert (cost.first.per_sample, cost.first.per_sample_epoch) == (70 + 18, 0)
+    expected = cost.first.per_job + 12 * 88
+    assert costs.facts(jobs=4) == {"flops_per_client_round": expected / 4}
     assert costs.of(fed.task.clients[0]) == 0  # what the virtual clock goes by: any later job
 
 

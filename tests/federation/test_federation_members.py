@@ -74,11 +74,11 @@ def test_a_class_that_only_other_data_have_counts(digits: Data):
 
 
 def test_data_sets_that_name_classes_differently_are_one_sentence(digits: Data):
-    other = replace(digits.subset(range(50)), class_names=NAMES[::-1])
+    renamed = replace(digits.subset(range(50)), class_names=NAMES[::-1])
     with pytest.raises(
         PotluckError, match="name their classes differently .0, 1, 2, .*; 9, 8, 7, .*bring all to one"
     ):
-        potluck.federate([potluck.Member(net(), digits.subset(range(50))), potluck.Member(net(), other)])
+        potluck.federate([potluck.Member(net(), digits.subset(range(50))), potluck.Member(net(), renamed)])
 
 
 def test_bytes_that_are_hardly_pictures_are_one_warning(digits: Data):
@@ -86,7 +86,7 @@ def test_bytes_that_are_hardly_pictures_are_one_warning(digits: Data):
         UserWarning, match="bytes up to 16, and bytes are divided by 255; .* pass the data set"
     ) as seen:
         potluck.Member(net(), (digits.x[:40], digits.y[:40]), (digits.x[40:60], digits.y[40:60]))
-    assert [Path(one.filename).name for one in seen] == [Path(__file__).name]
+    assert [Path(warning.filename).name for warning in seen] == [Path(__file__).name]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         potluck.Member(net(), digits.subset(range(40)))

@@ -127,7 +127,11 @@ def test_one_poisoned_client_of_ten(name: str):
 
     def distance(rule: Any) -> float:
         pairs = zip(state(poisoned, rule), state(honest, "mean"), strict=True)
-        return max(float((one - other).abs().max()) for one, other in pairs if one.shape == other.shape)
+        return max(
+            float((actual - expected).abs().max())
+            for actual, expected in pairs
+            if actual.shape == expected.shape
+        )
 
     assert distance("mean") > 1e3
     for rule in (*ROBUST, *(WHOLE if method.supports.comparable else ())):

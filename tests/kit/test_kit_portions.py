@@ -120,9 +120,9 @@ def test_a_group_misses_its_own_part_of_a_round():
         replace(info, architecture="rare" if info.index < 2 else "usual") for info in ctx.task.clients
     )
     ctx = replace(ctx, task=replace(ctx.task, clients=kinds))
-    found = split_by_group(ctx, {"rare": {}, "usual": {}}, [Update(kinds[0], None)])
-    assert found["rare"][1] == RoundShare(False, 1.0, 0.75)
-    assert found["usual"][0] == []
+    groups = split_by_group(ctx, {"rare": {}, "usual": {}}, [Update(kinds[0], None)])
+    assert groups["rare"][1] == RoundShare(False, 1.0, 0.75)
+    assert groups["usual"][0] == []
     answers = [Update(kinds[0], None, fresh=False), Update(kinds[5], None)]
     assert (
         split_by_group(ctx, {"rare": {}, "usual": {}}, answers)["rare"][0] == []
@@ -143,7 +143,7 @@ def test_a_slice_moves_what_it_holds_by_its_own_change(rule: Any):
 
 def test_names_that_several_have_begin_with_the_deepest_networks_values():
     task = deep((1, 1), (2, 2)).task
-    deepest = max(task.architectures.values(), key=lambda one: len(one.initial))
+    deepest = max(task.architectures.values(), key=lambda architecture: len(architecture.initial))
     union = initial_groups(task, "layerwise", buffers=True)[ALL]
     assert union.keys() == deepest.initial.keys()
     assert all(torch.equal(union[name], tensor) for name, tensor in deepest.initial.items())

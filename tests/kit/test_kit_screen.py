@@ -47,8 +47,8 @@ def test_as_many_attackers_as_are_expected_but_fewer_than_half():
 
 
 def test_krum_keeps_those_who_are_near_to_each_other():
-    kept = robust_weights(Averaging("krum", 0.25), *squares(0.0, 1.0, 2.0, 100.0))
-    assert kept.tolist() == [[pytest.approx(1 / 3)] * 3 + [0.0]]
+    weights = robust_weights(Averaging("krum", 0.25), *squares(0.0, 1.0, 2.0, 100.0))
+    assert weights.tolist() == [[pytest.approx(1 / 3)] * 3 + [0.0]]
     two = robust_weights(Averaging("krum", 0.4), *squares(0.0, 0.1, 50.0, 50.2, 0.2))  # two of five may lie
     assert [weight > 0 for weight in two[0].tolist()] == [True, True, False, False, True]
     assert robust_weights(Averaging("krum"), *squares(7.0)).tolist() == [[1.0]]
@@ -56,8 +56,8 @@ def test_krum_keeps_those_who_are_near_to_each_other():
 
 def test_krum_counts_two_neighbours_fewer_than_are_honest():
     """One of five may lie: sums over 5 - 1 - 2 = 2 neighbours are 37, 26, 17, 10, 25; over three the last has most."""
-    kept = robust_weights(Averaging("krum", 0.2), *squares(0.0, 1.0, 6.0, 7.0, 10.0))
-    assert kept.tolist() == [[0.0] + [pytest.approx(1 / 4)] * 4]
+    weights = robust_weights(Averaging("krum", 0.2), *squares(0.0, 1.0, 6.0, 7.0, 10.0))
+    assert weights.tolist() == [[0.0] + [pytest.approx(1 / 4)] * 4]
 
 
 def test_the_geometric_median_is_nearest_to_all():
@@ -66,13 +66,13 @@ def test_the_geometric_median_is_nearest_to_all():
     weights = robust_weights(Averaging("geometric-median"), *squares(0.0, 1.0, 10.0))
     assert float(weights[0] @ line[:, 0]) == pytest.approx(1.0, abs=1e-3)
     leading_indices = torch.tensor([[0.0, 0.0], [1.0, 0.2], [-1.0, 0.2]], dtype=torch.float64)
-    found = robust_class_means(
+    median = robust_class_means(
         Averaging("geometric-median"), leading_indices, torch.zeros(3, dtype=torch.int64), 1
     )
-    assert found[0].tolist() == pytest.approx([0.0, 0.0], abs=1e-3)
+    assert median[0].tolist() == pytest.approx([0.0, 0.0], abs=1e-3)
     square = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 2.0]], dtype=torch.float64)
-    found = robust_class_means(Averaging("geometric-median"), square, torch.zeros(4, dtype=torch.int64), 1)
-    assert found[0].tolist() == pytest.approx([1.0, 1.0])
+    median = robust_class_means(Averaging("geometric-median"), square, torch.zeros(4, dtype=torch.int64), 1)
+    assert median[0].tolist() == pytest.approx([1.0, 1.0])
 
 
 @pytest.mark.parametrize("rule", ["krum", "geometric-median"])
@@ -92,9 +92,9 @@ def test_whole_answers_are_compared_by_the_names_they_share():
     ]
     weights = update_weights(Averaging("krum"), parts)
     assert weights == [0.5, 0.5, 0.0]
-    found = average_tensors(Averaging("krum"), {"a": torch.zeros(2), "b": torch.zeros(1)}, parts)
-    assert found["a"].tolist() == pytest.approx([0.05, 0.05])
-    assert found["b"].tolist() == [1.0]
+    average = average_tensors(Averaging("krum"), {"a": torch.zeros(2), "b": torch.zeros(1)}, parts)
+    assert average["a"].tolist() == pytest.approx([0.05, 0.05])
+    assert average["b"].tolist() == [1.0]
     assert update_weights(Averaging("krum"), [{"a": torch.ones(1)}, {"b": torch.ones(1)}]) == [0.5, 0.5]
 
 
@@ -106,7 +106,7 @@ LIAR = (rows(-10.0, -20.0, -3.0), torch.tensor([0, 1, 2]))
 @pytest.mark.parametrize("rule", ROBUST)
 def test_single_sender_of_a_class_is_not_trusted(rule: Any):
     """Its class 2, which no other client holds, is left out with the rest; the honest client's class 3 stays."""
-    found, masks = screen_rows(Averaging(rule), [*HONEST, LIAR], 4)
+    screened, masks = screen_rows(Averaging(rule), [*HONEST, LIAR], 4)
     assert [mask.tolist() for mask in masks] == [
         [True, True],
         [True, True],
@@ -114,22 +114,27 @@ def test_single_sender_of_a_class_is_not_trusted(rule: Any):
         [True, True],
         [False] * 3,
     ]
-    assert found[3][1].tolist() == [1, 3]
-    assert found[3][0].flatten().tolist() == pytest.approx([2.1, 3 * 2.0])  # thrice the median length at most
-    assert len(found[4][0]) == len(found[4][1]) == 0
+    assert screened[3][1].tolist() == [1, 3]
+    assert screened[3][0].flatten().tolist() == pytest.approx(
+        [2.1, 3 * 2.0]
+    )  # thrice the median length at most
+    assert len(screened[4][0]) == len(screened[4][1]) == 0
 
 
 def test_the_mean_screens_nothing():
-    found, masks = screen_rows(Averaging(), [*HONEST, LIAR], 4)
-    assert all(mine[0] is theirs[0] for mine, theirs in zip(found, [*HONEST, LIAR], strict=True))
+    screened, masks = screen_rows(Averaging(), [*HONEST, LIAR], 4)
+    assert all(
+        screened_row[0] is sent_row[0]
+        for screened_row, sent_row in zip(screened, [*HONEST, LIAR], strict=True)
+    )
     assert all(mask.all() for mask in masks)
 
 
 def test_norms_are_bounded_per_class():
-    found, _ = screen_rows(Averaging("norm-clip"), [*HONEST, LIAR], 4)
+    screened, _ = screen_rows(Averaging("norm-clip"), [*HONEST, LIAR], 4)
     # Lengths of class 0: 0.9, 1, 1.2, 10, median 1.1; of class 1: 2, 2.1, 2.2, 20, median 2.15; of all rows: 2.1.
-    assert found[4][0].flatten().tolist() == pytest.approx([-1.1, -2.15, -2.1])
-    assert found[0][0].flatten().tolist() == pytest.approx([1.0, 2.0])
+    assert screened[4][0].flatten().tolist() == pytest.approx([-1.1, -2.15, -2.1])
+    assert screened[0][0].flatten().tolist() == pytest.approx([1.0, 2.0])
 
 
 def test_two_senders_cannot_judge_each_other():
@@ -140,8 +145,8 @@ def test_two_senders_cannot_judge_each_other():
 
 def test_whole_answers_far_from_the_others_are_not_trusted():
     parts = [{"w": torch.tensor([value])} for value in (1.0, 1.1, 1.2, 40.0)]
-    found = screen_models(Averaging("median"), {"w": torch.zeros(1)}, parts)
-    assert [one is not None for one in found] == [True, True, True, False]
+    screened = screen_models(Averaging("median"), {"w": torch.zeros(1)}, parts)
+    assert [state is not None for state in screened] == [True, True, True, False]
     clipped = screen_models(Averaging("norm-clip"), {"w": torch.zeros(1)}, parts)
     assert clipped[3] is not None
     assert clipped[3]["w"].item() == pytest.approx(1.15)
@@ -181,13 +186,13 @@ def test_the_store_takes_nothing_that_lies_far_from_the_others_latest():
 
     state = method.server(state, [answer(0, 1.0, True), answer(1, 1.0, False)], ctx)
     assert float(state.count.sum()) == 0
-    others = [answer(0, 1.0, False), answer(1, 1.0, False), answer(3, 1.0, False)]
-    state = method.server(state, [*others, answer(2, 1.0, True)], ctx)
+    trusted = [answer(0, 1.0, False), answer(1, 1.0, False), answer(3, 1.0, False)]
+    state = method.server(state, [*trusted, answer(2, 1.0, True)], ctx)
     assert state.count.tolist() == [1.0, 1.0, 1.0]
     before = state.total.clone()
-    state = method.server(state, [*others, answer(4, -10.0, True)], ctx)
+    state = method.server(state, [*trusted, answer(4, -10.0, True)], ctx)
     assert torch.equal(state.total, before)
-    state = method.server(state, [*others, answer(4, -10.0, True)], replace(ctx, averaging=Averaging()))
+    state = method.server(state, [*trusted, answer(4, -10.0, True)], replace(ctx, averaging=Averaging()))
     assert state.count.tolist() == [2.0, 2.0, 2.0]
 
 
@@ -195,8 +200,8 @@ def test_three_rows_are_enough_for_a_class_to_have_its_own_median_length():
     """Lengths 1, 2 and 3 of class 0: the longest is shortened to 2. The median of all six rows would be 3."""
     labels = torch.tensor([0, 1])
     sent = [(rows(value, 10.0), labels) for value in (1.0, 2.0, 3.0)]
-    kept, _ = screen_rows(Averaging("norm-clip"), sent, 2)
-    assert [each[0].item() for each, _ in kept] == pytest.approx([1.0, 2.0, 2.0])
+    screened, _ = screen_rows(Averaging("norm-clip"), sent, 2)
+    assert [each[0].item() for each, _ in screened] == pytest.approx([1.0, 2.0, 2.0])
 
 
 def test_three_rows_are_enough_to_judge_a_class():

@@ -41,7 +41,7 @@ def test_weights_are_capped_and_never_raised(weights: list[float], share: float)
     assert max(bounded) <= max(share, 1 / len(weights)) * sum(bounded) * (1 + 1e-9)
     if max(bounded) > min(bounded):  # who was lowered has all that is allowed, the others what they had
         lowered = [after for after, before in zip(bounded, weights, strict=True) if after < before]
-        assert all(math.isclose(one, share * sum(bounded), rel_tol=1e-6) for one in lowered)
+        assert all(math.isclose(weight, share * sum(bounded), rel_tol=1e-6) for weight in lowered)
 
 
 def claims(samples: list[int], values: list[float]) -> list[Update[Any]]:
