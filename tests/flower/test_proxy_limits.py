@@ -184,17 +184,19 @@ def test_unfinished_bodies_of_all_requests_together_are_bounded(proxy: Proxy) ->
     assert proxy.server.requests == requests + 1
 
 
-@pytest.mark.slow  # it ends by its time limit on some runs; the cause is not known
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a second loopback address")
 def test_an_address_that_holds_unfinished_bodies_starves_no_other() -> None:
     limits = ProxyLimits(body_mb=4, buffered_mb=32, address_mb=8, body_rate=1e-3)
     with started(limits) as proxy, ExitStack() as held:
         before = resident(proxy.process)
-        for _ in range(4):  # 14 MB wanted, of which 7 are held
+
+        def refused_after_another_attack() -> bool:
             attacker = held.enter_context(opened(proxy.port, "127.0.0.2"))
             with suppress(OSError):
                 attacker.sendall(CHUNKED + chunk(7 * MEGABYTE // 2))
-        wait_for(lambda: answer(proxy.port, complete(2 * MEGABYTE), "127.0.0.2").startswith(b"HTTP/1.1 503"))
+            return answer(proxy.port, complete(2 * MEGABYTE), "127.0.0.2").startswith(b"HTTP/1.1 503")
+
+        wait_for(refused_after_another_attack)  # two are held, with 7 MB, as soon as both have arrived
 
         assert answer(proxy.port, complete(2 * MEGABYTE)).startswith(b"HTTP/1.1 200")
         assert answer(proxy.port, complete(60 << 10), "127.0.0.2").startswith(b"HTTP/1.1 200")

@@ -26,7 +26,7 @@ def content_bytes(content: RecordDict) -> bytes | None:
     record = content.get(RECORD)
     if not isinstance(record, ConfigRecord | ArrayRecord) or list(record) != [KIND]:
         return None
-    value = record[KIND]
+    value: object = record[KIND]
     if isinstance(value, Array):
         value = value.data if value.stype == KIND else None
     return value if isinstance(value, bytes) else None

@@ -128,6 +128,7 @@ class FleetProxy:
             request = self._client.build_request(scope["method"], url, headers=headers, content=body.drain())
             answer = await self._client.send(request, stream=True)
         except Refused as refused:
+            body.close()  # at once: what it held must not have another request refused
             await _respond(send, *refused.args, CLOSE)
             return
         except httpx.TransportError as error:

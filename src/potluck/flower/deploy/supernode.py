@@ -215,8 +215,9 @@ def send(fleet: Fleet, reply: Any, seconds: float) -> None:
 
 def main() -> NoReturn:
     """Run until the connection ends."""
-    from flwr.supernode import fleet_http_connection as connection
+    from flwr.supernode import fleet_http_connection
 
+    connection: Any = fleet_http_connection
     given = _arguments()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s", stream=sys.stdout)
     logging.getLogger("httpx").setLevel(logging.WARNING)
