@@ -108,11 +108,17 @@ class Checkpointer(Callback):
         self._thread.shutdown(wait=True)
         shutil.rmtree(self.run / folder.WORK, ignore_errors=True)
         if self._good:
-            self._generations.delete_unused(self._good)
+            self._generations.delete_unused(
+                self._good[:1] if kind is None and self._finished() else self._good
+            )
         if kind is None:
             self._raise_errors()
         elif isinstance(error, KeyboardInterrupt):
             error.add_note(f"Continue with: potluck resume {self.run}")
+
+    def _finished(self) -> bool:
+        """Tell whether the newest checkpoint is that of the last round."""
+        return self._loop is not None and self._good[0].round >= self._loop.schedule.rounds
 
     def on_start(self, loop: Loop) -> None:
         """Store the loop and its current round."""

@@ -15,7 +15,7 @@ from potluck.core.model import batch_norm_in_eval_mode
 from potluck.core.random import seeded
 from potluck.core.samples import prepare
 from potluck.engines.serial import SerialEngine
-from potluck.experiment import parse_experiment, read_experiment
+from potluck.experiment import Experiment, parse_experiment, read_experiment
 from potluck.kit import Ensemble
 from potluck.loop.loop import Loop
 from potluck.runs import folder
@@ -107,10 +107,7 @@ def restore_run(run: Path, parts: Parts = Parts()) -> RestoredRun:
     plan = resolve(experiment, with_first_weights(run, parts), measure=False)
     checkpoint = last_checkpoint(run)
     if checkpoint is None:
-        raise PotluckError(
-            f"{str(run)!r} has no checkpoint, so its clients' models were not saved; "
-            "repeat the run with --checkpoint-every 1."
-        )
+        raise _no_checkpoint(run, experiment)
     federation = plan.federation
     checkpoint.check_population(fingerprint(federation))
     safeguard = plan.experiment.safeguard or None
@@ -126,3 +123,16 @@ def restore_run(run: Path, parts: Parts = Parts()) -> RestoredRun:
     )
     checkpoint.restore(loop)
     return RestoredRun(plan, loop, worker, folder.removed_clients(run))
+
+
+def _no_checkpoint(run: Path, experiment: Experiment) -> PotluckError:
+    """Return the error for a run without checkpoint; a finished run that saved some has lost it since."""
+    if experiment.engine.checkpoint_every and (run / folder.SUMMARY).exists():
+        return PotluckError(
+            f"{str(run)!r} has no checkpoint any more, and with it the clients' models are gone: potluck clean "
+            f"--checkpoint removes it; train again: potluck run {folder.experiment_file(run)} --out FOLDER."
+        )
+    return PotluckError(
+        f"{str(run)!r} has no checkpoint, so its clients' models were not saved; "
+        "repeat the run with --checkpoint-every 1."
+    )

@@ -19,6 +19,7 @@ from potluck.methods.standalone import Standalone
 from potluck.runs import folder
 from potluck.runs.accounting import AttackLedger, PrivacyLedger, SafeguardLedger
 from potluck.runs.answers import KeepAnswers
+from potluck.runs.checkpoint import last_checkpoint
 from potluck.runs.checkpointer import Checkpointer
 from potluck.runs.engine import build_engine
 from potluck.runs.first_weights import save_first_weights
@@ -48,7 +49,12 @@ def open_run(plan: RunPlan, out: Path | None, *, resume: bool) -> Iterator[OpenR
             folder.run_folder(out, folder.run_label(plan.experiment, plan.federation.label))
         )
         held.enter_context(lock_folder(path))
-        existed = folder.open_folder(path, plan.experiment.to_toml(), resume=resume)
+        text = plan.experiment.to_toml()
+        if (path / folder.SUMMARY).exists() and folder.check_folder(path, text, resume=resume):
+            last_checkpoint(
+                path
+            )  # a damaged one is an error while the finished run's results are still there
+        existed = folder.open_folder(path, text, resume=resume)
         if plan.parts.models is not None or plan.parts.federation is not None:
             save_first_weights(path, plan.parts)
         yield OpenRun(plan, path, finished=existed and (path / folder.SUMMARY).exists())
