@@ -290,7 +290,7 @@ def test_options_that_mean_nothing_here_are_refused(tmp_path):
     with pytest.raises(PotluckError, match="image_size is 0; it must be at least 1"):
         load_data("flowers102", tmp_path, image_size=0)
     with pytest.raises(
-        PotluckError, match=r"Data 'digits' take no option 'label' \(given: 'y'\); leave it out"
+        PotluckError, match=r"Data 'digits' take no label \(given: 'y'\); leave out data.label"
     ):
         load_data("digits", label="y")
 

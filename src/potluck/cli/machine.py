@@ -101,20 +101,18 @@ def show(
     partition: options.Partition = None,
     clients: options.Clients = None,
     seed: Annotated[int, typer.Option("--seed")] = 0,
-    label: Annotated[str | None, typer.Option("--label", help="the column of a table to predict")] = None,
-    groups: Annotated[
-        str | None, typer.Option("--groups", help="the column of a table that names each row's client")
-    ] = None,
-    text: Annotated[str | None, typer.Option("--text", help="the column of a table that holds texts")] = None,
-    image_size: Annotated[int | None, typer.Option("--image-size", help="resize images to this size")] = None,
-    missing: Annotated[
-        str | None, typer.Option("--missing", help="impute: replace missing values of a table")
-    ] = None,
+    label: options.Label = None,
+    groups: options.Groups = None,
+    text: options.Text = None,
+    image_size: options.ImageSize = None,
+    missing: options.Missing = None,
     out: Annotated[Path | None, typer.Option("--out", help="bubble plot: .png or .svg")] = None,
 ) -> None:
     """Print the number of samples per client and class, and draw a bubble plot."""
+    from potluck.cli.progress import imputation_sentence
     from potluck.data import bubble_plot, load_data, parse_partition, sizes_table
     from potluck.data import partition as deal
+    from potluck.data.raw import TableInput
     from potluck.experiment.sections import PartitionSettings
 
     given = {"label": label, "groups": groups, "text": text, "image_size": image_size, "missing": missing}
@@ -127,6 +125,8 @@ def show(
     shown = names[: len(dealt.counts)] if str(rule) == "natural" else ()
     typer.echo(repr(data))
     typer.echo(sizes_table(dealt.counts, data.class_names, shown))
+    if isinstance(data.raw, TableInput) and data.raw.imputed:
+        typer.echo(imputation_sentence(name, data.raw.imputed))
     if out is not None:
         bubble_plot(dealt.counts, out, "", data.class_names, shown)
         typer.echo(f"Bubble plot: {out}")

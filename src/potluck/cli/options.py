@@ -14,6 +14,15 @@ Data = Annotated[
 DataRoot = Annotated[
     str | None, typer.Option("--data-root", help="folder of data files; default: POTLUCK_DATA")
 ]
+Label = Annotated[str | None, typer.Option("--label", help="the column of a table to predict")]
+Groups = Annotated[
+    str | None, typer.Option("--groups", help="the column of a table that names each row's client")
+]
+Text = Annotated[str | None, typer.Option("--text", help="the column of a table that holds texts")]
+Missing = Annotated[
+    str | None, typer.Option("--missing", help="refuse | impute: what to do with missing values of a table")
+]
+ImageSize = Annotated[int | None, typer.Option("--image-size", help="resize images to this size")]
 Partition = Annotated[
     str | None,
     typer.Option(
@@ -96,6 +105,11 @@ Flags = Mapping[str, Any]
 SETTING_FLAGS: dict[str, Any] = {
     "data": Data,
     "data_root": DataRoot,
+    "label": Label,
+    "groups": Groups,
+    "text": Text,
+    "missing": Missing,
+    "image_size": ImageSize,
     "partition": Partition,
     "models": Models,
     "clients": Clients,
@@ -120,9 +134,11 @@ SETTING_FLAGS: dict[str, Any] = {
 }
 """Types of the flags that set one setting each; their names are those of `potluck.experiment.SHORT_FORMS`."""
 
+OWN_DATA = ("label", "groups", "text", "missing", "image_size")
 EXPERIMENT = (
     "data",
     "data_root",
+    *OWN_DATA,
     "partition",
     "models",
     "clients",

@@ -34,10 +34,17 @@ def run(
     settings: options.Settings = None,
     track: options.Track = None,
     quiet: options.Quiet = False,
+    seeds: Annotated[str | None, typer.Option("--seeds", hidden=True)] = None,
 ) -> None:
     """Run a method or an experiment file; print a table, and write a run folder and a report."""
+    from potluck.core.errors import PotluckError
     from potluck.experiment import merge_settings, parse_experiment, read_target
 
+    if seeds is not None:
+        raise PotluckError(
+            f"--seeds {seeds!r}: run trains once, with --seed; for several seeds: potluck compare {target} --seeds "
+            f"{seeds}."
+        )
     experiment = parse_experiment(merge_settings(read_target(target), flags, settings))
     _train(experiment, out, command_line(), resume=resume, track=track, quiet=quiet)
 

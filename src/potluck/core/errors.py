@@ -30,6 +30,15 @@ def unknown(kind: str, value: str, valid: Iterable[str]) -> PotluckError:
     return PotluckError(f"Unknown {kind} {value!r}. {hint}")
 
 
+def how_to_set(name: str, value: str = "", *, option: bool = True) -> str:
+    """Return how to give a data setting: its name in files, its option of commands, its argument in Python.
+
+    `how_to_set("label", "COLUMN")` is `set data.label=COLUMN (--label COLUMN; in Python label=)`.
+    """
+    typed = f"--{name.replace('_', '-')} {value}; " if option else ""
+    return f"set data.{name}{f'={value}' if value else ''} ({typed}in Python {name}=)"
+
+
 def _normalised(name: str) -> str:
     """Normalise spelling: `FedGH` and `LG_FedAvg` become `fedgh` and `lgfedavg`."""
     return name.lower().replace("_", "").replace("-", "").replace(" ", "")

@@ -25,7 +25,7 @@ from potluck.data.sources import (
     text,
     tiny_imagenet,
 )
-from potluck.data.sources.base import LoadRequest, Source
+from potluck.data.sources.base import LoadRequest, Source, unused_option
 
 _MODULES = (digits, idx, cifar, svhn, flowers, tiny_imagenet, har, text, folder, sites, npz, table, hf)
 SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}
@@ -57,9 +57,7 @@ def load_data(
     for option in [
         option for option, value in given.items() if value is not None and option not in source.options
     ]:
-        raise PotluckError(
-            f"Data {name!r} take no option {option!r} (given: {given[option]!r}); leave it out."
-        )
+        raise unused_option(f"Data {name!r}", option, given[option])
     if image_size is not None and image_size < 1:
         raise PotluckError(f"image_size is {image_size}; it must be at least 1.")
     if missing not in (None, "refuse", "impute"):

@@ -172,6 +172,11 @@ def without_none(value: Any) -> Any:
 SHORT_FORMS = {
     "data": "data.name",
     "data_root": "data.root",
+    "label": "data.label",
+    "groups": "data.groups",
+    "text": "data.text",
+    "missing": "data.missing",
+    "image_size": "data.image_size",
     "partition": "partition.rule",
     "clients": "partition.clients",
     "models": "models.names",

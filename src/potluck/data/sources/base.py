@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from potluck.core.errors import PotluckError
 from potluck.data.dataset import Data
 from potluck.data.fetch import Download
 
@@ -35,3 +36,11 @@ class Source:
     rows: int = 0  # training and test rows of the complete set, to tell it from a part of it
     downloads: tuple[Download, ...] = ()
     options: tuple[str, ...] = ()  # which of load_data's options mean something here
+
+
+def unused_option(data: str, option: str, value: object) -> PotluckError:
+    """Return the error for an option that these data have no use for."""
+    flag = option.replace("_", "-")
+    return PotluckError(
+        f"{data} take no {option} (given: {value!r}); leave out data.{option} (--{flag}; in Python {option}=)."
+    )

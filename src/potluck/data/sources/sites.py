@@ -13,7 +13,7 @@ from potluck.data.cache import RawArrays, read_cached
 from potluck.data.classes import sort_names
 from potluck.data.dataset import Data, Normalise, statistics
 from potluck.data.raw import image_rows, is_missing
-from potluck.data.sources.base import LoadRequest, Source
+from potluck.data.sources.base import LoadRequest, Source, unused_option
 from potluck.data.sources.folder import list_texts
 from potluck.data.sources.images import is_grey, list_images, read_images
 from potluck.data.sources.table import missing_value, read_columns, read_table, table_choices
@@ -167,9 +167,7 @@ def _check_options(request: LoadRequest, allowed: tuple[str, ...], kind: str) ->
     }
     for option, value in given.items():
         if value is not None and option not in allowed:
-            raise PotluckError(
-                f"The {kind} of sites take no option {option!r} (given: {value!r}); leave it out."
-            )
+            raise unused_option(f"The {kind} of sites", option, value)
 
 
 SOURCES = (
