@@ -57,7 +57,7 @@ def test_a_word_among_numbers_is_no_column_of_words(tmp_path: Path) -> None:
 
 
 def test_an_option_of_tables_has_no_effect_elsewhere() -> None:
-    with pytest.raises(PotluckError, match="Data 'digits' take no option 'missing'"):
+    with pytest.raises(PotluckError, match="Data 'digits' take no missing"):
         load_data("digits", missing="impute")
     assert len(load_data("digits", missing="refuse"))
 

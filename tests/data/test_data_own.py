@@ -50,7 +50,10 @@ def test_class_folders_with_a_test_part_and_grey_pictures(tmp_path):
 def test_pictures_of_two_sizes_need_a_size(tmp_path):
     picture(tmp_path / "d" / "k" / "a.png", (0, 0, 0), (4, 4))
     picture(tmp_path / "d" / "k" / "b.png", (0, 0, 0), (5, 4))
-    with pytest.raises(PotluckError, match=r"b\.png' is 5×4 and 'a.png' is 4×4; set data.image_size"):
+    with pytest.raises(
+        PotluckError,
+        match=r"b\.png' is 5×4 and 'a.png' is 4×4; .*: set data.image_size=PIXELS \(--image-size PIXELS; in Python image_size=\)",
+    ):
         load_data(f"folder:{tmp_path / 'd'}")
     assert load_data(f"folder:{tmp_path / 'd'}", image_size=8).input_shape == (3, 8, 8)
 
@@ -151,7 +154,11 @@ def test_labels_that_are_numbers_are_ordered_by_size(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [
-        (TABLE, {}, r"need label=COLUMN \(--set data.label=COLUMN\); the columns are age, job, ward, sick"),
+        (
+            TABLE,
+            {},
+            r"need a label column: set data\.label=COLUMN \(--label COLUMN; in Python label=\); the columns are age, job, ward, sick",
+        ),
         (TABLE, {"label": "sik"}, r"Unknown column of t\.csv 'sik'\. Did you mean 'sick'"),
         ("a,label\n1,2\n3\n", {}, "row 3 has 1 values where the header has 2"),
         (

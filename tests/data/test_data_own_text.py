@@ -50,7 +50,7 @@ def test_a_run_on_own_texts(potluck):
 
 def test_a_table_of_many_words_says_how_to_read_them():
     Path("long.csv").write_text("\n".join(["said,label", *(f"word{row},{row % 2}" for row in range(200))]))
-    with pytest.raises(PotluckError, match=r"or read it as text: data.text=said"):
+    with pytest.raises(PotluckError, match=r"or read it as text: set data.text=said \(--text said"):
         load_data("csv:long.csv")
     with pytest.raises(PotluckError, match="Unknown column of long.csv 'sayd'. Did you mean 'said'"):
         load_data("csv:long.csv", text="sayd")

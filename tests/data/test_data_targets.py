@@ -43,6 +43,8 @@ LABELS = [
     (np.zeros(60, int), "All 60 rows of data 'memory' have the label 0; .* needs two classes at least"),
     (np.array([0, 1, 900] * 20), "are 3 numbers from 0 to 900, with gaps; .* numpy.unique"),
     (np.arange(60), "have 60 different values in 60 rows; .* 10 rows or more"),
+    (np.arange(60) + 242, "have 60 different values in 60 rows; .* no regression: .* numpy.digitize"),
+    (np.arange(60) % 3 * 50 + 242, "are 3 numbers from 242 to 342, with gaps; .* numpy.unique"),
     (np.arange(60) % 3 + 1, "start at 1, so that class 0 would be empty; subtract 1"),
 ]
 
@@ -55,6 +57,14 @@ def test_numbers_that_are_no_classes_are_named_before_training(y: Any, sentence:
     member = potluck.Member(torch.nn.Linear(3, 2), (torch.from_numpy(X), torch.from_numpy(y)))
     with pytest.raises(PotluckError, match=sentence.replace("data 'memory'", "the members")):
         potluck.federate([member])
+
+
+def test_many_numbers_from_above_0_may_be_measurements() -> None:
+    ages = torch.arange(600) % 40 + 20
+    with pytest.raises(
+        PotluckError, match=r"start at 20, .*; of measurements, divide the range .*numpy\.digitize"
+    ):
+        check_label_numbers(ages, "rows", named=False)
 
 
 def test_classes_that_are_named_may_be_many_and_empty() -> None:

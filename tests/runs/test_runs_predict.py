@@ -161,8 +161,16 @@ def write_table(path: Path, rows: int = 60) -> None:
 
 def test_rows_of_a_table_are_scaled_and_filled_as_in_training(potluck, tmp_path: Path):
     write_table(tmp_path / "patients.csv")
-    flags = "--data csv:patients.csv --set data.label=outcome --set data.missing=impute --clients 2 --rounds 4 --lr 0.1"
-    assert potluck("run", "fedgh", *flags.split(), "--engine", "serial", "--out", "run")[0] == 0
+    flags = "--data csv:patients.csv --label outcome --missing impute --clients 2 --rounds 4 --lr 0.1"
+    code, out, _ = potluck("run", "fedgh", *flags.split(), "--engine", "serial", "--out", "run")
+    assert code == 0
+    replaced = "Missing values of csv:patients replaced by the mean or the most frequent word: 6 of age"
+    assert replaced in out
+    assert library.read_run("run").summary["imputed"] == {"age": 6}
+    shown = potluck(
+        "data", "show", "csv:patients.csv", "--label", "outcome", "--missing", "impute", "--clients", "2"
+    )[1]
+    assert replaced.replace("csv:patients", "csv:patients.csv") in shown
     assert potluck("export", "run", "--client", "1", "--out", "model")[0] == 0
     Path("new.csv").write_text("ward,age\nsouth,41\nnorth,69.5\nnorth,NA\n")
     code, out, _ = potluck("predict", "model", "new.csv", "--out", "answers.csv")
@@ -171,6 +179,16 @@ def test_rows_of_a_table_are_scaled_and_filled_as_in_training(potluck, tmp_path:
     assert header == ["input", "class", "p(ill)", "p(well)"]
     assert (first[:2], second[:2]) == (["new.csv row 1", "well"], ["new.csv row 2", "ill"])
     assert float(first[2]) + float(first[3]) == pytest.approx(1, abs=2e-6)
+
+    bad = {
+        "ward,age\nsouth,41\nwest,50\n": "Column 'ward' has 'west' in row 2 of 'bad.csv' (the header not counted)",
+        "ward,age\nsouth,old\n": "Column 'age' has 'old' in row 1 of 'bad.csv' (the header not counted)",
+        "age\n41\n": "Table 'bad.csv' has no column 'ward'; the model takes age, ward",
+    }
+    for text, sentence in bad.items():
+        Path("bad.csv").write_text(text)
+        code, _, err = potluck("predict", "model", "new.csv", "bad.csv")
+        assert (code, sentence in err) == (2, True), err
 
     model = library.load_model("model")
     ages = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from potluck.analysis.formatting import duration
+from potluck.core.errors import plain
 from potluck.loop.callbacks import Arrival, Callback, Step
 from potluck.loop.loop import Loop
 
@@ -258,6 +259,8 @@ def show_runs(
         forms = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
         write_files(tables, {f"comparison.{suffix}": form(comparison) for suffix, form in forms.items()})
         console.print(f"Tables: {tables}/comparison.csv, .md, .tex", highlight=False, soft_wrap=True)
+    for sentence in dict.fromkeys(_imputation(run.summary) for run in runs if run.summary.get("imputed")):
+        console.print(sentence, highlight=False, soft_wrap=True)
     for run in runs:
         if section := run.summary.get("attack"):
             console.print(_under_attack(section), highlight=False, soft_wrap=True)
@@ -268,6 +271,16 @@ def show_runs(
     if report is not None:
         page = write_report(runs, report / REPORT, reference=reference, target=target)
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def _imputation(summary: Mapping[str, Any]) -> str:
+    return imputation_sentence(summary["dataset"], summary["imputed"])
+
+
+def imputation_sentence(data: str, imputed: Mapping[str, int]) -> str:
+    """Return a sentence on how many missing values of each column were replaced."""
+    columns = ", ".join(f"{count:,} of {plain(name, 60)}" for name, count in imputed.items())
+    return f"Missing values of {data} replaced by the mean or the most frequent word: {columns}"
 
 
 def _under_attack(attack: dict[str, Any]) -> str:

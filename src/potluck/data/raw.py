@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -105,34 +105,49 @@ def is_missing(value: str) -> bool:
     return value.strip().lower() in MISSING
 
 
+RowName = Callable[[int], str]
+"""Names a row, counted from 0, in an error."""
+
+
+def row_name(row: int) -> str:
+    """Name one of several rows that are in no file."""
+    return f"row {row + 1}"
+
+
+def row_of_file(path: Path) -> RowName:
+    """Return a function that names the rows of a table with a header."""
+    return lambda row: f"row {row + 1} of {str(path)!r} (the header not counted)"
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of a table: a number, or one of `categories`, which become one number each (one-hot).
 
-    `fill` replaces missing values; without it they are an error.
+    `fill` replaces missing values; without it they are an error. `imputed` counts those of the data set.
     """
 
     name: str
     categories: tuple[str, ...] = ()
     fill: str | None = None
+    imputed: int = field(default=0, compare=False)
 
-    def encode(self, values: Sequence[str]) -> NDArray[np.float32]:
+    def encode(self, values: Sequence[str], where: RowName = row_name) -> NDArray[np.float32]:
         """Return `[n, 1]` numbers, or `[n, categories]`."""
         if self.fill is not None:
             values = [self.fill if is_missing(value) else value for value in values]
         if not self.categories:
-            return self._numbers(values)
+            return self._numbers(values, where)
         place = {name: index for index, name in enumerate(self.categories)}
         for row, value in enumerate(values):
             if value not in place:
                 names = plain(", ".join(self.categories), 200)
                 raise PotluckError(
-                    f"Column {self.name!r} has {plain(value, 100)!r} in row {row + 1}, which no training row has; "
+                    f"Column {self.name!r} has {plain(value, 100)!r} in {where(row)}, which no training row has; "
                     f"use one of: {names}."
                 )
         return np.eye(len(self.categories), dtype=np.float32)[[place[value] for value in values]]
 
-    def _numbers(self, values: Sequence[str]) -> NDArray[np.float32]:
+    def _numbers(self, values: Sequence[str], where: RowName) -> NDArray[np.float32]:
         try:
             column = np.array(values, dtype=np.float32)[:, None]
         except ValueError:
@@ -142,7 +157,7 @@ class Column:
                     column[row] = float(value)
         for row in np.flatnonzero(~np.isfinite(column[:, 0]))[:1]:
             raise PotluckError(
-                f"Column {self.name!r} has {plain(values[row], 100)!r} in row {row + 1}; give a finite number."
+                f"Column {self.name!r} has {plain(values[row], 100)!r} in {where(int(row))}; give a finite number."
             )
         return column
 
@@ -153,6 +168,11 @@ class TableInput:
 
     columns: tuple[Column, ...]
 
+    @property
+    def imputed(self) -> dict[str, int]:
+        """How many values of each column were missing in the data set, and are replaced; only columns with some."""
+        return {column.name: column.imputed for column in self.columns if column.imputed}
+
     def encode(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
         """Return `[n, width]` for rows by column name."""
         for number, row in enumerate(rows, start=1):
@@ -162,16 +182,22 @@ class TableInput:
             {column.name: [str(row[column.name]).strip() for row in rows] for column in self.columns}
         )
 
-    def encode_columns(self, columns: Mapping[str, Sequence[str]]) -> NDArray[np.float32]:
-        """Return `[n, width]` for whole columns of a table."""
-        return np.concatenate([column.encode(columns[column.name]) for column in self.columns], axis=1)
+    def encode_columns(
+        self, columns: Mapping[str, Sequence[str]], where: RowName = row_name
+    ) -> NDArray[np.float32]:
+        """Return `[n, width]` for whole columns of a table; `where` names rows in errors."""
+        return np.concatenate([column.encode(columns[column.name], where) for column in self.columns], axis=1)
 
-    def files(self, path: Path) -> list[Any]:
-        """Return the rows of a CSV file."""
+    def encode_file(self, path: Path) -> NDArray[np.float32]:
+        """Return `[n, width]` for the rows of a CSV file."""
         from potluck.data.sources.table import read_columns
 
         columns = read_columns(path)
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        if missing := [column.name for column in self.columns if column.name not in columns]:
+            raise PotluckError(
+                f"Table {str(path)!r} has no column {missing[0]!r}; the model takes {self._names()}."
+            )
+        return self.encode_columns(columns, row_of_file(path))
 
     def _names(self) -> str:
         return plain(", ".join(column.name for column in self.columns), 300)
@@ -212,7 +238,10 @@ def read_raw(facts: Mapping[str, Any] | None) -> RawInput | None:
 def _read_column(facts: Mapping[str, Any]) -> Column:
     fill = facts.get("fill")
     return Column(
-        str(facts["name"]), tuple(map(str, facts["categories"])), None if fill is None else str(fill)
+        str(facts["name"]),
+        tuple(map(str, facts["categories"])),
+        None if fill is None else str(fill),
+        int(facts.get("imputed", 0)),
     )
 
 

@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from potluck.core.errors import PotluckError, plain
+from potluck.core.errors import PotluckError, how_to_set, plain
 from potluck.data.dataset import Data
 
 SUPPORTED = "Potluck trains classifiers, with one class per row"
 MIN_ROWS_PER_CLASS = 10
+CLASS_NAMES = how_to_set("class_names", option=False)
 FEW_CLASSES = 10
 """So many classes are never too many for the rows."""
 
@@ -64,12 +65,12 @@ def check_label_words(values: Sequence[str], where: str) -> None:
     if fractions:
         raise PotluckError(
             f"{where} holds measurements, such as {plain(fractions[0], 40)}; {SUPPORTED}, no regression: name another "
-            "label column, replace it by a column of classes, or list the classes in data.class_names."
+            f"label column, replace it by a column of classes, or list the classes: {CLASS_NAMES}."
         )
     if _too_many(len(distinct), len(values)):
         raise PotluckError(
             f"{where} holds {len(distinct):,} different values in {len(values):,} rows; {SUPPORTED}, of which each has "
-            f"{MIN_ROWS_PER_CLASS} rows or more: name another label column, or list the classes in data.class_names."
+            f"{MIN_ROWS_PER_CLASS} rows or more: name another label column, or list the classes: {CLASS_NAMES}."
         )
 
 
@@ -90,7 +91,7 @@ def check_classes(data: Data) -> None:
     check_label_numbers(labels, f"data {data.name!r}", named=bool(data.class_names))
 
 
-def check_label_numbers(labels: Tensor, where: str, *, named: bool, remedy: str = "class_names=") -> None:
+def check_label_numbers(labels: Tensor, where: str, *, named: bool, remedy: str = CLASS_NAMES) -> None:
     """Refuse a single class, a first class above 0, gaps between labels, and more classes than a tenth of the rows."""
     counts = torch.bincount(labels.long())
     present = counts.nonzero().flatten().tolist()
@@ -102,22 +103,25 @@ def check_label_numbers(labels: Tensor, where: str, *, named: bool, remedy: str 
     if named or not present:
         return
     first, last = present[0], present[-1]
-    if first > 0:
-        raise PotluckError(
-            f"The labels of {where} start at {first}, so that class 0 would be empty; subtract {first}, or "
-            f"name all classes ({remedy.rstrip('=')})."
-        )
-    if 2 * len(present) <= last + 1:
-        raise PotluckError(
-            f"The labels of {where} are {len(present)} numbers from 0 to {last}, with gaps; {SUPPORTED}, numbered "
-            f"0, 1, 2, …: renumber them with numpy.unique(y, return_inverse=True), or name all {last + 1} classes "
-            f"({remedy.rstrip('=')})."
-        )
+    measured = ""
+    if len(present) > FEW_CLASSES:
+        measured = "; of measurements, divide the range into classes first, such as numpy.digitize(y, bins)"
     if _too_many(len(present), len(labels)):
         raise PotluckError(
             f"The labels of {where} have {len(present):,} different values in {len(labels):,} rows; {SUPPORTED}, of "
-            f"which each has {MIN_ROWS_PER_CLASS} rows or more: group the values into classes, or name all of them "
-            f"({remedy.rstrip('=')})."
+            f"which each has {MIN_ROWS_PER_CLASS} rows or more, no regression: group the values into classes, such as "
+            f"numpy.digitize(y, bins), or name all of them: {remedy}."
+        )
+    if 2 * len(present) <= last - first + 1:
+        raise PotluckError(
+            f"The labels of {where} are {len(present)} numbers from {first} to {last}, with gaps; {SUPPORTED}, "
+            f"numbered 0, 1, 2, …: renumber them with numpy.unique(y, return_inverse=True), or name all {last + 1} "
+            f"classes: {remedy}{measured}."
+        )
+    if first > 0:
+        raise PotluckError(
+            f"The labels of {where} start at {first}, so that class 0 would be empty; subtract {first}, or "
+            f"name all classes: {remedy}{measured}."
         )
 
 

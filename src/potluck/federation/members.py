@@ -48,7 +48,10 @@ def federate(
         facts.num_classes, 1 + max(int(label.max()) for label in labels if len(label))
     )
     check_label_numbers(
-        torch.cat(labels), "the members", named=bool(num_classes or facts.num_classes), remedy="num_classes="
+        torch.cat(labels),
+        "the members",
+        named=bool(num_classes or facts.num_classes),
+        remedy="pass num_classes=",
     )
     if shared_test is None:
         _warn_of_no_tests(members)

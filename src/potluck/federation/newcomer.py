@@ -19,7 +19,7 @@ from potluck.core.samples import Samples
 from potluck.core.task import Architecture, ClientInfo, Task
 from potluck.data import Data, load_data, split_in_three
 from potluck.data.classes import names_are_numbers, with_class_names
-from potluck.data.raw import TableInput, TextInput
+from potluck.data.raw import TableInput, TextInput, row_of_file
 from potluck.data.sources.table import read_columns
 from potluck.data.targets import checked_labels
 from potluck.experiment import Experiment
@@ -79,7 +79,7 @@ def _table(path: Path, federation: Federation, label: str) -> Data:
             raise PotluckError(
                 f"Table {str(path)!r} has no column {missing[0]!r}, which the run's rows have."
             )
-        x = torch.from_numpy(raw.encode_columns(columns))
+        x = torch.from_numpy(raw.encode_columns(columns, row_of_file(path)))
     names = federation.class_names or tuple(map(str, range(federation.task.num_classes)))
     place = {name: number for number, name in enumerate(names)}
     if unknown := [value for value in columns[label] if value not in place]:

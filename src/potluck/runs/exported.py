@@ -14,6 +14,7 @@ import numpy as np
 import safetensors
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from potluck.core.errors import PotluckError
@@ -22,7 +23,7 @@ from potluck.core.model import ClientModel, with_batch_norm_statistics
 from potluck.core.samples import Transform
 from potluck.data.dataset import Cast, MeanImage, Normalise
 from potluck.data.files import read_arrays
-from potluck.data.raw import ImageInput, RawInput, TextInput, read_raw
+from potluck.data.raw import ImageInput, RawInput, TableInput, TextInput, read_raw
 from potluck.kit import CombinedModel
 from potluck.models import build_model, original_names, split
 from potluck.models.inputs import InputFacts
@@ -111,18 +112,34 @@ class ExportedModel(nn.Module):
         if self.raw is None:
             return _number_rows(inputs)
         single = isinstance(inputs, str | Path | Mapping) or not isinstance(inputs, Sequence)
-        items = [raw for item in ([inputs] if single else inputs) for raw in self._items(item)]
-        return torch.from_numpy(self.raw.encode(items))
+        given = [inputs] if single else inputs
+        if isinstance(self.raw, TableInput):
+            return torch.from_numpy(_table_rows(self.raw, given))
+        return torch.from_numpy(self.raw.encode([raw for item in given for raw in self._items(item)]))
 
     def _items(self, item: Any) -> list[Any]:
-        """Return the raw inputs that one given input stands for: all rows of a file, say."""
-        if isinstance(item, Path) or (isinstance(item, str) and not isinstance(self.raw, TextInput)):
-            assert self.raw is not None
-            path = Path(item)
-            if not isinstance(self.raw, ImageInput) and not path.is_file():
-                raise PotluckError(f"File {str(path)!r} does not exist; check the path.")
-            return self.raw.files(path)
+        """Return the images or texts that one given input stands for: all files of a folder, say."""
+        assert isinstance(self.raw, ImageInput | TextInput)
+        if isinstance(item, Path) or (isinstance(item, str) and isinstance(self.raw, ImageInput)):
+            return self.raw.files(Path(item) if isinstance(self.raw, ImageInput) else _existing(item))
         return [item]
+
+
+def _existing(path: str | Path) -> Path:
+    if not Path(path).is_file():
+        raise PotluckError(f"File {str(path)!r} does not exist; check the path.")
+    return Path(path)
+
+
+def _table_rows(raw: TableInput, given: Sequence[Any]) -> NDArray[np.float32]:
+    """Return `[n, width]` for CSV files, and for rows by column name."""
+    if not any(isinstance(item, str | Path) for item in given):
+        return raw.encode(given)
+    parts = [
+        raw.encode_file(_existing(item)) if isinstance(item, str | Path) else raw.encode([item])
+        for item in given
+    ]
+    return np.concatenate(parts)
 
 
 def _number_rows(inputs: Any) -> Tensor:

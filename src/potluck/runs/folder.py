@@ -196,7 +196,8 @@ def check_folder(path: Path, experiment_toml: str, *, resume: bool) -> bool:
         )
     if not resume:
         raise PotluckError(
-            f"--out {str(path)!r} already holds this run; pass --resume to continue it, or choose another folder."
+            f"--out {str(path)!r} already holds this run; pass --resume to continue it (in Python "
+            "resume=True), or choose another folder."
         )
     if longer or not (path / SUMMARY).exists():
         _check_clients(path)

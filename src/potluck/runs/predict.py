@@ -11,7 +11,7 @@ from typing import Any
 
 from potluck.core.errors import PotluckError, plain
 from potluck.core.files import csv_cell, parse_json, read_text
-from potluck.data.raw import TextInput
+from potluck.data.raw import ImageInput, TextInput
 from potluck.runs.exported import DESCRIPTION, ExportedModel, Prediction, load_model
 
 
@@ -79,7 +79,7 @@ def _names(model: ExportedModel, given: str, item: str | Path, count: int) -> li
     """Name each raw input of one argument: the file, and the place in it where it has several."""
     if isinstance(item, str):
         return [plain(given, 60)]
-    if item.is_dir() and model.raw is not None:
+    if isinstance(model.raw, ImageInput) and item.is_dir():
         return [plain(str(path), 200) for path in model.raw.files(item)]
     if count == 1:
         return [plain(given, 200)]

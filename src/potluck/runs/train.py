@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from potluck.core.random import one_thread
+from potluck.data.raw import TableInput
 from potluck.federation.clock import make_clock
 from potluck.federation.flops import MethodFlops
 from potluck.loop.callbacks import Callback
@@ -147,6 +148,7 @@ def _ledgers(plan: RunPlan, writer: RunWriter, alone: MethodFlops | None) -> lis
 def facts(plan: RunPlan, command: str) -> dict[str, Any]:
     """Return the facts of the experiment that `summary.json` begins with."""
     experiment, federation = plan.experiment, plan.federation
+    imputed = federation.raw.imputed if isinstance(federation.raw, TableInput) else {}
     return {
         "method": experiment.method.name,
         "dataset": federation.label,
@@ -161,4 +163,5 @@ def facts(plan: RunPlan, command: str) -> dict[str, Any]:
         "command": command,
         "made": provenance(),
         **({"class_names": list(federation.class_names)} if federation.class_names else {}),
+        **({"imputed": imputed} if imputed else {}),
     }

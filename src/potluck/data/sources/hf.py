@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.core.errors import PotluckError, unknown
+from potluck.core.errors import PotluckError, how_to_set, unknown
 from potluck.data.cache import RawArrays, read_cached
 from potluck.data.dataset import Data
 from potluck.data.memory import default_transform
@@ -94,8 +94,9 @@ def _pick(
         raise unknown(f"column of hf:{request.argument}", named, columns)
     chosen = named or next((name for name in defaults if name in columns), None)
     if chosen is None:
+        remedy = "give some to learn from" if what == "input" else how_to_set(what, "COLUMN")
         raise PotluckError(
-            f"Data 'hf:{request.argument}' have no {what} column among {', '.join(columns)}; pass {what}=COLUMN."
+            f"Data 'hf:{request.argument}' have no {what} column among {', '.join(columns)}; {remedy}."
         )
     return chosen
 
@@ -117,7 +118,8 @@ def _array(values: list[Any], request: LoadRequest) -> NDArray[np.generic]:
     if hasattr(values[0], "convert"):  # PIL images
         grey = values[0].mode in ("1", "L")
         if size is None and len({value.size for value in values}) > 1:
-            raise PotluckError(f"The images of 'hf:{request.argument}' differ in size; pass image_size.")
+            remedy = how_to_set("image_size", "PIXELS")
+            raise PotluckError(f"The images of 'hf:{request.argument}' differ in size; {remedy}.")
         return np.stack([read_image(value, size, grey) for value in values])
     try:
         x = np.asarray(values, dtype=np.float32)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.core.errors import PotluckError
+from potluck.core.errors import PotluckError, how_to_set
 from potluck.data.files import unreadable_file
 
 MAX_PIXELS = 80_000_000
@@ -32,8 +32,8 @@ def read_images(paths: Sequence[Path], size: int | None, grey: bool = False) -> 
         if image.shape != first.shape:
             raise PotluckError(
                 f"Image {str(path)!r} is {image.shape[2]}×{image.shape[1]} and {paths[0].name!r} is "
-                f"{first.shape[2]}×{first.shape[1]}; set data.image_size (from Python: image_size=) to "
-                "bring all to one size."
+                f"{first.shape[2]}×{first.shape[1]}; bring all to one size: "
+                f"{how_to_set('image_size', 'PIXELS')}."
             )
         images[row] = image
     return images

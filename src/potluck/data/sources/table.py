@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.core.errors import PotluckError, plain, unknown
+from potluck.core.errors import PotluckError, how_to_set, plain, unknown
 from potluck.data.cache import RawArrays, read_cached
 from potluck.data.classes import sort_names
 from potluck.data.dataset import Data, Normalise, statistics
@@ -52,7 +52,7 @@ def table_choices(request: LoadRequest) -> tuple[object, ...]:
     kept = choices if request.text else choices[:2]
     if request.class_names:
         kept = (*kept, "classes listed")
-    return (*kept, "imputed") if request.impute else kept
+    return (*kept, "imputed and counted") if request.impute else kept
 
 
 Groups = tuple[NDArray[np.int64], tuple[str, ...]]
@@ -67,7 +67,8 @@ def read_table(
     label = label or ("label" if "label" in columns else None)
     if label is None:
         raise PotluckError(
-            f"Data 'csv:{path.name}' need label=COLUMN (--set data.label=COLUMN); the columns are {', '.join(columns)}."
+            f"Data 'csv:{path.name}' need a label column: {how_to_set('label', 'COLUMN')}; the columns are "
+            f"{', '.join(columns)}."
         )
     for named in (label, groups, text):
         if named is not None and named not in columns:
@@ -208,10 +209,11 @@ def fit_column(path: Path, name: str, values: list[str], *, impute: bool = False
     if len(words) > MAX_CATEGORIES:
         raise PotluckError(
             f"Column {name!r} of {str(path)!r} has {len(words)} different words (more than {MAX_CATEGORIES}); "
-            f"drop it, turn it into numbers, or read it as text: data.text={name}."
+            f"drop it, turn it into numbers, or read it as text: {how_to_set('text', name)}."
         )
     times = Counter(present)
-    return Column(name, words, min(words, key=lambda word: -times[word]) if impute else None)
+    fill = min(words, key=lambda word: -times[word]) if impute else None
+    return Column(name, words, fill, imputed=len(values) - len(present))
 
 
 def _fit_numbers(
@@ -225,14 +227,16 @@ def _fit_numbers(
             f"Column {name!r} of {str(path)!r} has {plain(bad, 60)!r} in row {values.index(bad) + 2}, which is not "
             "finite; correct the value, or leave it empty for a missing one."
         )
-    return Column(name, (), repr(float(numbers.mean())) if impute else None)
+    fill = repr(float(numbers.mean())) if impute else None
+    return Column(name, (), fill, imputed=len(values) - len(numbers))
 
 
 def missing_value(path: Path, name: str, values: list[str], *, imputable: bool = True) -> PotluckError:
     """Return the error for a column with missing values."""
     rows = [row for row, value in enumerate(values) if is_missing(value)]
     what = f"is {values[rows[0]]!r}" if values[rows[0]] else "is empty"
-    remedy = "; fill it in, drop these rows, or set data.missing=impute: the mean, or the most frequent word."
+    impute = how_to_set("missing", "impute")
+    remedy = f"; fill it in, drop these rows, or {impute}: the mean, or the most frequent word."
     return PotluckError(
         f"Column {name!r} of {str(path)!r} {what} in row {rows[0] + 2}, a missing value ({len(rows)} of {len(values)} "
         f"rows){remedy if imputable else '; fill it in, or drop these rows.'}"
@@ -242,7 +246,7 @@ def missing_value(path: Path, name: str, values: list[str], *, imputable: bool =
 SOURCES = (
     Source(
         "csv",
-        "csv:PATH — your table; label=COLUMN names what to predict, text=COLUMN a column of texts",
+        "csv:PATH — your table; --label COLUMN names what to predict, --text COLUMN a column of texts",
         load,
         options=("label", "groups", "text", "missing"),
     ),

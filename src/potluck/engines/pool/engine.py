@@ -261,7 +261,8 @@ class PoolEngine:
             self._attempts[NO_JOB] += 1
             if self._attempts[NO_JOB] >= MAX_ATTEMPTS:
                 raise PotluckError(
-                    f"Idle worker processes of the pool keep dying ({how}); use engine=serial."
+                    f"Idle worker processes of the pool keep dying ({how}); use --engine serial (in Python "
+                    "engine='serial')."
                 )
         else:
             self._repeat(process.batch, how)
