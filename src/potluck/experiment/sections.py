@@ -157,8 +157,8 @@ class EngineSettings(Settings):
     wait: float = setting(300.0, "flower: seconds to wait for the nodes", results=False, gt=0, le=1e9)
     lost_after: float = setting(
         900.0,
-        "flower: seconds without an answer after which a job is sent again (twice, with growing delays), less for "
-        "nodes that have answered quickly; 0: never",
+        "flower: seconds without an answer after which a job is sent again (twice, with growing delays), less where "
+        "answers have come quickly; 0: never",
         results=False,
         earlier=(1800.0,),
         ge=0,

@@ -35,7 +35,10 @@ WAITED_FOR = ("train", "sum")
 """The kinds of job that are sent again after an outage."""
 
 MAX_ATTEMPTS = 3
-"""How often a job is sent, each time with twice the patience, before it counts as lost."""
+"""How often a job is sent, each time with twice the patience, before it counts as lost.
+
+A client whose last answer did not come gets one attempt.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class SentJob:
     began: float
     deadline_at: float
     resend_at: float
+    attempts: int = MAX_ATTEMPTS
     attempt: int = 1
 
 
@@ -193,7 +197,8 @@ class FlowerEngine:
         for number, job in zip(numbers, ready, strict=True):
             if number:
                 resend_at = now + self._resend.seconds(job.client)
-                self._sent[number] = SentJob(job, now, now + self.deadline, resend_at)
+                attempts = 1 if job.client in self._stalled else MAX_ATTEMPTS
+                self._sent[number] = SentJob(job, now, now + self.deadline, resend_at, attempts)
             else:
                 failures.append(self._lost(job, "the node is not connected"))
         return failures
@@ -258,7 +263,7 @@ class FlowerEngine:
         for number, sent in list(self._sent.items()):
             if now < sent.resend_at or number not in self._sent or self._transfers.uploading(number):
                 continue
-            if sent.attempt == MAX_ATTEMPTS:
+            if sent.attempt == sent.attempts:
                 self._settle(sent.job)
                 failures.append(self._unanswered(sent))
                 continue
@@ -277,8 +282,9 @@ class FlowerEngine:
         """Give a job up that was sent often enough; a node that is connected nevertheless has stalled."""
         if sent.job.client in self.registry.reachable():
             self._note_no_answer(sent.job)
-        waited = self._resend.seconds(sent.job.client) * (2**MAX_ATTEMPTS - 1)
-        return self._lost(sent.job, f"asked {MAX_ATTEMPTS} times, no answer in {waited:g} seconds")
+        times = "once" if sent.attempts == 1 else f"{sent.attempts} times"
+        waited = self._now() - sent.began
+        return self._lost(sent.job, f"asked {times}, no answer in {waited:.1f} seconds")
 
     def _show_silent(self) -> None:
         """Say for which nodes the run waits whose jobs were sent again, and say it no more when they answered."""

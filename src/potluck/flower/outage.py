@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import math
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ SOONEST_RESEND = 60.0
 """Seconds without an answer before which no job is sent again, unless `engine.lost_after` is shorter."""
 USUAL_FACTOR = 10.0
 """How often a node's longest answer so far must have passed before a job is sent again."""
+FIRST_FACTOR = 100.0
+"""How often the longest answer of all nodes must have passed before the first job of a node is sent again."""
 GRACE = 10.0
 """Seconds that nodes have to come back after the first one did."""
 
@@ -116,7 +119,7 @@ def _time_before(seconds: float) -> str:
 
 @dataclass
 class ResendTimes:
-    """After how many seconds a client's job is sent again: `lost_after`, less where its answers came quickly."""
+    """After how many seconds a client's job is sent again: `lost_after`, less where answers came quickly."""
 
     lost_after: float
     _longest: dict[int, float] = field(default_factory=dict, init=False)
@@ -127,7 +130,10 @@ class ResendTimes:
 
     def seconds(self, client: int) -> float:
         """Return the seconds before the second attempt; each later one has twice as many."""
-        usual = USUAL_FACTOR * self._longest.get(client, self.lost_after)
+        if client in self._longest:
+            usual = USUAL_FACTOR * self._longest[client]
+        else:
+            usual = FIRST_FACTOR * max(self._longest.values(), default=math.inf)
         return min(self.lost_after, max(SOONEST_RESEND, usual))
 
 
