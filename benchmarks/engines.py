@@ -30,7 +30,7 @@ def measure_pool(*, quick: bool = False) -> Iterator[Row]:
 
 
 def _speed_up(
-    what: str, models: Sequence[str], method: AnyMethod, quick: bool, goal: float | None = None
+    label: str, models: Sequence[str], method: AnyMethod, quick: bool, goal: float | None = None
 ) -> Iterator[Row]:
     """By the clock, and in processor time along the longest way: parent, then the busier worker.
 
@@ -60,9 +60,9 @@ def _speed_up(
         pool.close()
         serial.close()
     part = "serial ÷ pool of 2"
-    yield Row(part, f"{what}, by the clock", ratio(seconds["serial"], seconds["pool"]), "×", goal, True)
+    yield Row(part, f"{label}, by the clock", ratio(seconds["serial"], seconds["pool"]), "×", goal, True)
     yield Row(
-        part, f"{what}, processor time", ratio(longest["serial"][1:], longest["pool"][1:]), "×", goal, True
+        part, f"{label}, processor time", ratio(longest["serial"][1:], longest["pool"][1:]), "×", goal, True
     )
 
 
@@ -87,13 +87,13 @@ def measure_vectorized(*, quick: bool = False) -> Iterator[Row]:
     """Client by client ÷ vectorized. No goal: it is for small networks, and asked for."""
     for name, clients, shape in CASES[:1] if quick else CASES:
         federation = population(clients, [name], 100, 10, epochs=1 if quick else 5, shape=shape)
-        what = f"{clients} × {name} on {shape[1]}×{shape[2]}, batch 10"
-        yield from _in_one_process(federation, what, quick)
+        label = f"{clients} × {name} on {shape[1]}×{shape[2]}, batch 10"
+        yield from _in_one_process(federation, label, quick)
         if (name, clients, shape) in CASES[:IN_WORKERS]:
-            yield from _in_workers(federation, what, quick)
+            yield from _in_workers(federation, label, quick)
 
 
-def _in_one_process(federation: Federation, what: str, quick: bool) -> Iterator[Row]:
+def _in_one_process(federation: Federation, setting: str, quick: bool) -> Iterator[Row]:
     """In processor time."""
     engines: dict[str, Engine] = {
         "serial": serial_engine(FedAvg(), federation),
@@ -104,10 +104,10 @@ def _in_one_process(federation: Federation, what: str, quick: bool) -> Iterator[
         label: endless_loop(FedAvg(), federation, engine, clients).step for label, engine in engines.items()
     }
     seconds = time_alternately(actions, 2 if quick else 5, clock=time.process_time)
-    yield Row("serial ÷ vectorized", what, ratio(seconds["serial"], seconds["vectorized"]))
+    yield Row("serial ÷ vectorized", setting, ratio(seconds["serial"], seconds["vectorized"]))
 
 
-def _in_workers(federation: Federation, what: str, quick: bool) -> Iterator[Row]:
+def _in_workers(federation: Federation, setting: str, quick: bool) -> Iterator[Row]:
     """By the clock."""
     method, clients = FedAvg(), len(federation.members)
     with (
@@ -119,7 +119,7 @@ def _in_workers(federation: Federation, what: str, quick: bool) -> Iterator[Row]
             for label, engine in (("alone", alone), ("stacks", stacks))
         }
         seconds = time_alternately(actions, 2 if quick else 5)
-    yield Row("pool of 2 ÷ the same with stacks", what, ratio(seconds["alone"], seconds["stacks"]))
+    yield Row("pool of 2 ÷ the same with stacks", setting, ratio(seconds["alone"], seconds["stacks"]))
 
 
 MODELS = (*CNNS, "resnet18", "mobilenet-v2")
@@ -132,8 +132,8 @@ def measure_layout(*, quick: bool = False) -> Iterator[Row]:
             built = population(1, [name], 2 * batch if quick else 128, batch)
             plain, last = built.with_channels_last(()), built.with_channels_last((name,))
             actions = {
-                label: endless_loop(Standalone(), one, serial_engine(Standalone(), one), 1).step
-                for label, one in (("plain", plain), ("last", last))
+                label: endless_loop(Standalone(), layout, serial_engine(Standalone(), layout), 1).step
+                for label, layout in (("plain", plain), ("last", last))
             }
             seconds = time_alternately(actions, 2 if quick else 5, clock=time.process_time)
             spread = ratio(seconds["plain"], seconds["last"])

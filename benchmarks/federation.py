@@ -121,11 +121,13 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
 
 def _command_rounds(engine: str, rounds: int, clients: int, *more: str) -> Spread:
     with TemporaryDirectory() as folder:
-        asked = ("--engine", engine, "--clients", str(clients), "--rounds", str(rounds), *more, *SMALL)
-        command = [*POTLUCK, "run", "fedgh", *asked, "--out", "run"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=1800)
-        if done.returncode:
-            raise PotluckError(f"The run on {engine} failed: {done.stderr[-500:]}")
+        options = ("--engine", engine, "--clients", str(clients), "--rounds", str(rounds), *more, *SMALL)
+        command = [*POTLUCK, "run", "fedgh", *options, "--out", "run"]
+        process = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, timeout=1800
+        )
+        if process.returncode:
+            raise PotluckError(f"The run on {engine} failed: {process.stderr[-500:]}")
         return _seconds(Path(folder) / "run")
 
 
@@ -176,11 +178,11 @@ def _processor_time_of_a_round(processes: Processes, path: Path, rounds: int) ->
     while not seen or seen[-1][0] < rounds - 1:
         if processes.running["run"].poll() is not None:
             raise PotluckError(f"The run of own nodes ended early: {processes.last_error('run')}")
-        done = len(path.read_text().splitlines()) if path.exists() else 0
+        rounds_done = len(path.read_text().splitlines()) if path.exists() else 0
         roots = [process.pid for name, process in processes.running.items() if name != "run"]
-        if done and (not seen or done > seen[-1][0]):
+        if rounds_done and (not seen or rounds_done > seen[-1][0]):
             everything = [*roots, *(process for process, _ in descendants(roots))]
-            seen.append((done, sum(map(_processor_seconds, everything))))
+            seen.append((rounds_done, sum(map(_processor_seconds, everything))))
         time.sleep(0.1)
     (first, before), (last, after) = seen[0], seen[-1]
     return (after - before) / max(1, last - first)
@@ -227,7 +229,7 @@ def _empty_rounds(rounds: int) -> Spread:
         app.mkdir()
         (app / "pyproject.toml").write_text(EMPTY_PROJECT)
         (app / "empty_app.py").write_text(EMPTY_APP.format(nodes=NODES, rounds=rounds, out=str(out)))
-        port, *others = free_ports(1 + NODES)
+        port, *node_ports = free_ports(1 + NODES)
         link = [
             "--insecure",
             "--host",
@@ -239,7 +241,7 @@ def _empty_rounds(rounds: int) -> Spread:
         processes.start("server", [program_path("flower-superlink"), *link])
         address = f"127.0.0.1:{port}"
         wait_until_up(processes, address)
-        for index, own in enumerate(others):
+        for index, own in enumerate(node_ports):
             node: list[Any] = ["--insecure", "--superlink", address, "--host", "127.0.0.1", "--port", own]
             processes.start(f"node-{index}", [program_path("flower-supernode"), *map(str, node)])
         connect(processes, address, "")

@@ -95,15 +95,15 @@ class PaperCNN(nn.Module):
 
     def __init__(self, name: str, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
-        ours: Any = build_model(name, shape, classes)
+        network: Any = build_model(name, shape, classes)
         layers: list[nn.Module] = []
-        for conv in (ours.conv1, ours.conv2):
+        for conv in (network.conv1, network.conv2):
             layers += [nn.Conv2d(conv.in_channels, conv.out_channels, 5), nn.ReLU(True), nn.MaxPool2d(2)]
         layers.append(nn.Flatten())
-        for dense in (ours.fc1, ours.fc2):
+        for dense in (network.fc1, network.fc2):
             layers += [nn.Linear(dense.in_features, dense.out_features), nn.ReLU(True)]
         self.layers = nn.Sequential(*layers)
-        self.fc = nn.Linear(ours.feature_dim, classes)
+        self.fc = nn.Linear(network.feature_dim, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores."""
@@ -134,14 +134,16 @@ def open_checkout(checkout: Path) -> Path:
 
 def default_arguments(main: Path) -> dict[str, Any]:
     """The defaults of its command line, read from its source: the program itself imports far more than runs here."""
-    found = {}
+    defaults = {}
     for node in ast.walk(ast.parse(main.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
             words = [word.value for word in node.args if isinstance(word, ast.Constant)]
-            default = {one.arg: one.value for one in node.keywords}.get("default", ast.Constant(None))
+            default = {keyword.arg: keyword.value for keyword in node.keywords}.get(
+                "default", ast.Constant(None)
+            )
             with suppress(ValueError):
-                found[str(words[-1]).lstrip("-")] = ast.literal_eval(default)
-    return found
+                defaults[str(words[-1]).lstrip("-")] = ast.literal_eval(default)
+    return defaults
 
 
 def make_server(name: str, federation: Federation, experiment: Experiment, system: Path) -> Any:
@@ -168,7 +170,7 @@ def make_server(name: str, federation: Federation, experiment: Experiment, syste
         "local_learning_rate": experiment.training.lr,
         "local_epochs": experiment.training.epochs,
         "global_rounds": experiment.schedule.rounds,
-        "models": [f"PaperCNN({one!r}, {task.input_shape!r}, {task.num_classes})" for one in CNNS],
+        "models": [f"PaperCNN({name!r}, {task.input_shape!r}, {task.num_classes})" for name in CNNS],
         **pair.arguments,
     }
     return server(argparse.Namespace(**arguments), 0)
@@ -251,29 +253,29 @@ def rounds_in_turns(name: str, experiment: Experiment, system: Path, trials: int
 
 def rows_of(name: str, turns: Turns) -> list[Row]:
     """The seconds of both, and what one is of the other; the first round warmed up."""
-    theirs, ours = turns.theirs[1:], turns.ours[1:]
+    peer_seconds, own_seconds = turns.theirs[1:], turns.ours[1:]
     return [
-        Row(PART, f"{name}, a round of HtFLlib", Spread.of(theirs), "s"),
-        Row(PART, f"{name}, a round of the pool", Spread.of(ours), "s"),
-        Row(PART, name, ratio(theirs, ours), goal=GOAL, at_least=True),
+        Row(PART, f"{name}, a round of HtFLlib", Spread.of(peer_seconds), "s"),
+        Row(PART, f"{name}, a round of the pool", Spread.of(own_seconds), "s"),
+        Row(PART, name, ratio(peer_seconds, own_seconds), goal=GOAL, at_least=True),
     ]
 
 
-def measure(asked: argparse.Namespace) -> list[Row]:
+def measure(options: argparse.Namespace) -> list[Row]:
     """The rows of every method that was asked for, shown as they come."""
-    names = asked.methods.split(",") if asked.methods else list(PAIRS)
+    names = options.methods.split(",") if options.methods else list(PAIRS)
     for name in names:
         if name not in PAIRS:
             raise unknown("method of HtFLlib", name, PAIRS)
-    if asked.trials < 1:
-        raise PotluckError(f"--trials {asked.trials} counts no round; set 1 or more.")
-    if asked.store is not None and set(names) != set(PAIRS):
+    if options.trials < 1:
+        raise PotluckError(f"--trials {options.trials} counts no round; set 1 or more.")
+    if options.store is not None and set(names) != set(PAIRS):
         raise PotluckError("--store replaces the rows of all methods; leave --methods out.")
-    system = open_checkout(asked.checkout)
+    system = open_checkout(options.checkout)
     rows: list[Row] = []
     for name in names:
-        experiment = describe(PAIRS[name], asked.data, asked.images, asked.clients)
-        for row in rows_of(name, rounds_in_turns(name, experiment, system, asked.trials)):
+        experiment = describe(PAIRS[name], options.data, options.images, options.clients)
+        for row in rows_of(name, rounds_in_turns(name, experiment, system, options.trials)):
             rows.append(row)
             print(row, flush=True)
     return rows
@@ -289,13 +291,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words.add_argument("--images", type=int, default=6000, help="how many of them")
     words.add_argument("--clients", type=int, default=20, help="how many clients")
     words.add_argument("--store", type=Path, help="a table in which the rows of this part are replaced")
-    asked = words.parse_args(arguments)
+    options = words.parse_args(arguments)
     retain_freed_memory()
     print(machine(), flush=True)
     try:
-        rows = measure(asked)
-        if asked.store is not None:
-            store_rows(asked.store, rows)
+        rows = measure(options)
+        if options.store is not None:
+            store_rows(options.store, rows)
     except PotluckError as error:
         print(error, file=sys.stderr)
         return 2

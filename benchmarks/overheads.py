@@ -52,8 +52,8 @@ def measure_start(*, quick: bool = False) -> Iterator[Row]:
         }
         seconds = time_alternately(actions, 1 if quick else 5, clock=_children)
     torch_alone, run = seconds.values()
-    for what, found in seconds.items():
-        yield Row(START_PART, what, Spread.of(found), "s")
+    for label, times in seconds.items():
+        yield Row(START_PART, label, Spread.of(times), "s")
     yield Row(START_PART, "the run ÷ import torch", ratio(run, torch_alone), "×", 3.0)
 
 
@@ -158,7 +158,7 @@ def _shares(method: AnyMethod, rounds: int, samples: int) -> list[dict[str, floa
     engine, spills, spent = serial_engine(method, federation), SpillFolder(), defaultdict[str, float](float)
     engine.worker.cache.set_budget(spills, None, at_once=True)
     loop = endless_loop(method, federation, engine, 10)
-    found = []
+    shares = []
     with ExitStack() as stack:
         stack.callback(engine.close)
         stack.callback(spills.remove)
@@ -175,8 +175,8 @@ def _shares(method: AnyMethod, rounds: int, samples: int) -> list[dict[str, floa
             loop.step()
             total = time.process_time() - started
             if number:
-                found.append({label: spent[label] / total for label in PLACES})
-    return found
+                shares.append({label: spent[label] / total for label in PLACES})
+    return shares
 
 
 def _timed(original: Callable[..., Any], spent: dict[str, float], label: str) -> Callable[..., Any]:

@@ -68,20 +68,20 @@ class Turns(TrainingProcessCallback):  # type: ignore[misc]  # the peer is not w
         self, aggregate_metrics: Any, model: Any, *, central_iteration: int
     ) -> tuple[bool, Any]:
         """The peer's round has just ended."""
-        found = {PEER: time.process_time() - self.began}
+        seconds = {PEER: time.process_time() - self.began}
         for label, action in self.actions.items():
             started = time.process_time()
             action()
-            found[label] = time.process_time() - started
-        for label in found if self.rounds else ():
-            self.seconds[label].append(found[label])
+            seconds[label] = time.process_time() - started
+        for label in seconds if self.rounds else ():
+            self.seconds[label].append(seconds[label])
         self.rounds, self.began = self.rounds + 1, time.process_time()
         return False, Metrics()
 
 
 def peer_rounds(federation: Federation, turns: Turns, trials: int) -> None:
     """Rounds of pfl-research with `turns` in between."""
-    data = {str(index): one.train.take(slice(None)) for index, one in enumerate(federation.members)}
+    data = {str(index): member.train.take(slice(None)) for index, member in enumerate(federation.members)}
     users = itertools.cycle(data)
     dataset = FederatedDataset(lambda name: Dataset(data[name], user_id=name), lambda: next(users))
     network = PeerCNN()
@@ -104,12 +104,12 @@ def measure(clients: int, trials: int) -> list[Row]:
         "Potluck, stacked": VectorizedEngine(Worker(method, federation.client), JobBatcher(federation.task)),
     }
     turns = Turns(
-        {label: endless_loop(method, federation, one, clients).step for label, one in engines.items()}
+        {label: endless_loop(method, federation, engine, clients).step for label, engine in engines.items()}
     )
     with one_thread():
         peer_rounds(federation, turns, trials)
     part = f"{clients} clients × 50 images beside {PEER}"
-    rows = [Row(part, f"a round, {label}", Spread.of(found), "s") for label, found in turns.seconds.items()]
+    rows = [Row(part, f"a round, {label}", Spread.of(times), "s") for label, times in turns.seconds.items()]
     for label in engines:
         ratios = ratio(turns.seconds[PEER], turns.seconds[label])
         rows.append(Row(part, f"{PEER} ÷ {label}", ratios, goal=1.0, at_least=True))
@@ -124,16 +124,16 @@ def main() -> None:
     )
     words.add_argument("--trials", type=int, default=TRIALS, help="rounds that count")
     words.add_argument("--store", type=Path, help="a table in which the rows of this part are replaced")
-    asked = words.parse_args()
+    options = words.parse_args()
     logging.disable(logging.WARNING)
     torch.manual_seed(0)
     retain_freed_memory()
     print(machine(), flush=True)
-    rows = measure(asked.clients, asked.trials)
+    rows = measure(options.clients, options.trials)
     for row in rows:
         print(row)
-    if asked.store is not None:
-        store_rows(asked.store, rows)
+    if options.store is not None:
+        store_rows(options.store, rows)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def time_alternately(
 
 def ratio(over: list[float], under: list[float]) -> Spread:
     """Trial by trial, one divided by the other."""
-    return Spread.of([mine / other for mine, other in zip(over, under, strict=True)])
+    return Spread.of([numerator / denominator for numerator, denominator in zip(over, under, strict=True)])
 
 
 @contextmanager
@@ -109,8 +109,8 @@ class Row:
         return [self.part, self.what, _number(self.value.median, self.unit), spread, goal, mark]
 
     def __str__(self) -> str:
-        part, what, median, spread, goal, mark = self.cells()
-        return f"{part}: {what}: {median} ({spread}){f', goal {goal}: {mark}' if goal else ''}"
+        part, label, median, spread, goal, mark = self.cells()
+        return f"{part}: {label}: {median} ({spread}){f', goal {goal}: {mark}' if goal else ''}"
 
 
 def machine() -> str:
@@ -149,16 +149,16 @@ def store_rows(path: Path, rows: Sequence[Row]) -> None:
     old = _lines(path) if path.exists() else []
     new = [_line(row) for row in rows]
     measured = {row.part for row in rows}
-    kept: list[dict[str, str]] = []
+    rows_kept: list[dict[str, str]] = []
     for line in old:
         if line["part"] not in measured:
-            kept.append(line)
+            rows_kept.append(line)
         elif new:
-            kept, new = [*kept, *new], []
+            rows_kept, new = [*rows_kept, *new], []
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows([*kept, *new])
+    writer.writerows([*rows_kept, *new])
     write_atomic(path, out.getvalue())
 
 

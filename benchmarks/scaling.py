@@ -47,11 +47,11 @@ def _share(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
-def call_in_new_process(function: Callable[..., int], *given: Any) -> int:
+def call_in_new_process(function: Callable[..., int], *arguments: Any) -> int:
     """What a function gives in a new process, so that nothing of what came before counts."""
     context = get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
-    process = context.Process(target=_tell, args=(writer, function, *given))
+    process = context.Process(target=_tell, args=(writer, function, *arguments))
     process.start()
     writer.close()
     result: int = reader.recv()
@@ -59,10 +59,10 @@ def call_in_new_process(function: Callable[..., int], *given: Any) -> int:
     return result
 
 
-def _tell(writer: Connection, function: Callable[..., int], *given: Any) -> None:
+def _tell(writer: Connection, function: Callable[..., int], *arguments: Any) -> None:
     retain_freed_memory()
     with one_thread():
-        writer.send(function(*given))
+        writer.send(function(*arguments))
 
 
 class Peak:
@@ -111,26 +111,26 @@ def measure_registered(sizes: Sequence[int], trials: int, rounds: int = 6) -> It
     """
     cohort = min(100, sizes[0])
     part, smallest, largest = f"growth, cohort of {cohort}, small-mlp on 8×8", sizes[0], sizes[-1]
-    seen = {way: _watched(sizes, cohort, way, trials, rounds) for way in SCHEDULES}
+    recorder = {schedule: _watched(sizes, cohort, schedule, trials, rounds) for schedule in SCHEDULES}
     images.cache_clear()
-    starts = {size: [one.start for one in seen["a round"][size]] for size in sizes}
+    starts = {size: [watch.start for watch in recorder["a round"][size]] for size in sizes}
     for size in sizes:
         yield Row(part, f"{size:,} registered, start", Spread.of(starts[size]), "s")
     taken = {
-        way: {size: [statistics.median(one.rounds[1:]) for one in runs[size]] for size in sizes}
-        for way, runs in seen.items()
+        schedule: {size: [statistics.median(watch.rounds[1:]) for watch in runs[size]] for size in sizes}
+        for schedule, runs in recorder.items()
     }
-    what = f"{largest:,} registered, start ÷ a round"
-    yield Row(part, what, ratio(starts[largest], taken["a round"][largest]), goal=START)
-    for way, found in taken.items():
+    label = f"{largest:,} registered, start ÷ a round"
+    yield Row(part, label, ratio(starts[largest], taken["a round"][largest]), goal=START)
+    for schedule_name, watches in taken.items():
         for size in sizes[1:]:
-            what = f"{size:,} ÷ {smallest:,} registered, {way}"
-            yield Row(part, what, ratio(found[size], found[smallest]), goal=FLAT)
-    held = {size: call_in_new_process(_added, size, cohort, rounds) / 1e6 for size in sizes}
+            label = f"{size:,} ÷ {smallest:,} registered, {schedule_name}"
+            yield Row(part, label, ratio(watches[size], watches[smallest]), goal=FLAT)
+    memory = {size: call_in_new_process(_added, size, cohort, rounds) / 1e6 for size in sizes}
     for size in sizes:
-        yield Row(part, f"{size:,} registered, memory of a run", Spread.of([held[size]]), "MB")
-    what = f"{largest:,} ÷ {smallest:,} registered, memory of a run"
-    yield Row(part, what, Spread.of([held[largest] / held[smallest]]), goal=MEMORY)
+        yield Row(part, f"{size:,} registered, memory of a run", Spread.of([memory[size]]), "MB")
+    label = f"{largest:,} ÷ {smallest:,} registered, memory of a run"
+    yield Row(part, label, Spread.of([memory[largest] / memory[smallest]]), goal=MEMORY)
 
 
 @functools.cache
@@ -179,7 +179,7 @@ class _EnoughError(Exception):
     """All rounds were seen."""
 
 
-def watched_run(data: Data, clients: int, cohort: int, way: str, rounds: int) -> Watch:
+def watched_run(data: Data, clients: int, cohort: int, schedule: str, rounds: int) -> Watch:
     """A run of FedGH with everything that a run writes, up to its last round."""
     watch = Watch(rounds)
     values: dict[str, Any] = {
@@ -187,13 +187,13 @@ def watched_run(data: Data, clients: int, cohort: int, way: str, rounds: int) ->
         "partition": {"rule": "iid", "clients": clients},
         "models": {"names": ["small-mlp"]},
         "training": {"epochs": 1, "batch_size": 10, "lr": 0.01},
-        "schedule": {"rounds": 1000, "participation": cohort / clients, **SCHEDULES[way]},
+        "schedule": {"rounds": 1000, "participation": cohort / clients, **SCHEDULES[schedule]},
         "engine": {"name": "serial"},
     }
     rows = IMAGES_PER_CLIENT * clients
-    mine = as_data((data.x[:rows], data.y[:rows]))
+    subset = as_data((data.x[:rows], data.y[:rows]))
     with tempfile.TemporaryDirectory() as folder:
-        resolved = resolve(parse_experiment(values), Parts(data=mine))
+        resolved = resolve(parse_experiment(values), Parts(data=subset))
         try:
             run_plan(resolved, out=Path(folder) / "run", callbacks=[watch])
         except _EnoughError:
@@ -201,15 +201,17 @@ def watched_run(data: Data, clients: int, cohort: int, way: str, rounds: int) ->
     raise AssertionError("a run of a thousand rounds ended")
 
 
-def _watched(sizes: Sequence[int], cohort: int, way: str, trials: int, rounds: int) -> dict[int, list[Watch]]:
+def _watched(
+    sizes: Sequence[int], cohort: int, schedule: str, trials: int, rounds: int
+) -> dict[int, list[Watch]]:
     """Runs of all sizes in turns; the first of each is not counted."""
     data, seen = images(sizes[-1]), {size: list[Watch]() for size in sizes}
 
     def go(size: int) -> None:
-        seen[size].append(watched_run(data, size, cohort, way, rounds))
+        seen[size].append(watched_run(data, size, cohort, schedule, rounds))
 
     time_alternately({str(size): functools.partial(go, size) for size in sizes}, trials)
-    return {size: found[1:] for size, found in seen.items()}
+    return {size: watches[1:] for size, watches in seen.items()}
 
 
 def _added(clients: int, cohort: int, rounds: int) -> int:
@@ -241,8 +243,8 @@ def measure_growth(*, quick: bool = False) -> Iterator[Row]:
         yield Row("growth, cohort of 10", f"{size:,} clients, memory", Spread.of([used]), "MB")
     clients, rounds = (500, 2) if quick else (10_000, 6)
     peak = call_in_new_process(peak_memory, clients, rounds) / 1e6
-    what = f"{clients:,} × cnn-5, 1 % per round, pool of 2, 1 GB for clients"
-    yield Row("memory", what, Spread.of([peak]), "MB", 4000)
+    label = f"{clients:,} × cnn-5, 1 % per round, pool of 2, 1 GB for clients"
+    yield Row("memory", label, Spread.of([peak]), "MB", 4000)
 
 
 def peak_memory(clients: int, rounds: int) -> int:

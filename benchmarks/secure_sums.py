@@ -89,12 +89,14 @@ def first_round(
     method: str, *, sums: bool, quick: bool = False
 ) -> tuple[dict[str, torch.Tensor], Loop, float]:
     """Return the server's state after one round with real masks, and the seconds of the stages of the sum."""
-    one = experiment(method, 0, sums=sums, quick=quick)
-    built = one.build_method()
-    federation = build_federation(one, built)
+    secured = experiment(method, 0, sums=sums, quick=quick)
+    built = secured.build_method()
+    federation = build_federation(secured, built)
     privacy = Privacy(secure_sums=True) if sums else None
     worker = Worker(built, federation.client, privacy=privacy, secret_masks=True)
-    loop = Loop(built, federation.task, RealMasks(worker), one.schedule, one.evaluate, privacy=privacy)
+    loop = Loop(
+        built, federation.task, RealMasks(worker), secured.schedule, secured.evaluate, privacy=privacy
+    )
     seconds = [0.0]
     if loop.sums is not None:
         _time_sums(loop.sums, seconds)
@@ -153,8 +155,8 @@ def main(
 ) -> None:
     """Measure secure sums; about ten minutes on a free core."""
     with one_thread():
-        found = measure(quick=quick)
-    text = json.dumps(found, indent=1) + "\n"
+        rows = measure(quick=quick)
+    text = json.dumps(rows, indent=1) + "\n"
     if store is None:
         typer.echo(text)
     else:

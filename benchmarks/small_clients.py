@@ -73,6 +73,6 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
     loops = {label: endless_loop(method, federation, engine, clients) for label, engine in engines.items()}
     actions = {label: loop.step for label, loop in loops.items()}
     seconds = time_alternately(actions, 2 if quick else 5, clock=time.process_time)
-    for label, found in seconds.items():
-        yield Row(PART, f"a round, {label}", Spread.of(found), "s")
+    for label, times in seconds.items():
+        yield Row(PART, f"a round, {label}", Spread.of(times), "s")
     yield Row(PART, "one by one ÷ stacked", ratio(seconds["one by one"], seconds["stacked"]))

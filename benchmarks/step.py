@@ -72,13 +72,13 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
         actions = {PART: jobs(federation)}
         if isinstance(federation.client(0).model, CNN):  # others are what their owners wrote
             actions[PLAIN] = plain_epochs(federation)
-        found: dict[str, list[Profile]] = {part: [] for part in actions}
-        watched = {f"{part}, watched": partial(_watch, actions[part], found[part]) for part in actions}
+        by_part: dict[str, list[Profile]] = {part: [] for part in actions}
+        watched = {f"{part}, watched": partial(_watch, actions[part], by_part[part]) for part in actions}
         seconds = time_alternately({**actions, **watched}, trials, clock=time.process_time)
-        for part, profiles in found.items():
+        for part, profiles in by_part.items():
             parts = shares(profiles[1:], statistics.median(seconds[part]))  # the first warmed up
             for kind in (*KINDS, REST):
-                spread = Spread.of([100 * one[kind] for one in parts])
+                spread = Spread.of([100 * share[kind] for share in parts])
                 if spread.median > 0:
                     yield Row(part, f"{label}: {kind}", spread, "%")
         if PLAIN in actions:
@@ -109,20 +109,20 @@ def profiled(action: Action) -> Profile:
     return Profile({kind: spent[kind] * seconds / passed for kind in KINDS}, noted, seconds, len(events))
 
 
-def _watch(action: Action, found: list[Profile]) -> None:
-    found.append(profiled(action))
+def _watch(action: Action, profiles: list[Profile]) -> None:
+    profiles.append(profiled(action))
 
 
-def shares(profiles: Sequence[Profile], usual: float) -> list[dict[str, float]]:
+def shares(profiles: Sequence[Profile], plain_seconds: float) -> list[dict[str, float]]:
     """What part of the usual processor time each kind of operator takes, profile by profile.
 
     The profiler makes an action longer, by about the same for every operator that it notes.
     """
-    longer = statistics.median(one.seconds for one in profiles) - usual
+    longer = statistics.median(each.seconds for each in profiles) - plain_seconds
     parts = []
-    for one in profiles:
-        each = longer / one.operators
-        part = {kind: (one.spent[kind] - one.noted[kind] * each) / usual for kind in KINDS}
+    for each in profiles:
+        overhead = longer / each.operators
+        part = {kind: (each.spent[kind] - each.noted[kind] * overhead) / plain_seconds for kind in KINDS}
         parts.append({**part, REST: 1 - sum(part.values())})
     return parts
 
@@ -158,15 +158,15 @@ def _labelled(function: Callable[..., Any], label: str) -> Callable[..., Any]:
 
 def jobs(federation: Federation) -> Action:
     """A training job of every client, as a worker does it; the next ones with every call."""
-    worker, done = Worker(Standalone(), federation.client), [0]
+    worker, jobs_done = Worker(Standalone(), federation.client), [0]
 
     def run() -> None:
         for index in range(len(federation.members)):
             answer = worker.run(
-                Job(done[0] + 1, "train", index, done[0], round=1, rounds=1, message=EmptyPayload())
+                Job(jobs_done[0] + 1, "train", index, jobs_done[0], round=1, rounds=1, message=EmptyPayload())
             )
             assert isinstance(answer, Answer), answer
-        done[0] += 1
+        jobs_done[0] += 1
 
     return run
 

@@ -66,8 +66,8 @@ class LocalPair:
 
     def check(self) -> None:
         """Both must have done the very same arithmetic."""
-        mine, theirs = self.client.model.state_dict(), self.model.state_dict()
-        assert all(torch.equal(mine[name], theirs[name]) for name in mine), "the two loops differ"
+        actual, expected = self.client.model.state_dict(), self.model.state_dict()
+        assert all(torch.equal(actual[name], expected[name]) for name in actual), "the two loops differ"
 
 
 def measure_local(*, quick: bool = False) -> Iterator[Row]:
@@ -178,10 +178,14 @@ def _hand(client: Client) -> ReferenceClient:
     )
 
 
-def _same(mine: Upload, theirs: Upload) -> bool:
+def _same(actual: Upload, expected: Upload) -> bool:
     """The same names with the very same numbers."""
-    pairs = [(torch.as_tensor(mine[name]), torch.as_tensor(theirs.get(name, torch.nan))) for name in mine]
-    return mine.keys() == theirs.keys() and all(torch.equal(one, other) for one, other in pairs)
+    pairs = [
+        (torch.as_tensor(actual[name]), torch.as_tensor(expected.get(name, torch.nan))) for name in actual
+    ]
+    return actual.keys() == expected.keys() and all(
+        torch.equal(actual_tensor, expected_tensor) for actual_tensor, expected_tensor in pairs
+    )
 
 
 def measure_methods(*, quick: bool = False) -> Iterator[Row]:
@@ -192,8 +196,8 @@ def measure_methods(*, quick: bool = False) -> Iterator[Row]:
         actions = {"ours": pair.ours, "bare": pair.bare}
         seconds = time_alternately(actions, 2 if quick else 25, clock=time.process_time)
         pair.check()
-        what = f"{name}, {setting.network(name)}, batch {BATCH}"
-        yield Row("method ÷ its bare loop", what, ratio(seconds["ours"], seconds["bare"]), goal=GOAL)
+        label = f"{name}, {setting.network(name)}, batch {BATCH}"
+        yield Row("method ÷ its bare loop", label, ratio(seconds["ours"], seconds["bare"]), goal=GOAL)
 
 
 SCORE_GOAL = 1.0

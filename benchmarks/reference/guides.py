@@ -53,18 +53,18 @@ class _Whole(nn.Module):
 def _learn(me: ReferenceClient, guides: Tensor, outputs: Outputs) -> Upload:
     quiz, study = _split(me)
 
-    def guided(found: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
-        return F.cross_entropy(found[1], y) + WEIGHT * (found[0] - guides[y]).square().mean()
+    def guided(outputs: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
+        return F.cross_entropy(outputs[1], y) + WEIGHT * (outputs[0] - guides[y]).square().mean()
 
     me.train(lambda x, y: guided(outputs(me.model, x), y), rows=study)
     rows = study[me.order(len(study))[: me.batch]]
-    whole = _Whole(me.model, outputs).train()
-    weights = {name: weight.detach() for name, weight in whole.named_parameters()}
+    combined = _Whole(me.model, outputs).train()
+    weights = {name: weight.detach() for name, weight in combined.named_parameters()}
     x, y = me.x[rows], me.y[rows]
 
     def call(tensors: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = functional_call(whole, tensors, (x,))
-        return found
+        outputs: tuple[Tensor, Tensor] = functional_call(combined, tensors, (x,))
+        return outputs
 
     slope = grad(lambda tensors: guided(call(tensors, x), y))(weights)
     moved = {name: weight - me.lr * slope[name] for name, weight in weights.items()}

@@ -129,13 +129,13 @@ def with_channels_last(rows: Tensor, labels: Tensor | None, classes: int) -> tup
     """A row for each class, and which classes have one."""
     if labels is None:
         return rows, torch.ones(classes, dtype=torch.bool)
-    table, known = torch.zeros(classes, rows.shape[1]), torch.zeros(classes, dtype=torch.bool)
+    table, present = torch.zeros(classes, rows.shape[1]), torch.zeros(classes, dtype=torch.bool)
     table[labels] = rows
-    known[labels] = True
-    return table, known
+    present[labels] = True
+    return table, present
 
 
 def distillation_loss(teacher: Tensor, student: Tensor) -> Tensor:
     """KL from a teacher that stays as it is."""
-    target, found = F.log_softmax(teacher.detach(), dim=1), F.log_softmax(student, dim=1)
-    return F.kl_div(found, target, reduction="batchmean", log_target=True)
+    target, student_log_probs = F.log_softmax(teacher.detach(), dim=1), F.log_softmax(student, dim=1)
+    return F.kl_div(student_log_probs, target, reduction="batchmean", log_target=True)

@@ -34,11 +34,11 @@ def fedapen(me: ReferenceClient, message: Any) -> Upload:
     share = _share(me, small, rest)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
-        own, other = me.model(x), small(x)
-        own_loss = F.cross_entropy(own, y) + distillation_loss(other, own)
-        other_loss = F.cross_entropy(other, y) + distillation_loss(own, other)
-        own_loss = own_loss + F.cross_entropy(share * own + (1 - share) * other.detach(), y)
-        return own_loss + (other_loss + F.cross_entropy(share * own.detach() + (1 - share) * other, y))
+        own, small_scores = me.model(x), small(x)
+        own_loss = F.cross_entropy(own, y) + distillation_loss(small_scores, own)
+        other_loss = F.cross_entropy(small_scores, y) + distillation_loss(own, small_scores)
+        own_loss = own_loss + F.cross_entropy(share * own + (1 - share) * small_scores.detach(), y)
+        return own_loss + (other_loss + F.cross_entropy(share * own.detach() + (1 - share) * small_scores, y))
 
     me.train(loss, models=[me.model, small], rows=study)
     return upload_fields("tensors", small)
@@ -50,20 +50,20 @@ def _apart(me: ReferenceClient) -> tuple[Tensor, Tensor]:
         count = int(0.05 * len(me.y) + 1e-9)
         order = torch.randperm(len(me.y), generator=generator(me.seed, "adaptability", me.name))
         me.kept["apart"] = order[:count], order[count:]
-    found: tuple[Tensor, Tensor] = me.kept["apart"]
-    return found
+    pair: tuple[Tensor, Tensor] = me.kept["apart"]
+    return pair
 
 
 def _share(me: ReferenceClient, small: ClientModel, rows: Tensor) -> float:
     """The best share of the own model, by halving on the sign of the slope."""
     with torch.no_grad():
-        own, other, y = me.model(me.x[rows]), small(me.x[rows]), me.y[rows]
-        apart = (own - other).double()
+        own, small_scores, y = me.model(me.x[rows]), small(me.x[rows]), me.y[rows]
+        apart = (own - small_scores).double()
         wanted = apart.gather(1, y[:, None]).mean()
         low, high = 0.0, 1.0
         for _ in range(40):
             middle = (low + high) / 2
-            chances = (other.double() + middle * apart).softmax(dim=1)
+            chances = (small_scores.double() + middle * apart).softmax(dim=1)
             if (chances * apart).sum(dim=1).mean() > wanted:
                 high = middle
             else:
@@ -91,8 +91,8 @@ def pfedafm(me: ReferenceClient, message: Any) -> Upload:
 
     def mixed(x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():
-            other = small.features(x)
-        return F.cross_entropy(me.model.head((1 - alpha) * other + alpha * me.model.features(x)), y)
+            small_features = small.features(x)
+        return F.cross_entropy(me.model.head((1 - alpha) * small_features + alpha * me.model.features(x)), y)
 
     def adapt() -> None:
         with torch.no_grad():
@@ -118,12 +118,12 @@ def fedkd(me: ReferenceClient, message: Any) -> Upload:
     before = {name: weight.detach().clone() for name, weight in small.named_parameters()}
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
-        features, others = me.model.features(x), small.features(x)
-        own, other = me.model.head(features), small.head(others)
-        own_loss, other_loss = F.cross_entropy(own, y), F.cross_entropy(other, y)
-        near = distillation_loss(other, own) + distillation_loss(own, other)
-        near = near + F.mse_loss(features, hidden(others.detach()))
-        near = near + F.mse_loss(features.detach(), hidden(others))
+        features, small_features = me.model.features(x), small.features(x)
+        own, small_scores = me.model.head(features), small.head(small_features)
+        own_loss, other_loss = F.cross_entropy(own, y), F.cross_entropy(small_scores, y)
+        near = distillation_loss(small_scores, own) + distillation_loss(own, small_scores)
+        near = near + F.mse_loss(features, hidden(small_features.detach()))
+        near = near + F.mse_loss(features.detach(), hidden(small_features))
         return own_loss + other_loss + near / (own_loss + other_loss).detach().clamp(min=0.1)
 
     me.train(loss, models=[me.model, small, hidden])
@@ -139,13 +139,13 @@ def _low_rank(changes: dict[str, Tensor]) -> Upload:
             sent[f"raw.{name}"] = change
             continue
         matrix = change.flatten(1)
-        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        left_vectors, values, right = torch.linalg.svd(matrix, full_matrices=False)
         energy = torch.cumsum(values.double() ** 2, dim=0)
         rank = int((energy < 0.95 * energy[-1]).sum()) + 1
         if rank * (sum(matrix.shape) + 1) >= matrix.numel():
             sent[f"raw.{name}"] = change
             continue
-        parts = {"left": left[:, :rank], "values": values[:rank], "right": right[:rank]}
+        parts = {"left": left_vectors[:, :rank], "values": values[:rank], "right": right[:rank]}
         sent |= {f"{part}.{name}": tensor.contiguous() for part, tensor in parts.items()}
     return sent
 
@@ -174,7 +174,7 @@ def _distance(model: nn.Module, x: Tensor, target: Tensor) -> float:
     """How far off the consensus a client is, which is part of the method's report."""
     with torch.no_grad():
         parts = zip(torch.split(x, BIG), torch.split(target, BIG), strict=True)
-        return sum(float(F.l1_loss(model(one), y)) * len(y) for one, y in parts) / len(x)
+        return sum(float(F.l1_loss(model(inputs), y)) * len(y) for inputs, y in parts) / len(x)
 
 
 def _received(me: ReferenceClient, message: Any) -> ClientModel:

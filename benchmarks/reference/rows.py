@@ -41,10 +41,10 @@ def fedtgp(me: ReferenceClient, message: Any) -> Upload:
     return _towards(me, *with_channels_last(message.prototypes, None, me.classes), 0.1)
 
 
-def _towards(me: ReferenceClient, rows: Tensor, known: Tensor, weight: float) -> Upload:
+def _towards(me: ReferenceClient, rows: Tensor, present: Tensor, weight: float) -> Upload:
     def loss(x: Tensor, y: Tensor) -> Tensor:
         features = me.model.features(x)
-        distance = (features - rows[y]).square().mean(dim=1) * known[y]
+        distance = (features - rows[y]).square().mean(dim=1) * present[y]
         return F.cross_entropy(me.model.head(features), y) + weight * distance.mean()
 
     me.train(loss)
@@ -53,13 +53,13 @@ def _towards(me: ReferenceClient, rows: Tensor, known: Tensor, weight: float) ->
 
 def fd(me: ReferenceClient, message: Any) -> Upload:
     """Scores near the mean scores of their class; the means of the scores that went by."""
-    table, known = with_channels_last(message.rows, message.labels, me.classes)
+    table, present = with_channels_last(message.rows, message.labels, me.classes)
     sums = ClassSums(me.classes)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         scores = me.model(x)
-        target, found = F.log_softmax(table[y], dim=1), F.log_softmax(scores, dim=1)
-        pull = F.kl_div(found, target, reduction="none", log_target=True).sum(dim=1) * known[y]
+        target, log_probs = F.log_softmax(table[y], dim=1), F.log_softmax(scores, dim=1)
+        pull = F.kl_div(log_probs, target, reduction="none", log_target=True).sum(dim=1) * present[y]
         sums.add(scores, y)
         return F.cross_entropy(scores, y) + pull.mean()
 
@@ -70,12 +70,12 @@ def fd(me: ReferenceClient, message: Any) -> Upload:
 
 def fedhe(me: ReferenceClient, message: Any) -> Upload:
     """Scores at a small squared distance of the store's; sums divided by one more than their number (eq. 8)."""
-    table, known = with_channels_last(message.rows, message.labels, me.classes)
+    table, present = with_channels_last(message.rows, message.labels, me.classes)
     sums = ClassSums(me.classes)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         scores: Tensor = me.model(x)
-        distance = (scores - table[y]).square().mean(dim=1) * known[y]
+        distance = (scores - table[y]).square().mean(dim=1) * present[y]
         sums.add(scores, y)
         return F.cross_entropy(scores, y) + distance.mean()
 

@@ -141,9 +141,9 @@ def _statistics(model: ClientModel, x: Tensor) -> Upload:
     with torch.no_grad():
         for part in torch.split(x, BIG):
             probe(part)
-    found = {f"statistics.{name}.running_mean": layer.running_mean for name, layer in norms.items()}
-    found |= {f"statistics.{name}.running_var": layer.running_var for name, layer in norms.items()}
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
+    statistics = {f"statistics.{name}.running_mean": layer.running_mean for name, layer in norms.items()}
+    statistics |= {f"statistics.{name}.running_var": layer.running_var for name, layer in norms.items()}
+    return {name: tensor for name, tensor in statistics.items() if tensor is not None}
 
 
 def _pull(model: nn.Module) -> Callable[[], Tensor]:

@@ -40,52 +40,56 @@ def update_page(page: str, folder: Path = RESULTS) -> str:
 
 def recommendations(folder: Path = RESULTS) -> str:
     """Return which methods are ahead of training alone in stored rows, and which were not measured."""
-    _, found = measured(folder)
-    if not found:
+    _, measurements = measured(folder)
+    if not measurements:
         return "No rows are stored, so no method is recommended."
-    methods = sorted({line.method for _, lines in found for line in lines if not line.is_baseline})
+    methods = sorted({line.method for _, lines in measurements for line in lines if not line.is_baseline})
     rows = []
     for method in methods:
-        told = [(task, line) for task, lines in found for line in lines if line.method == method]
+        evidence = [(task, line) for task, lines in measurements for line in lines if line.method == method]
         rows.append(
             (
                 f"[{method}](methods/{method}.md)",
-                *(sum(line.verdict == verdict for _, line in told) for verdict in VERDICTS),
-                "; ".join(f"{task.title} {format_difference(line.gain)}" for task, line in told),
+                *(sum(line.verdict == verdict for _, line in evidence) for verdict in VERDICTS),
+                "; ".join(f"{task.title} {format_difference(line.gain)}" for task, line in evidence),
             )
         )
     head = ("method", *VERDICTS, "gain over training alone, points [95 %]")
     ahead = [row[0] for row in rows if row[1]]
-    said = (
+    sentence = (
         f"Ahead of training alone on at least one task: {', '.join(ahead)}."
         if ahead
         else "No method that was measured is ahead of training alone, so none is recommended over it."
     )
-    others = "Of all other methods there is no evidence in these rows, for or against."
-    return f"{wrap_text(f'{said} {others}')}\n\n{table(head, rows, numbers=(1, 2, 3, 4))}"
+    other_methods = "Of all other methods there is no evidence in these rows, for or against."
+    return f"{wrap_text(f'{sentence} {other_methods}')}\n\n{table(head, rows, numbers=(1, 2, 3, 4))}"
 
 
 def hospital(folder: Path = RESULTS) -> str:
     """Return in plain words what a site with few samples should do, as far as rows say."""
-    results, found = measured(folder)
+    results, measurements = measured(folder)
     steps = [
         "**Train alone first**, hold samples out to choose when to stop, and fit a linear model beside it. "
-        + _sentences(results, found, REFERENCE, LINEAR),
+        + _sentences(results, measurements, REFERENCE, LINEAR),
         _step(
             results,
-            found,
+            measurements,
             PUBLIC,
             "**Look for labelled public samples of the same kind and train on them too**",
             "no rows say what that brings",
         ),
         _step(
-            results, found, POOLED, "**Pool the data where the law lets you**", "no rows say what that brings"
+            results,
+            measurements,
+            POOLED,
+            "**Pool the data where the law lets you**",
+            "no rows say what that brings",
         ),
-        _federate(found),
+        _federate(measurements),
         "**If you federate, keep a way back**: [`safeguard`](safeguard.md) lets a client use the federated model only where "
         "its own validation samples speak for it.",
     ]
-    titles = ", ".join(f"*{task.title}*" for task, _ in found) or "no task so far"
+    titles = ", ".join(f"*{task.title}*" for task, _ in measurements) or "no task so far"
     text = (
         f"The rows are of small public data ({titles}), with tens of training samples per site. They are not of scans, and "
         "two hundred scans of one hospital may behave otherwise: treat this as the order in which to try things."
@@ -94,35 +98,35 @@ def hospital(folder: Path = RESULTS) -> str:
     return f"## What a hospital with 200 scans should do\n\n{wrap_text(text)}\n\n{lines}"
 
 
-def _sentences(results: Results, found: Measured, first: str, others: tuple[str, ...]) -> str:
-    said = []
-    for task, _ in found:
-        for other in others:
-            difference = compare_methods(results, task.name, first, other)
+def _sentences(results: Results, measurements: Measured, first: str, other_methods: tuple[str, ...]) -> str:
+    sentences = []
+    for task, _ in measurements:
+        for method in other_methods:
+            difference = compare_methods(results, task.name, first, method)
             if difference is not None:
-                said.append(
-                    f"{format_difference(difference)} points over {other} regression on *{task.title}*"
+                sentences.append(
+                    f"{format_difference(difference)} points over {method} regression on *{task.title}*"
                 )
-    return f"Networks trained alone are {'; '.join(said)}." if said else "No rows compare them."
+    return f"Networks trained alone are {'; '.join(sentences)}." if sentences else "No rows compare them."
 
 
-def _step(results: Results, found: Measured, name: str, advice: str, unknown: str) -> str:
-    said = [
+def _step(results: Results, measurements: Measured, name: str, advice: str, unknown: str) -> str:
+    sentences = [
         f"{format_difference(difference)} points over training alone on *{task.title}*"
-        for task, _ in found
+        for task, _ in measurements
         if (difference := compare_methods(results, task.name, name, REFERENCE)) is not None
     ]
-    return f"{advice}: {'; '.join(said) if said else unknown}."
+    return f"{advice}: {'; '.join(sentences) if sentences else unknown}."
 
 
-def _federate(found: Measured) -> str:
+def _federate(measurements: Measured) -> str:
     """Say what federating without public samples brought, and how large a gain would have been found."""
-    told = [(task, line) for task, lines in found for line in lines if not line.is_baseline]
-    private = [(task, line) for task, line in told if not needs_public_data(line.method)]
+    evidence = [(task, line) for task, lines in measurements for line in lines if not line.is_baseline]
+    private = [(task, line) for task, line in evidence if not needs_public_data(line.method)]
     if not private:
         return "**Then try a federated method**: no rows say what that brings."
     ahead = [f"{line.method} on *{task.title}*" for task, line in private if line.verdict == AHEAD]
-    powers = [power for _, lines in found if (power := task_power(lines)) is not None]
+    powers = [power for _, lines in measurements if (power := task_power(lines)) is not None]
     size = (
         f" (a gain of {100 * max(power.corrected_gain for power in powers):.1f} points would have been found in four of five repetitions)"
         if powers

@@ -55,7 +55,7 @@ def compare_columns(table: Any, rounds: Rounds) -> dict[str, Agreement]:
 
     Only rows with as many rounds as the paper's own method are compared.
     """
-    found = {}
+    agreements = {}
     for name in table.columns:
         if table.recipe.columns[name].measure not in ("best", "last"):
             continue
@@ -72,8 +72,8 @@ def compare_columns(table: Any, rounds: Rounds) -> dict[str, Agreement]:
         if len(same) > 1:
             left_out = tuple(row for row in printed if row not in same)
             values = [[column[row] for row in same] for column in (printed, here)]
-            found[name] = replace(agreement(*values, same.index(own[-1])), left_out=left_out)
-    return found
+            agreements[name] = replace(agreement(*values, same.index(own[-1])), left_out=left_out)
+    return agreements
 
 
 def _rounds(rounds: Rounds, row: str, column: str) -> frozenset[int | None]:
@@ -113,7 +113,7 @@ def kendall(a: Sequence[float], b: Sequence[float]) -> float:
 
 def _ranks(values: Sequence[float]) -> list[float]:
     return [
-        sum(other < value for other in values) + (1 + sum(other == value for other in values)) / 2
+        sum(rival < value for rival in values) + (1 + sum(rival == value for rival in values)) / 2
         for value in values
     ]
 

@@ -89,15 +89,17 @@ def judge_claim(claim: Claim, results: Path = RESULTS) -> Finding:
 
 def page(results: Path = RESULTS) -> str:
     """The whole page; the same text for the same results."""
-    found = [(claim, judge_claim(claim, results)) for claim in read_claims()]
-    papers = list(dict.fromkeys(claim.paper for claim, _ in found))
+    judged = [(claim, judge_claim(claim, results)) for claim in read_claims()]
+    papers = list(dict.fromkeys(claim.paper for claim, _ in judged))
     about = f"{ABOUT.format(spread=_spread(results))}{_unclean(results)}"
-    parts = ["# What the papers claim, and what was found", about, _overview(papers, found)]
+    parts = ["# What the papers claim, and what was found", about, _overview(papers, judged)]
     for paper in papers:
-        mine = [(claim, one) for claim, one in found if claim.paper == paper]
-        rows = [(number, *claim_cells(claim, one)) for number, (claim, one) in enumerate(mine, 1)]
+        of_paper = [(claim, finding) for claim, finding in judged if claim.paper == paper]
+        rows = [(number, *claim_cells(claim, finding)) for number, (claim, finding) in enumerate(of_paper, 1)]
         parts.append(f"## {paper}\n\n" + table(("", "claim", "where", "verdict", "evidence"), rows))
-        lines = [_details(number, claim, one, results) for number, (claim, one) in enumerate(mine, 1)]
+        lines = [
+            _details(number, claim, finding, results) for number, (claim, finding) in enumerate(of_paper, 1)
+        ]
         parts.append(
             "<details markdown>\n<summary>Every place, reason and command</summary>\n\n"
             + "\n".join(lines)
@@ -121,35 +123,35 @@ def _unclean(results: Path) -> str:
     return f"\n\n**Small scale.** In `results/{CELLS.name}`, {text}" if text else ""
 
 
-def _overview(papers: list[str], found: list[tuple[Claim, Finding]]) -> str:
-    verdicts = [one for one in VERDICTS if any(each.verdict == one for _, each in found)]
+def _overview(papers: list[str], judged: list[tuple[Claim, Finding]]) -> str:
+    verdicts = [verdict for verdict in VERDICTS if any(each.verdict == verdict for _, each in judged)]
     rows = [
         (
             paper,
             *(
-                sum(one.verdict == verdict for claim, one in found if claim.paper == paper)
+                sum(finding.verdict == verdict for claim, finding in judged if claim.paper == paper)
                 for verdict in verdicts
             ),
         )
         for paper in papers
     ]
-    total = ("all", *(sum(one.verdict == verdict for _, one in found) for verdict in verdicts))
+    total = ("all", *(sum(finding.verdict == verdict for _, finding in judged) for verdict in verdicts))
     return table(("paper", *verdicts), [*rows, total], numbers=range(1, len(verdicts) + 1))
 
 
-def claim_cells(claim: Claim, one: Finding) -> tuple[str, str, str, str]:
+def claim_cells(claim: Claim, finding: Finding) -> tuple[str, str, str, str]:
     """The cells of a claim's line: one figure; without rows the command, or the first sentence of the reason."""
-    verdict = f"**{one.verdict}**" + (f", {_counted(one.seeds)}" if one.seeds else "")
-    brief = f"{one.figure}." if one.figure and one is not NO_ROWS else claim.brief
-    if one is NO_ROWS and claim.test and "recipe" in claim.test:
+    verdict = f"**{finding.verdict}**" + (f", {_counted(finding.seeds)}" if finding.seeds else "")
+    brief = f"{finding.figure}." if finding.figure and finding is not NO_ROWS else claim.brief
+    if finding is NO_ROWS and claim.test and "recipe" in claim.test:
         brief = f"`{claim.command} --scale full`"
     return claim.says, claim.place, verdict, brief
 
 
-def _details(number: int, claim: Claim, one: Finding, results: Path) -> str:
+def _details(number: int, claim: Claim, finding: Finding, results: Path) -> str:
     """A line with the figures of all places, the reason and the command."""
-    words = [f"{one.details or one.figure}." if one.figure else ""]
-    if claim.test is None or one.verdict == CONTRADICTED:
+    words = [f"{finding.details or finding.figure}." if finding.figure else ""]
+    if claim.test is None or finding.verdict == CONTRADICTED:
         words += [claim.why, _support(claim, results)]
     words += [f"`{claim.command}`"] if claim.command else []
     return f"{number}. " + cell(" ".join(word for word in words if word))
@@ -157,9 +159,9 @@ def _details(number: int, claim: Claim, one: Finding, results: Path) -> str:
 
 def _support(claim: Claim, results: Path) -> str:
     """The figure behind a reason, where there are rows for it."""
-    found = [judge_test(test, results) for test in claim.because]
-    told = [one.details or one.figure for one in found if one is not NO_ROWS]
-    return f"(Beside it: {'. And '.join(told)}.)" if told else ""
+    findings = [judge_test(test, results) for test in claim.because]
+    details = [finding.details or finding.figure for finding in findings if finding is not NO_ROWS]
+    return f"(Beside it: {'. And '.join(details)}.)" if details else ""
 
 
 def _counted(seeds: int) -> str:

@@ -47,13 +47,13 @@ def _draw(full: Any, setting: str, cells: Sequence[Any], curves: Any, path: Path
     window = WINDOW if any(each.schedule.participation < 1 for each in full.work.values()) else 1
     colours = iter(COLOURS * 2)
     for row in recipe.rows:
-        found = {
+        points_of = {
             cell.experiment: curves[cell.experiment]["curve"]
             for cell in cells
             if cell.row == row and cell.column in names and cell.experiment in curves
         }
-        if found:
-            _line(axes, row, list(found.values()), window, next(colours))
+        if points_of:
+            _line(axes, row, list(points_of.values()), window, next(colours))
     axes.set_xlabel("round")
     axes.set_ylabel("accuracy, %" + (f", mean of {window} evaluations" if window > 1 else ""))
     axes.set_title(f"{recipe.heading(names[0])}", fontsize=10)

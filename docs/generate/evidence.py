@@ -57,9 +57,9 @@ def compare(test: Mapping[str, Any], results: Path = RESULTS) -> Finding:
     return JUDGES[kind](test, scores)
 
 
-def _rivals(test: Mapping[str, Any], mine: str, there: Mapping[str, Score]) -> list[str]:
+def _rivals(test: Mapping[str, Any], method: str, there: Mapping[str, Score]) -> list[str]:
     wanted = test.get("of", "others")
-    without = (mine, *test.get("without", ()))
+    without = (method, *test.get("without", ()))
     return [name for name in there if (name not in without if wanted == "others" else name in wanted)]
 
 
@@ -74,19 +74,19 @@ def _behind(test: Mapping[str, Any], scores: Scores) -> Finding:
 
 
 def _against(
-    mine: str, test: Mapping[str, Any], scores: Scores, choose: Callable[..., str], sign: int
+    method: str, test: Mapping[str, Any], scores: Scores, choose: Callable[..., str], sign: int
 ) -> Finding:
     places = {
         place: (there, rivals)
         for place, there in scores.items()
-        if mine in there and (rivals := _rivals(test, mine, there))
+        if method in there and (rivals := _rivals(test, method, there))
     }
-    found = []
+    pairs_found = []
     for place, (there, rivals) in places.items():
         rival = choose(rivals, key=lambda name: there[name].mean)
-        found.append((place, rival, (there[mine], there[rival])))
+        pairs_found.append((place, rival, (there[method], there[rival])))
     number = max((len(rivals) for _, rivals in places.values()), default=1)
-    gaps = _gaps(found, number)
+    gaps = _gaps(pairs_found, number)
     if not gaps:
         return NO_ROWS
     shared = [
@@ -98,24 +98,31 @@ def _against(
     if shared:  # one rival for all places: the best on average
         rival = choose(shared, key=lambda name: sum(there[name].mean for there, _ in places.values()))
         everywhere = _gaps(
-            [(place, rival, (there[mine], there[rival])) for place, (there, _) in places.items()], len(shared)
+            [(place, rival, (there[method], there[rival])) for place, (there, _) in places.items()],
+            len(shared),
         )
-    whole = _together(everywhere or gaps, rival if shared else "")
-    verdict = _told(gaps, whole, sign, test.get("by", 1.0))
-    chosen = [whole] if len(gaps) > 1 else gaps
-    return _with_details(f"lead of {mine} in points", gaps, chosen, verdict, [pair for *_, pair in found])
+    overall = _together(everywhere or gaps, rival if shared else "")
+    verdict = _told(gaps, overall, sign, test.get("by", 1.0))
+    chosen = [overall] if len(gaps) > 1 else gaps
+    return _with_details(
+        f"lead of {method} in points", gaps, chosen, verdict, [pair for *_, pair in pairs_found]
+    )
 
 
 def _with_details(
-    what: str, gaps: Sequence[Gap], chosen: Sequence[Gap], verdict: str, pairs: Sequence[tuple[Score, Score]]
+    subject: str,
+    gaps: Sequence[Gap],
+    chosen: Sequence[Gap],
+    verdict: str,
+    pairs: Sequence[tuple[Score, Score]],
 ) -> Finding:
     """A finding that shows the gaps that decide, and those of all places in its details."""
     every = [*gaps, *(gap for gap in chosen if gap not in gaps)]
     return Finding(
-        f"{what}: {'; '.join(map(str, chosen))}",
+        f"{subject}: {'; '.join(map(str, chosen))}",
         verdict,
         _seeds(pairs),
-        f"{what}: {'; '.join(map(str, every))}",
+        f"{subject}: {'; '.join(map(str, every))}",
     )
 
 
@@ -134,33 +141,33 @@ def _alike(gaps: Sequence[Gap]) -> Gap:
     )
 
 
-def _gaps(found: Sequence[tuple[str, str, tuple[Score, Score]]], rivals: int = 1) -> list[Gap]:
-    reach = margins([pair for *_, pair in found], rivals)
+def _gaps(pairs: Sequence[tuple[str, str, tuple[Score, Score]]], rivals: int = 1) -> list[Gap]:
+    reach = margins([pair for *_, pair in pairs], rivals)
     return [
         Gap(place, _difference(*pair), margin, rival)
-        for (place, rival, pair), margin in zip(found, reach, strict=True)
+        for (place, rival, pair), margin in zip(pairs, reach, strict=True)
     ]
 
 
-def _difference(mine: Score, rival: Score) -> float:
+def _difference(score: Score, rival: Score) -> float:
     """Over the seeds that both have; else of the means."""
-    common = [seed for seed in mine.by_seed if seed in rival.by_seed]
+    common = [seed for seed in score.by_seed if seed in rival.by_seed]
     if not common:
-        return mine.mean - rival.mean
-    return sum(mine.by_seed[seed] - rival.by_seed[seed] for seed in common) / len(common)
+        return score.mean - rival.mean
+    return sum(score.by_seed[seed] - rival.by_seed[seed] for seed in common) / len(common)
 
 
 def _seeds(pairs: Any) -> int:
     return min(len(score.by_seed) for pair in pairs for score in pair)
 
 
-def _told(gaps: Sequence[Gap], whole: Gap, sign: int = 1, claimed: float = 1.0) -> str:
+def _told(gaps: Sequence[Gap], overall: Gap, sign: int = 1, claimed: float = 1.0) -> str:
     """Ahead on the whole and behind nowhere holds; behind somewhere or on the whole fails, and so does a lead as
     claimed that can be excluded on the whole. Else chance reaches too far."""
-    lead = sign * whole.points
-    if any(sign * gap.points < -gap.margin for gap in gaps) or lead + whole.margin < claimed:
+    lead = sign * overall.points
+    if any(sign * gap.points < -gap.margin for gap in gaps) or lead + overall.margin < claimed:
         return CONTRADICTED
-    return SUPPORTED if lead > whole.margin else UNDECIDED
+    return SUPPORTED if lead > overall.margin else UNDECIDED
 
 
 def _keeps(test: Mapping[str, Any], scores: Scores) -> Finding:
@@ -181,79 +188,81 @@ def _falls(test: Mapping[str, Any], scores: Scores) -> Finding:
 def _pairwise(
     names: list[str], test: Mapping[str, Any], scores: Scores, judge: Callable[[Sequence[Gap]], str]
 ) -> Finding:
-    found = [
+    pairs = [
         (f"{first} less {second}", name, (scores[first][name], scores[second][name]))
         for name in names
         for first, second in test["pairs"]
         if name in scores.get(first, {}) and name in scores.get(second, {})
     ]
-    gaps = _gaps(found)
+    gaps = _gaps(pairs)
     if not gaps:
         return NO_ROWS
     least = min(gaps, key=lambda gap: gap.points)
-    return _with_details("in points", gaps, [least], judge(gaps), [pair for *_, pair in found])
+    return _with_details("in points", gaps, [least], judge(gaps), [pair for *_, pair in pairs])
 
 
 def _equals(test: Mapping[str, Any], scores: Scores) -> Finding:
     """Whether measured cells are the printed ones, within a share of them."""
     from potluck.recipes.recipe import find_recipe
 
-    recipe, told, same = find_recipe(test["recipe"]), [], True
+    recipe, sentences, same = find_recipe(test["recipe"]), [], True
     for name in test["columns"]:
         printed = float(recipe.printed(test["equals"], name).partition("±")[0])
         score = scores.get(recipe.heading(name), {}).get(test["equals"])
         if score is None:
             return NO_ROWS
         same = same and abs(score.mean - printed) <= test["within"] * printed
-        told.append(f"{score.mean:,.2f} ({printed:,.2f} printed), {recipe.heading(name)}")
-    return Finding("; ".join(told), SUPPORTED if same else CONTRADICTED)
+        sentences.append(f"{score.mean:,.2f} ({printed:,.2f} printed), {recipe.heading(name)}")
+    return Finding("; ".join(sentences), SUPPORTED if same else CONTRADICTED)
 
 
 def _ends(test: Mapping[str, Any], scores: Scores) -> Finding:
     """Whether one contender's number ends near a value in each place."""
-    mine, told, near = test["ends"], [], []
+    method, sentences, near = test["ends"], [], []
     for place, value in test["near"].items():
-        score = scores.get(place, {}).get(mine)
+        score = scores.get(place, {}).get(method)
         if score is not None:
             near.append(abs(score.mean - value) <= test["within"])
-            told.append(f"{place} {score.mean:.2f}, claimed {value:g}")
-    if not told:
+            sentences.append(f"{place} {score.mean:.2f}, claimed {value:g}")
+    if not sentences:
         return NO_ROWS
-    return _summed(f"{mine} at the end", told, SUPPORTED if all(near) else CONTRADICTED)
+    return _summed(f"{method} at the end", sentences, SUPPORTED if all(near) else CONTRADICTED)
 
 
-def _summed(what: str, told: Sequence[str], verdict: str, seeds: int = 0, brief: str = "") -> Finding:
+def _summed(subject: str, sentences: Sequence[str], verdict: str, seeds: int = 0, brief: str = "") -> Finding:
     """A finding that shows its first place, or what is more to the point, and the others in its details."""
-    more = f" and {len(told) - 1} more" if len(told) > 1 else ""
-    return Finding(f"{what}: {brief or told[0] + more}", verdict, seeds, f"{what}: {'; '.join(told)}")
+    more = f" and {len(sentences) - 1} more" if len(sentences) > 1 else ""
+    return Finding(
+        f"{subject}: {brief or sentences[0] + more}", verdict, seeds, f"{subject}: {'; '.join(sentences)}"
+    )
 
 
 def _shows(test: Mapping[str, Any], scores: Scores) -> Finding:
     """Numbers as they are, to support a reason."""
-    what = test.get("value", "accuracy").removeprefix("note:")
-    told = [
+    subject = test.get("value", "accuracy").removeprefix("note:")
+    sentences = [
         f"{place} {name} {there[name].mean:.3g}"
         for place, there in scores.items()
         for name in test["shows"]
         if name in there
     ]
-    return Finding(f"{what}: " + "; ".join(told), SUPPORTED) if told else NO_ROWS
+    return Finding(f"{subject}: " + "; ".join(sentences), SUPPORTED) if sentences else NO_ROWS
 
 
 def _part(test: Mapping[str, Any], scores: Scores) -> Finding:
     """Whether one contender's number is less than a share of every rival's."""
-    told, ratios = [], []
+    sentences, ratios = [], []
     for place, there in scores.items():
         for rival in _rivals(test, test["part"], there):
             if test["part"] in there and there[rival].mean:
                 ratios.append(there[test["part"]].mean / there[rival].mean)
-                told.append(f"{place} {_share(ratios[-1])} of {rival}'s")
+                sentences.append(f"{place} {_share(ratios[-1])} of {rival}'s")
     if not ratios:
         return NO_ROWS
     span = " to ".join(dict.fromkeys(_share(ratio) for ratio in (min(ratios), max(ratios))))
     brief = f"{span} of {' and '.join(test['of'])}'s" if test.get("of", "others") != "others" else span
     verdict = SUPPORTED if max(ratios) < test["below"] else CONTRADICTED
-    return _summed(test["part"], told, verdict, brief=brief)
+    return _summed(test["part"], sentences, verdict, brief=brief)
 
 
 def _share(ratio: float) -> str:
@@ -262,11 +271,11 @@ def _share(ratio: float) -> str:
 
 def _spread(test: Mapping[str, Any], scores: Scores) -> Finding:
     """Whether several contenders are within so many points of each other everywhere."""
-    found = {
+    spreads = {
         place: [there[name] for name in test["spread"] or there if name in there]
         for place, there in scores.items()
     }
-    return _within(test["within"], {place: each for place, each in found.items() if len(each) > 1})
+    return _within(test["within"], {place: each for place, each in spreads.items() if len(each) > 1})
 
 
 def _steady(test: Mapping[str, Any], scores: Scores) -> Finding:
@@ -277,19 +286,19 @@ def _steady(test: Mapping[str, Any], scores: Scores) -> Finding:
     )
 
 
-def _within(limit: float, found: Mapping[str, Sequence[Score]]) -> Finding:
+def _within(limit: float, scores: Mapping[str, Sequence[Score]]) -> Finding:
     """No further apart than a limit holds where chance reaches no further either; further, by more than chance, fails."""
-    ends = [(place, (max(each, key=_mean), min(each, key=_mean))) for place, each in found.items()]
+    ends = [(place, (max(each, key=_mean), min(each, key=_mean))) for place, each in scores.items()]
     gaps = _gaps([(place, "", pair) for place, pair in ends])
     if not gaps:
         return NO_ROWS
-    told = [f"{gap.place}: {gap.points:.1f} ± {gap.margin:.1f} points apart" for gap in gaps]
-    widest = told[max(range(len(gaps)), key=lambda index: gaps[index].points)]
+    sentences = [f"{gap.place}: {gap.points:.1f} ± {gap.margin:.1f} points apart" for gap in gaps]
+    widest = sentences[max(range(len(gaps)), key=lambda index: gaps[index].points)]
     verdict = SUPPORTED if all(max(gap.points, gap.margin) <= limit for gap in gaps) else UNDECIDED
     if any(gap.points > max(limit, gap.margin) for gap in gaps):
         verdict = CONTRADICTED
     return _summed(
-        "at most" if told[1:] else "there", told, verdict, _seeds(pair for _, pair in ends), widest
+        "at most" if sentences[1:] else "there", sentences, verdict, _seeds(pair for _, pair in ends), widest
     )
 
 
@@ -302,24 +311,24 @@ def _reached(test: Mapping[str, Any], scores: Scores) -> Finding:
 
     A tenth more than the soonest is within what seeds and the spacing of evaluations do; more, in half of the places, fails.
     """
-    mine, told, ratios, used = test["soonest"], [], [], list[Score]()
+    method, sentences, ratios, used = test["soonest"], [], [], list[Score]()
     for place, there in scores.items():
-        rivals = {name: there[name].mean for name in _rivals(test, mine, there)}
-        if mine in there:
+        rivals = {name: there[name].mean for name in _rivals(test, method, there)}
+        if method in there:
             best = min(rivals, key=lambda name: rivals[name], default=None)
             rest = f"{best} {_number(rivals[best])}" if best else "no other"
-            told.append(f"{place}: {_number(there[mine].mean)}, {rest}")
-            ratios.append(there[mine].mean / rivals[best] if best and rivals[best] else 1.0)
-            used += [there[mine], *([there[best]] if best else [])]
+            sentences.append(f"{place}: {_number(there[method].mean)}, {rest}")
+            ratios.append(there[method].mean / rivals[best] if best and rivals[best] else 1.0)
+            used += [there[method], *([there[best]] if best else [])]
     if not scores:
         return NO_ROWS
-    if not told:
+    if not sentences:
         return Finding("the target is not reached", UNDECIDED)
     later = 2 * sum(ratio > 1.1 for ratio in ratios) >= len(ratios)
     verdict = CONTRADICTED if later else SUPPORTED if max(ratios) <= 1 else UNDECIDED
     first = sum(ratio <= 1 for ratio in ratios)
-    brief = f"soonest in {first} of {len(ratios)} places" if told[1:] else ""
-    return _summed(mine, told, verdict, _seeds([used]), brief)
+    brief = f"soonest in {first} of {len(ratios)} places" if sentences[1:] else ""
+    return _summed(method, sentences, verdict, _seeds([used]), brief)
 
 
 def _number(value: float) -> str:
@@ -333,21 +342,21 @@ def _columns(test: Mapping[str, Any], scores: Scores) -> Finding:
     gaps = _gaps([(row, "", (high[row], low[row])) for row in names])
     if not gaps:
         return NO_ROWS
-    whole = _alike(gaps)
-    what = f"{test['above'][0]} less {test['above'][1]} in points"
+    overall = _alike(gaps)
+    subject = f"{test['above'][0]} less {test['above'][1]} in points"
     pairs = [(high[row], low[row]) for row in names]
-    return _with_details(what, gaps, [whole] if len(gaps) > 1 else gaps, _told(gaps, whole), pairs)
+    return _with_details(subject, gaps, [overall] if len(gaps) > 1 else gaps, _told(gaps, overall), pairs)
 
 
-def _shares(test: Mapping[str, Any], found: Mapping[str, tuple[int, int]]) -> Finding:
+def _shares(test: Mapping[str, Any], shares: Mapping[str, tuple[int, int]]) -> Finding:
     """Whether at least a share of the clients is better off with one method than with another."""
-    if not found:
+    if not shares:
         return NO_ROWS
-    told, verdicts = [], []
-    for task, (better, count) in found.items():
+    sentences, verdicts = [], []
+    for task, (better, count) in shares.items():
         share = better / count
         reach = 2 * math.sqrt(share * (1 - share) / count)
-        told.append(f"{task} {better} of {count}")
+        sentences.append(f"{task} {better} of {count}")
         verdicts.append(
             SUPPORTED
             if share >= test["least"]
@@ -355,10 +364,10 @@ def _shares(test: Mapping[str, Any], found: Mapping[str, tuple[int, int]]) -> Fi
             if share + reach < test["least"]
             else UNDECIDED
         )
-    worst = next((one for one in (CONTRADICTED, UNDECIDED) if one in verdicts), SUPPORTED)
-    better, count = (sum(numbers) for numbers in zip(*found.values(), strict=True))
+    worst = next((verdict for verdict in (CONTRADICTED, UNDECIDED) if verdict in verdicts), SUPPORTED)
+    better, count = (sum(numbers) for numbers in zip(*shares.values(), strict=True))
     return _summed(
-        f"clients better off than with {test['than']}", told, worst, brief=f"{better} of {count} in all"
+        f"clients better off than with {test['than']}", sentences, worst, brief=f"{better} of {count} in all"
     )
 
 

@@ -83,11 +83,11 @@ def _parts(name: str) -> list[str]:
 
 
 def _differences(differences: dict[str, Any]) -> str:
-    told = [
+    sentences = [
         f"{setting} " + ", ".join(f"{pair['paper']} → {pair['here']}" for pair in pairs)
         for setting, pairs in differences.items()
     ]
-    return "; ".join(told) or "nothing"
+    return "; ".join(sentences) or "nothing"
 
 
 def write_figures() -> None:

@@ -48,12 +48,14 @@ def recipes(method: str) -> str:
                 )
                 family = name.partition("-")[0]
                 rows.setdefault((family, more), []).append(name)
-    told = dict.fromkeys(FOLLOWED[family] for family, _ in rows)
+    numbers = dict.fromkeys(FOLLOWED[family] for family, _ in rows)
     lines = [
         (", ".join(code(name) for name in dict.fromkeys(names)), code(more) if more else "the defaults")
         for (_, more), names in rows.items()
     ]
-    return "\n\n".join([" ".join(told), table(("recipe", "options and own training settings there"), lines)])
+    return "\n\n".join(
+        [" ".join(numbers), table(("recipe", "options and own training settings there"), lines)]
+    )
 
 
 def _own_training(recipe: Recipe, row: Row) -> dict[str, str]:

@@ -16,10 +16,10 @@ _FORMULA = re.compile(
 def render(page: str, name: str) -> str:
     """Return a page with its formulas as MathML; a formula that cannot be read stops the build."""
 
-    def formula(found: re.Match[str]) -> str:
-        latex = html.unescape(found["latex"]).strip()
+    def formula(match: re.Match[str]) -> str:
+        latex = html.unescape(match["latex"]).strip()
         try:
-            made = str(convert(latex, display="block" if found["tag"] == "div" else "inline"))
+            made = str(convert(latex, display="block" if match["tag"] == "div" else "inline"))
         except Exception as error:
             raise PluginError(f"The formula {latex!r} of {name} cannot be read ({error}).") from None
         if "\\" in made or latex.count("{") != latex.count("}"):  # an unknown command is shown as it stands

@@ -88,7 +88,7 @@ def at_root(text: str) -> str:
     places = {source: path for path, source in ROOT_PAGES.items()}
     text = re.sub(r"\]\(docs/methods\)", "](reference/methods.md)", text)
     text = re.sub(r"\]\(docs/", "](", text)
-    return re.sub(r"\]\(([A-Z]+\.md)", lambda found: f"]({places.get(found[1], found[1])}", text)
+    return re.sub(r"\]\(([A-Z]+\.md)", lambda match: f"]({places.get(match[1], match[1])}", text)
 
 
 def on_post_build(config: Any) -> None:

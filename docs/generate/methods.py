@@ -55,14 +55,18 @@ def needs(name: str) -> str:
     from potluck.methods import method_class
 
     cls = method_class(name)
-    asked = ", ".join(sorted(make_method(cls, {}).requires()))
+    requirements = ", ".join(sorted(make_method(cls, {}).requires()))
     mode = (
         "one server step per answer (asynchronous)"
         if cls.supports.schedule == "async"
         else "whole rounds (synchronous)"
     )
     robust = cls.supports.robust or "nothing"
-    lines = [f"of models and task: {asked}", f"its own mode: {mode}", f"`schedule.robust` acts on: {robust}"]
+    lines = [
+        f"of models and task: {requirements}",
+        f"its own mode: {mode}",
+        f"`schedule.robust` acts on: {robust}",
+    ]
     if name != "standalone":
         lines.append(f"`privacy.secure_sums`: {secure_sums(make_method(cls, {}))}")
     return "\n".join(f"* {line}" for line in lines)
@@ -97,12 +101,12 @@ def options(name: str, origins: Mapping[str, str]) -> str:
 
 def origins(page: str) -> dict[str, str]:
     """What the page says of each option's origin."""
-    found = {}
+    results = {}
     for line in (find_block(page, "options") or "").splitlines():
-        cells = [one.strip() for one in line.replace("\\|", "\0").strip().strip("|").split("|")]
+        cells = [cell.strip() for cell in line.replace("\\|", "\0").strip().strip("|").split("|")]
         if len(cells) == 5 and cells[0].startswith("`"):
-            found[cells[0].strip("`")] = cells[4].replace("\0", "|")
-    return found
+            results[cells[0].strip("`")] = cells[4].replace("\0", "|")
+    return results
 
 
 def measured(name: str) -> str:

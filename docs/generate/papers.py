@@ -43,8 +43,8 @@ def durations(results: Path = RESULTS) -> str:
         recipe = find_recipe(name)
         work = plan(recipe, "small").work
         seconds = [stored.get(experiment_digest(each)) for each in work.values()]
-        told = "counted" if recipe.counted else minutes([each for each in seconds if each], len(work))
-        lines.append((f"`{name}`", len(work), told))
+        duration = "counted" if recipe.counted else minutes([each for each in seconds if each], len(work))
+        lines.append((f"`{name}`", len(work), duration))
     return table(("recipe", "runs", f"minutes on {CORES} cores"), lines, numbers=(1, 2))
 
 
@@ -52,8 +52,8 @@ def minutes(seconds: Sequence[float], runs: int) -> str:
     """Return the minutes of so many runs; estimated from the mean of those that are stored, where some are not."""
     if not seconds:
         return "not measured"
-    whole = sum(seconds) / len(seconds) * runs / CORES / 60
-    return f"{'' if len(seconds) == runs else 'about '}{whole:.1f}"
+    total = sum(seconds) / len(seconds) * runs / CORES / 60
+    return f"{'' if len(seconds) == runs else 'about '}{total:.1f}"
 
 
 def tables(results: Path = RESULTS) -> str:
@@ -63,20 +63,20 @@ def tables(results: Path = RESULTS) -> str:
 
     cells, curves = read_cells(results / FULL.name), read_curves(results / FULL.name)
     names = dict.fromkeys(cell.recipe for cell in cells)
-    found = [stored_table(find_recipe(name), "full", cells, curves) for name in names]
-    found.sort(key=lambda each: each.recipe.counted)
+    stored_tables = [stored_table(find_recipe(name), "full", cells, curves) for name in names]
+    stored_tables.sort(key=lambda each: each.recipe.counted)
     parts = [_heading(cells)]
-    for each in found:
-        mine = [cell for cell in cells if cell.recipe == each.recipe.name]
-        parts.append(counted_part(each, mine) if each.recipe.counted else full_part(each, mine))
+    for each in stored_tables:
+        own_cells = [cell for cell in cells if cell.recipe == each.recipe.name]
+        parts.append(counted_part(each, own_cells) if each.recipe.counted else full_part(each, own_cells))
     return "\n\n".join([*parts, not_run(results), small_line(results)])
 
 
 def _heading(cells: Sequence[Any]) -> str:
-    runs = {(one.recipe, one.row, one.experiment): one for one in cells}
-    trained = [one for one in runs.values() if one.core_seconds]
-    hours = sum(one.core_seconds for one in trained) / 3600
-    made = sorted({f"{one.versions}; {one.machine}, {one.processor}" for one in cells})
+    runs = {(cell.recipe, cell.row, cell.experiment): cell for cell in cells}
+    trained = [cell for cell in runs.values() if cell.core_seconds]
+    hours = sum(cell.core_seconds for cell in trained) / 3600
+    made = sorted({f"{cell.versions}; {cell.machine}, {cell.processor}" for cell in cells})
     return (
         f"Trained runs at the full scale: {len(trained)}, {hours:.1f} core-hours; counted ones: {len(runs) - len(trained)}"
         f"; {'; '.join(made)}. Each row of the file names its commit, command and data. "
@@ -123,14 +123,14 @@ def _commands(cells: Sequence[Any], needed: str = "") -> list[str]:
 
 def _public(command: str) -> str:
     """A command without the folder of the data and the file of the results, which are elsewhere for others."""
-    words, kept = command.split(), list[str]()
+    words, public_words = command.split(), list[str]()
     while words:
         word = words.pop(0)
         if word in ("--data-root", "--out", "--store"):
             words[:1] = []
         elif word != "-q":
-            kept.append(word)
-    return " ".join(kept)
+            public_words.append(word)
+    return " ".join(public_words)
 
 
 def _beside(full: Any) -> list[str]:
@@ -147,14 +147,16 @@ def _beside(full: Any) -> list[str]:
 
 
 def _rounds(full: Any, cells: Sequence[Any]) -> str:
-    done: dict[str, list[str]] = {}
+    by_text: dict[str, list[str]] = {}
     for cell in cells:
         if cell.row in full.rows:
-            rows = done.setdefault(f"{cell.rounds} of the paper's {cell.paper_rounds}", [])
+            rows = by_text.setdefault(f"{cell.rounds} of the paper's {cell.paper_rounds}", [])
             rows += [cell.row] if cell.row not in rows else []
-    told = [text + (f" ({', '.join(rows)})" if len(done) > 1 else "") for text, rows in done.items()]
+    sentences = [
+        text + (f" ({', '.join(rows)})" if len(by_text) > 1 else "") for text, rows in by_text.items()
+    ]
     seeds, kinds = sorted({cell.seed for cell in cells}), sorted({cell.precision for cell in cells})
-    text = f"Rounds: {'; '.join(told)}. Seed {', '.join(map(str, seeds))}. Losses in {', '.join(kinds)}."
+    text = f"Rounds: {'; '.join(sentences)}. Seed {', '.join(map(str, seeds))}. Losses in {', '.join(kinds)}."
     picked = {each.evaluate.select for each in full.work.values()}
     if picked == {"test"}:
         text += " Best rounds are picked on the test samples, as in the paper, which flatters every row."
@@ -177,20 +179,21 @@ def _mechanisms(full: Any) -> list[str]:
 
 def _differences(full: Any) -> str:
     """Settings that are not the paper's, but for the rounds, which each row states."""
-    left = {name: pairs for name, pairs in full.differs.items() if name != "schedule.rounds"}
-    told = "; ".join(
-        f"{name} " + ", ".join(f"{paper} → {here}" for paper, here in pairs) for name, pairs in left.items()
+    remaining = {name: pairs for name, pairs in full.differs.items() if name != "schedule.rounds"}
+    text = "; ".join(
+        f"{name} " + ", ".join(f"{paper} → {here}" for paper, here in pairs)
+        for name, pairs in remaining.items()
     )
-    return f"Not as in the paper, beside the rounds (paper → here): {told}." if told else ""
+    return f"Not as in the paper, beside the rounds (paper → here): {text}." if text else ""
 
 
 def _absent(full: Any, rows: Sequence[str]) -> str:
     recipe = full.recipe
     columns = [recipe.heading(name) for name in recipe.columns if name not in full.columns]
     absent = [row for row in recipe.rows if row not in rows]
-    told = [f"rows {', '.join(absent)}"] if absent else []
-    told += [f"columns {', '.join(columns)}"] if columns else []
-    return f"Not run: {'; '.join(told)}." if told else ""
+    sentences = [f"rows {', '.join(absent)}"] if absent else []
+    sentences += [f"columns {', '.join(columns)}"] if columns else []
+    return f"Not run: {'; '.join(sentences)}." if sentences else ""
 
 
 def _provenance(cells: Sequence[Any]) -> str:
@@ -219,8 +222,8 @@ def not_run(results: Path = RESULTS) -> str:
         return f"{head}\n\nNothing is estimated yet."
     stored = json.loads(file.read_text(encoding="utf-8"))
     lines = [
-        (f"`{_public(one['command'])}`", one["runs"], f"{one['core_hours']:.1f}", f"{one['hours']:.1f}")
-        for one in stored.values()
+        (f"`{_public(cell['command'])}`", cell["runs"], f"{cell['core_hours']:.1f}", f"{cell['hours']:.1f}")
+        for cell in stored.values()
     ]
     text = table(("command", "runs", "core-hours", "hours"), lines, numbers=(1, 2, 3))
     return f"{head}\n\nEstimated with `--estimate` on this machine while other work ran on it; hours are with nothing else running.\n\n{text}"
@@ -231,8 +234,8 @@ def small_line(results: Path = RESULTS) -> str:
     from potluck.recipes.store import read_cells
 
     cells = read_cells(results / CELLS.name)
-    runs = {(one.recipe, one.row, one.experiment) for one in cells}
-    names = dict.fromkeys(one.recipe for one in cells)
+    runs = {(cell.recipe, cell.row, cell.experiment) for cell in cells}
+    names = dict.fromkeys(cell.recipe for cell in cells)
     return (
         "### At the small scale\n\n"
         f"{len(runs)} runs of {', '.join(f'`{name}`' for name in names)} are stored in `results/papers.csv`. They have some "
@@ -273,11 +276,11 @@ def reproduction_status(results: Path) -> str:
 
     cells = read_cells(results / FULL.name)
     counted = [name for name in recipe_names() if find_recipe(name).counted]
-    done = [name for name in counted if any(cell.recipe == name for cell in cells)]
+    complete = [name for name in counted if any(cell.recipe == name for cell in cells)]
     trained = [
-        _attempt(name, cells) for name in dict.fromkeys(one.recipe for one in cells) if name not in counted
+        _attempt(name, cells) for name in dict.fromkeys(cell.recipe for cell in cells) if name not in counted
     ]
-    text = f"Of the {len(recipe_names())} recipes, {len(done)} are counted at the paper's size"
+    text = f"Of the {len(recipe_names())} recipes, {len(complete)} are counted at the paper's size"
     text += f" and {len(trained)} attempted there in part: {'; '.join(trained)}. " if trained else ". "
     return text + "The tables stand [beside the printed numbers](docs/reproduce.md#measured-here)."
 
@@ -286,9 +289,9 @@ def _attempt(name: str, cells: Sequence[Any]) -> str:
     """How much of a recipe was run at full size."""
     from potluck.recipes.recipe import find_recipe
 
-    mine, recipe = [cell for cell in cells if cell.recipe == name], find_recipe(name)
-    rows, columns = ({getattr(cell, kind) for cell in mine} for kind in ("row", "column"))
-    rounds = sorted({f"{cell.rounds} of {cell.paper_rounds} rounds" for cell in mine})
+    own_cells, recipe = [cell for cell in cells if cell.recipe == name], find_recipe(name)
+    rows, columns = ({getattr(cell, kind) for cell in own_cells} for kind in ("row", "column"))
+    rounds = sorted({f"{cell.rounds} of {cell.paper_rounds} rounds" for cell in own_cells})
     return (
         f"`{name}`, {len(rows)} of {len(recipe.rows)} rows and {len(columns)} of {len(recipe.columns)} columns for "
         f"{', '.join(rounds)}"
@@ -300,7 +303,7 @@ def _claims(results: Path) -> str:
     from generate import claims
     from generate.evidence import CONTRADICTED, NOT_RUN, SUPPORTED, UNDECIDED, UNTESTABLE
 
-    found = [claims.judge_claim(claim, results).verdict for claim in claims.read_claims()]
+    verdicts = [claims.judge_claim(claim, results).verdict for claim in claims.read_claims()]
     texts = {
         SUPPORTED: "supported",
         CONTRADICTED: "contradicted",
@@ -308,5 +311,5 @@ def _claims(results: Path) -> str:
         NOT_RUN: "not run",
         UNTESTABLE: "not testable",
     }
-    told = [f"{found.count(verdict)} {text}" for verdict, text in texts.items() if verdict in found]
-    return f"Of the {len(found)} claims of the five papers in [the ledger](docs/claims.md): {', '.join(told[:-1])}, and {told[-1]}."
+    counts = [f"{verdicts.count(verdict)} {text}" for verdict, text in texts.items() if verdict in verdicts]
+    return f"Of the {len(verdicts)} claims of the five papers in [the ledger](docs/claims.md): {', '.join(counts[:-1])}, and {counts[-1]}."

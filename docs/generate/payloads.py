@@ -48,7 +48,7 @@ def _message(kind: type[Any]) -> Message:
 
 def _words(hint: Any) -> str:
     """A field's annotation as a reader says it."""
-    inner = [one for one in typing.get_args(hint) if one is not type(None)]
+    inner = [argument for argument in typing.get_args(hint) if argument is not type(None)]
     if type(None) in typing.get_args(hint):
         return f"{_words(inner[0])}, or none"
     rules = getattr(hint, "__metadata__", ())

@@ -64,16 +64,16 @@ def _rows(method: Method[Any, Any, Any]) -> str:
     return "yes" if holds(condition, method) else f"with `{settings_for(condition)}`"
 
 
-def measured(found: dict[str, Any]) -> str:
+def measured(protections: dict[str, Any]) -> str:
     """Bytes, time, exactness and leaks, each with and without secure sums."""
-    rows, made = found["rows"], found["made"]
+    rows, made = protections["rows"], protections["made"]
     methods = list(dict.fromkeys(row["method"] for row in rows))
     seeds = len({row["seed"] for row in rows})
-    exactness = {one["method"]: one for one in found["exactness"]}
+    exactness = {entry["method"]: entry for entry in protections["exactness"]}
     clients = next(iter(exactness.values()))["clients"]
     costs = []
     for method in methods:
-        one = exactness[method]
+        exact = exactness[method]
         cells = [method]
         for key in ("bytes_up", "bytes_down"):
             plain, sums = (
@@ -84,9 +84,9 @@ def measured(found: dict[str, Any]) -> str:
             100 * _mean([row["accuracy"] for row in rows if _is(row, method, sums)]) for sums in (False, True)
         ]
         cells += [
-            f"{1000 * one['seconds'] / clients:.1f}",
-            f"{one['difference']:.1e}",
-            "" if one["bound"] is None else f"{one['bound']:.1e}",
+            f"{1000 * exact['seconds'] / clients:.1f}",
+            f"{exact['difference']:.1e}",
+            "" if exact["bound"] is None else f"{exact['bound']:.1e}",
             " → ".join(f"{accuracy:.1f}" for accuracy in accuracies),
         ]
         costs.append(cells)
@@ -124,21 +124,21 @@ def _mean(values: Sequence[float]) -> float:
 def _answers(rows: Sequence[dict[str, Any]], method: str) -> list[str]:
     cells = []
     for question in ASKED:
-        found = {
+        by_sums = {
             sums: [
-                one
+                leak
                 for row in rows
                 if _is(row, method, sums)
-                for one in row["leaks"]
-                if one["question"] == question
+                for leak in row["leaks"]
+                if leak["question"] == question
             ]
             for sums in (False, True)
         }
-        if not found[True] or not found[False]:
+        if not by_sums[True] or not by_sums[False]:
             cells.append("")
             continue
         digits = 1 if "PSNR" in question else 2
-        plain, sums = (_mean([one["score"] for one in found[key]]) for key in (False, True))
-        chance = _mean([one["chance"] for one in found[True]])
+        plain, sums = (_mean([leak["score"] for leak in by_sums[key]]) for key in (False, True))
+        chance = _mean([leak["chance"] for leak in by_sums[True]])
         cells.append(f"{plain:.{digits}f} → {sums:.{digits}f} ({chance:.{digits}f})")
     return [method, *cells] if any(cells) else []

@@ -82,7 +82,7 @@ def typed(section: type[Any], each: Any) -> str:
     """A setting's type in words, with its limits."""
     from potluck.experiment.describe import describe_limits, describe_type
 
-    metadata = next(one.metadata for one in dataclasses.fields(section) if one.name == each.name)
+    metadata = next(field.metadata for field in dataclasses.fields(section) if field.name == each.name)
     words = describe_type(typing.get_type_hints(section)[each.name], code)
     return ", ".join([words, *describe_limits(metadata)])
 
@@ -99,12 +99,14 @@ def commands() -> str:
     ]
     for path, command in _walk(typer.main.get_command(app), "potluck"):
         parts += [f"## {path}", inspect.cleandoc(command.help or "")]
-        arguments = [one for one in command.params if _is_argument(one)]
-        words = " ".join(_argument(one) for one in arguments)
+        arguments = [parameter for parameter in command.params if _is_argument(parameter)]
+        words = " ".join(_argument(parameter) for parameter in arguments)
         parts.append(
             f"```text\n{path}{' ' + words if words else ''}{' [OPTIONS]' if len(arguments) < len(command.params) else ''}\n```"
         )
-        rows = [_parameter(one) for one in command.params if not getattr(one, "hidden", False)]
+        rows = [
+            _parameter(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)
+        ]
         if rows:
             parts.append(table(("argument or flag", "default", "meaning"), rows))
     return "\n\n".join(parts) + "\n"
@@ -120,27 +122,27 @@ def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _walk(each, f"{path} {name}")
 
 
-def _argument(one: Any) -> str:
-    name = (one.metavar or one.name.upper()) + (
-        "..." if one.nargs == -1 and "..." not in (one.metavar or "") else ""
+def _argument(parameter: Any) -> str:
+    name = (parameter.metavar or parameter.name.upper()) + (
+        "..." if parameter.nargs == -1 and "..." not in (parameter.metavar or "") else ""
     )
-    return name if one.required else f"[{name}]"
+    return name if parameter.required else f"[{name}]"
 
 
-def _parameter(one: Any) -> tuple[str, str, str]:
-    if _is_argument(one):
-        flag = code(one.metavar or one.name.upper())
+def _parameter(parameter: Any) -> tuple[str, str, str]:
+    if _is_argument(parameter):
+        flag = code(parameter.metavar or parameter.name.upper())
     else:
-        flag = ", ".join(code(name) for name in [*one.opts, *one.secondary_opts])
-        flag += "" if getattr(one, "is_flag", False) else " …"
-    default = one.default() if callable(one.default) else one.default
-    told = "" if default in (None, (), [], False) else format_default(default)
-    return flag, "needed" if one.required else told, getattr(one, "help", None) or ""
+        flag = ", ".join(code(name) for name in [*parameter.opts, *parameter.secondary_opts])
+        flag += "" if getattr(parameter, "is_flag", False) else " …"
+    default = parameter.default() if callable(parameter.default) else parameter.default
+    default_text = "" if default in (None, (), [], False) else format_default(default)
+    return flag, "needed" if parameter.required else default_text, getattr(parameter, "help", None) or ""
 
 
-def _is_argument(one: Any) -> bool:
+def _is_argument(parameter: Any) -> bool:
     """Whether a parameter is told by its place, not by a flag."""
-    return "Argument" in type(one).__name__
+    return "Argument" in type(parameter).__name__
 
 
 def methods() -> str:
@@ -180,7 +182,7 @@ def models() -> str:
             model = build_model(name, shape, 10, vocabulary=10000)
         sizes = "×".join(map(str, shape))
         rows.append((code(name), model_summary(name), sizes, count_parameters(model), model.feature_dim))
-    members = [(code(group), ", ".join(code(one) for one in names)) for group, names in groups.items()]
+    members = [(code(group), ", ".join(code(name) for name in names)) for group, names in groups.items()]
     return (
         "\n\n".join(
             [
@@ -199,7 +201,11 @@ def models() -> str:
 
 def api(package: str, about: str) -> str:
     """A package's public names, each with its signature and docstring; those of an earlier package as links to it."""
-    earlier = {home(one, *entry) for one in list(API)[: list(API).index(package)] for entry in public(one)}
+    earlier = {
+        home(package_name, *entry)
+        for package_name in list(API)[: list(API).index(package)]
+        for entry in public(package_name)
+    }
     parts, links = [f"# {package}", about], []
     for name, thing in public(package):
         place = home(package, name, thing)
@@ -220,8 +226,8 @@ def home(package: str, name: str, thing: Any) -> str:
 def public(package: str) -> list[tuple[str, Any]]:
     """The names that a package promises, with what they stand for; modules have a page of their own."""
     module = importlib.import_module(package)
-    found = [(name, getattr(module, name)) for name in sorted(module.__all__, key=str.lower)]
-    return [(name, thing) for name, thing in found if not inspect.ismodule(thing)]
+    objects = [(name, getattr(module, name)) for name in sorted(module.__all__, key=str.lower)]
+    return [(name, thing) for name, thing in objects if not inspect.ismodule(thing)]
 
 
 def is_code(thing: Any) -> bool:

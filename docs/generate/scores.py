@@ -83,7 +83,7 @@ def _of_one_seed(a: Score, b: Score, tail: float, normal: float) -> float:
     training = float(t.ppf(tail, spread.freedom)) * spread.deviation if spread.freedom else 0.0
     if not (a.tested and b.tested):
         return max(UNKNOWN_MARGIN, training)
-    variance = sum((one.mean / 100) * (1 - one.mean / 100) / one.tested for one in (a, b))
+    variance = sum((score.mean / 100) * (1 - score.mean / 100) / score.tested for score in (a, b))
     return max(MIN_MARGIN, 100 * normal * math.sqrt(max(0.0, variance)), training)
 
 
@@ -103,9 +103,9 @@ def _training_spread(results: Path, *_: int) -> Spread:
     sources = {"the full scale": _full_values(results)}
     sources |= {f"the suite {name}": _suite_values(results, name) for name in SPREAD_SUITES}
     for source, values in sources.items():
-        found = _pooled_spread(values, source)
-        if found.freedom >= LEAST_FREEDOM:
-            return found
+        spreads = _pooled_spread(values, source)
+        if spreads.freedom >= LEAST_FREEDOM:
+            return spreads
     return Spread()
 
 
@@ -113,12 +113,12 @@ def _pooled_spread(values: Mapping[str, Mapping[str, Mapping[int, float]]], sour
     """Pool the variance over seeds of every contender's difference to the first one of its place."""
     total, freedom = 0.0, 0
     for contenders in values.values():
-        first, *others = contenders.values()
-        for other in others:
-            found = [other[seed] - first[seed] for seed in other if seed in first]
-            if len(found) > 1:
-                total += float(np.var(found)) * len(found)
-                freedom += len(found) - 1
+        first, *rivals = contenders.values()
+        for rival in rivals:
+            differences = [rival[seed] - first[seed] for seed in rival if seed in first]
+            if len(differences) > 1:
+                total += float(np.var(differences)) * len(differences)
+                freedom += len(differences) - 1
     return Spread(math.sqrt(total / freedom), freedom, source) if freedom else Spread()
 
 
@@ -126,23 +126,23 @@ def _full_values(results: Path) -> dict[str, dict[str, dict[int, float]]]:
     from potluck.recipes.recipe import find_recipe
     from potluck.recipes.store import read_cells
 
-    found: dict[str, dict[str, dict[int, float]]] = {}
+    by_setting: dict[str, dict[str, dict[int, float]]] = {}
     for cell in read_cells(results / CELL_FILES["full"]):
         column = find_recipe(cell.recipe).columns.get(cell.column)
         if cell.here is not None and column is not None and column.measure == "best":
-            place = found.setdefault(f"{cell.recipe} {cell.column}", {})
+            place = by_setting.setdefault(f"{cell.recipe} {cell.column}", {})
             place.setdefault(cell.row, {})[cell.seed] = cell.here
-    return found
+    return by_setting
 
 
 def _suite_values(results: Path, suite: str) -> dict[str, dict[str, dict[int, float]]]:
     from potluck.suites.store import Results
 
-    found: dict[str, dict[str, dict[int, float]]] = {}
+    by_setting: dict[str, dict[str, dict[int, float]]] = {}
     for row in Results.read(results, suite).rows:
-        found.setdefault(row.task, {}).setdefault(row.method, {})[row.seed] = 100 * float(row.accuracy)
+        by_setting.setdefault(row.task, {}).setdefault(row.method, {})[row.seed] = 100 * float(row.accuracy)
     reference = "standalone"
-    return {task: {reference: there.get(reference, {}), **there} for task, there in found.items()}
+    return {task: {reference: there.get(reference, {}), **there} for task, there in by_setting.items()}
 
 
 def read_scores(test: Mapping[str, Any], results: Path) -> Scores:
@@ -162,16 +162,16 @@ def _of_recipe(test: Mapping[str, Any], results: Path) -> Scores:
     table, cells = read_table(results / CELL_FILES[test.get("scale", "small")], test["recipe"])
     recipe, spread = table.recipe, training_spread(results)
     wanted = test.get("columns") or [n for n in recipe.columns if recipe.columns[n].measure == "best"]
-    found: Scores = {}
+    scores: Scores = {}
     for name in wanted:
         needed = needed_rows(test, recipe, name)
         seconds = test.get("value") == "seconds"
         values = {row: _cell(table, cells, row, name, spread, seconds=seconds) for row in needed}
-        known = {row: score for row, score in values.items() if score.by_seed}
+        with_seeds = {row: score for row, score in values.items() if score.by_seed}
         partial = recipe.columns[name].measure in TO_TARGET or test.get("partial")
-        if len(known) == len(needed) or partial:  # half a column supports nothing
-            found[recipe.heading(name)] = known
-    return found
+        if len(with_seeds) == len(needed) or partial:  # half a column supports nothing
+            scores[recipe.heading(name)] = with_seeds
+    return scores
 
 
 def read_table(file: Path, name: str) -> tuple[Any, list[Any]]:
@@ -207,29 +207,29 @@ def needed_rows(test: Mapping[str, Any], recipe: Any, column: str) -> list[str]:
     named = {test[word] for word in NAMES if word in test}
     named |= {name for word in LISTS for name in (test.get(word) or ()) if isinstance(test.get(word), list)}
     alone = {"equals", "steady"} & test.keys()
-    others = not alone and (not any(test.get(word) for word in LISTS))
+    needs_rivals = not alone and (not any(test.get(word) for word in LISTS))
     left_out = {*test.get("without", ()), *test.get("failed", ())}
     there = {row: text for row in recipe.rows if (text := recipe.printed(row, column)) != NO_CELL}
     printed = {row for row, text in there.items() if text != UNPRINTED}
     rivals = (printed if len(printed) > 1 else there.keys()) - left_out
-    return [row for row in there if row in named or (others and row in rivals)]
+    return [row for row in there if row in named or (needs_rivals and row in rivals)]
 
 
 def _cell(table: Any, cells: list[Any], row: str, column: str, spread: Spread, *, seconds: bool) -> Score:
     """A cell's value for every seed, or the processor time that its runs took; empty where nothing is stored."""
     setting = table.recipe.columns[column].setting
-    mine = [key for key in table.values if key[:2] == (row, setting)]
+    keys = [key for key in table.values if key[:2] == (row, setting)]
     if not seconds:
-        here = {key[2]: table.values[key].get(column, math.nan) for key in mine}
+        here = {key[2]: table.values[key].get(column, math.nan) for key in keys}
     else:
         spent = {
-            one.seed: one.core_seconds
-            for one in cells
-            if (one.recipe, one.row, one.column) == (table.recipe.name, row, column) and one.core_seconds
+            cell.seed: cell.core_seconds
+            for cell in cells
+            if (cell.recipe, cell.row, cell.column) == (table.recipe.name, row, column) and cell.core_seconds
         }
-        here = {key[2]: spent.get(key[2], math.nan) for key in mine}
-    known = {seed: value for seed, value in here.items() if math.isfinite(value)}
-    return Score(known, samples_tested(table.work[mine[0]]) if mine else 0, spread)
+        here = {key[2]: spent.get(key[2], math.nan) for key in keys}
+    finite = {seed: value for seed, value in here.items() if math.isfinite(value)}
+    return Score(finite, samples_tested(table.work[keys[0]]) if keys else 0, spread)
 
 
 def samples_tested(experiment: Any) -> int:
@@ -239,8 +239,8 @@ def samples_tested(experiment: Any) -> int:
     if experiment.evaluate.protocol == "shared":
         return round(rows * TEST_SHARE.get(data.name, 0))
     parts = [float(part) for part in data.split.split(":")]
-    asked = experiment.schedule.participation if experiment.evaluate.protocol == "local" else 1.0
-    return round(rows * parts[-1] / sum(parts) * asked)
+    participation = experiment.schedule.participation if experiment.evaluate.protocol == "local" else 1.0
+    return round(rows * parts[-1] / sum(parts) * participation)
 
 
 def _of_suite(test: Mapping[str, Any], results: Path) -> Scores:
@@ -262,15 +262,15 @@ def _of_suite(test: Mapping[str, Any], results: Path) -> Scores:
     }
 
 
-def _suite_value(what: str, row: Any, details: Mapping[str, Any]) -> float | None:
-    if what == "numbers":
+def _suite_value(value_name: str, row: Any, details: Mapping[str, Any]) -> float | None:
+    if value_name == "numbers":
         return float(row.floats_up + row.floats_down)
-    if what == "samples":
+    if value_name == "samples":
         return float(row.samples_per_job)
-    if what == "first":
+    if value_name == "first":
         return 100 * float(details["curve"][0][1]) if details.get("curve") else None
-    if what.startswith("note:"):
-        curve = (details.get("notes") or {}).get(what.removeprefix("note:"))
+    if value_name.startswith("note:"):
+        curve = (details.get("notes") or {}).get(value_name.removeprefix("note:"))
         return float(curve[-1][1]) if curve else None
     return 100 * float(row.accuracy)
 
@@ -286,19 +286,19 @@ def _to_common_target(gathered: Any, rows: Any, details: Mapping[str, Any], test
     """
     named = {test["soonest"], *test["of"]}
     for task, methods in list(gathered.items()):
-        mine = [
+        own_keys = [
             row for row in rows if row.task == task and row.method in named and details.get(row.experiment)
         ]
         gathered[task] = {}
-        if len({row.method for row in mine}) < 2:
+        if len({row.method for row in own_keys}) < 2:
             del gathered[task]
             continue
-        curves = {row.experiment: details[row.experiment]["curve"] for row in mine}
+        curves = {row.experiment: details[row.experiment]["curve"] for row in own_keys}
         rounds = min(
             curve[-1][0] for curve in curves.values()
         )  # asynchronous curves count answers, not rounds
         target = REACHED * min(value for name in named for value in methods.get(name, {}).values()) / 100
-        for row in mine:
+        for row in own_keys:
             curve = curves[row.experiment]
             reached = next((at for at, value in curve if value is not None and value >= target), None)
             if reached is not None:
@@ -313,14 +313,14 @@ def _of_trials(test: Mapping[str, Any], results: Path) -> Scores:
     """
     from potluck.suites.store import Results
 
-    found: dict[str, dict[str, float]] = {}
+    by_task: dict[str, dict[str, float]] = {}
     for trial in Results.read(results, test["trials"]).trials:
         value = json.loads(trial.settings).get(test["option"]) if trial.method == test["method"] else None
         name = trial.method if trial.method == test.get("beside") else None if value is None else str(value)
         if name is not None and trial.validation is not None:
-            there = found.setdefault(trial.task, {})
+            there = by_task.setdefault(trial.task, {})
             there[name] = max(there.get(name, 0.0), 100 * trial.validation)
-    return {task: {name: Score({0: best}) for name, best in there.items()} for task, there in found.items()}
+    return {task: {name: Score({0: best}) for name, best in there.items()} for task, there in by_task.items()}
 
 
 def client_shares(test: Mapping[str, Any], results: Path) -> dict[str, tuple[int, int]]:
@@ -333,11 +333,11 @@ def client_shares(test: Mapping[str, Any], results: Path) -> dict[str, tuple[int
         for row in stored.rows
         if row.task in test.get("tasks", [row.task])
     }
-    found: dict[str, tuple[int, int]] = {}
-    for (task, method, seed), mine in ends.items():
-        others = ends.get((task, test["than"], seed), [])
-        if method == test["better"] and mine and len(mine) == len(others):
-            better, count = found.get(task, (0, 0))
-            gained = sum(a > b for a, b in zip(mine, others, strict=True))
-            found[task] = (better + gained, count + len(mine))
-    return found
+    shares: dict[str, tuple[int, int]] = {}
+    for (task, method, seed), accuracies in ends.items():
+        rival_accuracies = ends.get((task, test["than"], seed), [])
+        if method == test["better"] and accuracies and len(accuracies) == len(rival_accuracies):
+            better, count = shares.get(task, (0, 0))
+            gained = sum(a > b for a, b in zip(accuracies, rival_accuracies, strict=True))
+            shares[task] = (better + gained, count + len(accuracies))
+    return shares

@@ -22,8 +22,8 @@ KINDS = {
 
 def update_page(page: str) -> str:
     """The page with the figures of the stored soak."""
-    whole, sums = (json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS, SUMS))
-    return replace_block(page, NAME, f"{body(whole)}\n\n{with_sums(sums)}")
+    plain_run, sums = (json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS, SUMS))
+    return replace_block(page, NAME, f"{body(plain_run)}\n\n{with_sums(sums)}")
 
 
 def with_sums(soak: dict[str, Any]) -> str:
@@ -40,22 +40,22 @@ def with_sums(soak: dict[str, Any]) -> str:
 def body(soak: dict[str, Any]) -> str:
     """The command, what was struck how often, and what became of the run."""
     made, losses = soak["made"], soak["losses on record"]
-    asked = f"    make soak MINUTES={soak['minutes']:g} RECORD=results/soak.json\n"
+    command = f"    make soak MINUTES={soak['minutes']:g} RECORD=results/soak.json\n"
     rows = [
-        [KINDS[kind], *(_struck(soak["faults"], way, kind) for way in ("killed", "stopped"))]
+        [KINDS[kind], *(_struck(soak["faults"], action, kind) for action in ("killed", "stopped"))]
         for kind in KINDS
     ]
-    told = ", ".join(f"{count} {code(kind)}" for kind, count in sorted(losses.items())) or "none"
+    counts = ", ".join(f"{count} {code(kind)}" for kind, count in sorted(losses.items())) or "none"
     again = sum(soak["starts again"].values())
     return "\n".join(
         [
-            asked,
+            command,
             f"{soak['strikes']} strikes in {soak['minutes']:g} minutes, one every {soak['every']:g} seconds, on a machine with other "
             f"work (load {made['load']:g} on {made['machine'].rpartition(', ')[2]}):\n",
             table(["program", "killed", "stopped for 10 to 75 seconds"], rows, numbers=(1, 2)),
             "",
             f"The run had all its {soak['rounds']} rounds, {soak['rounds without a loss']} of them without a loss. Of "
-            f"{3 * soak['rounds']} answers {soak['answers']} came; the others are on record, each with its reason ({told}). Programs were "
+            f"{3 * soak['rounds']} answers {soak['answers']} came; the others are on record, each with its reason ({counts}). Programs were "
             f"started again {again} times, and the run was submitted again {soak['submitted again']} times. The last round ended "
             f"{soak['seconds'] / 60:.0f} minutes after the first. Commit {made.get('commit', 'unknown')}, Flower {made['flwr']}, "
             f"Python {made['python']}, torch {made['torch']}.",
@@ -63,6 +63,6 @@ def body(soak: dict[str, Any]) -> str:
     )  # fmt: skip
 
 
-def _struck(faults: dict[str, int], way: str, kind: str) -> int:
+def _struck(faults: dict[str, int], action: str, kind: str) -> int:
     """How often a program of this kind was struck in this way, whichever node's it was."""
-    return sum(count for name, count in faults.items() if name.rstrip(" 0123456789") == f"{way} {kind}")
+    return sum(count for name, count in faults.items() if name.rstrip(" 0123456789") == f"{action} {kind}")

@@ -37,15 +37,15 @@ def format_default(value: object) -> str:
 
 def find_block(page: str, name: str) -> str | None:
     """What stands between a page's `<!-- name: made by … -->` and `<!-- end -->`; nothing where there is no such block."""
-    found = _pattern(name).search(page)
-    return found[2] if found else None
+    match = _pattern(name).search(page)
+    return match[2] if match else None
 
 
 def replace_block(page: str, name: str, body: str) -> str:
     """The page with another body of that block."""
     if find_block(page, name) is None:
         raise ValueError(f"the page has no block <!-- {name}: made by make pages -->")
-    return _pattern(name).sub(lambda found: f"{found[1]}\n{body.strip()}\n{found[3]}", page, count=1)
+    return _pattern(name).sub(lambda match: f"{match[1]}\n{body.strip()}\n{match[3]}", page, count=1)
 
 
 def _pattern(name: str) -> re.Pattern[str]:

@@ -34,14 +34,14 @@ class Conditions:
 
     def objections(self, verdict: str, least: float) -> list[str]:
         """Why these rows do not carry a verdict; nothing where they do."""
-        found = []
+        objections = []
         if self.share < least:
-            found.append(f"{self.rounds} of {self.paper_rounds} rounds")
+            objections.append(f"{self.rounds} of {self.paper_rounds} rounds")
         if self.idle:
-            found.append(f"the mechanism did nothing ({', '.join(self.idle)})")
+            objections.append(f"the mechanism did nothing ({', '.join(self.idle)})")
         if self.missing and verdict != CONTRADICTED:
-            found.append(f"not run: {', '.join(self.missing)}")
-        return found
+            objections.append(f"not run: {', '.join(self.missing)}")
+        return objections
 
 
 def judge_test(test: Mapping[str, Any], results: Path = RESULTS) -> Finding:
@@ -53,13 +53,15 @@ def judge_test(test: Mapping[str, Any], results: Path = RESULTS) -> Finding:
         full = judge_at_full_size(test, results)
         if full.verdict != NOT_RUN:
             return full
-    found = compare(test, results)
-    if found.verdict == NOT_RUN or (is_counted(test) and ("recipe" in test or found.verdict != CONTRADICTED)):
-        return found  # the networks of a suite are not the paper's, and contradict nothing
+    finding = compare(test, results)
+    if finding.verdict == NOT_RUN or (
+        is_counted(test) and ("recipe" in test or finding.verdict != CONTRADICTED)
+    ):
+        return finding  # the networks of a suite are not the paper's, and contradict nothing
     where = (
         "at the small scale" if "recipe" in test else f"in the suite {test.get('suite') or test['trials']}"
     )
-    return replace(found, verdict=UNDECIDED, figure=f"{where}, {found.figure}")
+    return replace(finding, verdict=UNDECIDED, figure=f"{where}, {finding.figure}")
 
 
 def judge_at_full_size(test: Mapping[str, Any], results: Path) -> Finding:
@@ -70,17 +72,17 @@ def judge_at_full_size(test: Mapping[str, Any], results: Path) -> Finding:
     if is_counted(test):
         return compare({**test, "scale": "full"}, results)
     conditions = read_conditions(test, results)
-    found = compare({**test, "scale": "full", "partial": True}, results)
-    if found.verdict == NOT_RUN or not conditions.cells:
+    finding = compare({**test, "scale": "full", "partial": True}, results)
+    if finding.verdict == NOT_RUN or not conditions.cells:
         return NO_ROWS
-    objections = conditions.objections(found.verdict, test.get("least_share", LEAST_SHARE))
-    details = [found.details or found.figure, f"{conditions.rounds} of {conditions.paper_rounds} rounds"]
+    objections = conditions.objections(finding.verdict, test.get("least_share", LEAST_SHARE))
+    details = [finding.details or finding.figure, f"{conditions.rounds} of {conditions.paper_rounds} rounds"]
     details += [f"mechanism: {each}" for each in conditions.mechanisms]
     details += [f"undecided: {'; '.join(objections)}"] if objections else []
     return replace(
-        found,
-        figure=f"at full size, {found.figure}" + (f" ({'; '.join(objections[:1])})" if objections else ""),
-        verdict=UNDECIDED if objections else found.verdict,
+        finding,
+        figure=f"at full size, {finding.figure}" + (f" ({'; '.join(objections[:1])})" if objections else ""),
+        verdict=UNDECIDED if objections else finding.verdict,
         details="; ".join(details),
     )
 

@@ -37,7 +37,7 @@ def trace_files() -> list[str]:
     """The files on the way, in order, found out by a process that goes it."""
     with tempfile.TemporaryDirectory() as folder:
         places = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "generate.walk"],
             cwd=folder,
             env=places,
@@ -45,10 +45,10 @@ def trace_files() -> list[str]:
             text=True,
             check=False,
         )
-        found = Path(folder) / "walk.json"
-        if not found.exists():
-            raise RuntimeError(f"the run never came to a client:\n{done.stdout}{done.stderr}")
-        return [str(file) for file in json.loads(found.read_text(encoding="utf-8"))]
+        trace = Path(folder) / "walk.json"
+        if not trace.exists():
+            raise RuntimeError(f"the run never came to a client:\n{process.stdout}{process.stderr}")
+        return [str(file) for file in json.loads(trace.read_text(encoding="utf-8"))]
 
 
 def _about(file: str) -> str:

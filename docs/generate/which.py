@@ -45,15 +45,15 @@ def _row(name: str) -> tuple[object, ...]:
     from potluck.methods import method_class
 
     cls = method_class(name)
-    asked = {str(need) for need in make_method(cls, {}).requires()}
+    requirements = {str(need) for need in make_method(cls, {}).requires()}
     down, up = traffic(name)
     return (
         f"[{name}](methods/{name}.md)",
-        ", ".join(mark for mark in MARKS if mark in asked) or "any",
-        "yes" if asked & set(FEATURES) else "",
-        "yes" if "identical heads" in asked else "",
-        "yes" if asked & set(SHARED) else "",
-        "yes" if "public data" in asked else "",
+        ", ".join(mark for mark in MARKS if mark in requirements) or "any",
+        "yes" if requirements & set(FEATURES) else "",
+        "yes" if "identical heads" in requirements else "",
+        "yes" if requirements & set(SHARED) else "",
+        "yes" if "public data" in requirements else "",
         cls.supports.robust or "nothing",
         down,
         up,

@@ -71,28 +71,30 @@ def early_cases(root: Path = ROOT) -> Iterator[Case]:
     for row in results.rows:
         if row.task.startswith("attacked"):
             continue
-        for one in stored_outcomes(results.details[row.experiment]):
+        for outcome in stored_outcomes(results.details[row.experiment]):
             facts = ClientFacts(
-                one.train,
-                one.classes,
+                outcome.train,
+                outcome.classes,
                 0,
-                one.largest_class,
-                one.validation,
-                one.early_alone / one.validation,
-                one.early_gained,
-                one.early_lost,
+                outcome.largest_class,
+                outcome.validation,
+                outcome.early_alone / outcome.validation,
+                outcome.early_gained,
+                outcome.early_lost,
             )
-            yield Case(row.task, facts, (one.gained - one.lost) / one.test)
+            yield Case(row.task, facts, (outcome.gained - outcome.lost) / outcome.test)
 
 
 def calibrate(root: Path = ROOT) -> Calibration:
     """Fit all candidates on half of the tasks, and score them on the others."""
-    found: Calibration = {}
+    calibration: Calibration = {}
     for when, cases in (("before", before_cases(root)), ("early", early_cases(root))):
-        fitted, others = split_tasks(sorted(cases, key=lambda case: (case.task, str(case.facts), case.gain)))
-        rules = [fit_rule(name, fitted) for name in CANDIDATES[when]] if others else []
-        found[when] = [(rule, score_rule(rule, others), others) for rule in rules]
-    return found
+        fitted, held_out = split_tasks(
+            sorted(cases, key=lambda case: (case.task, str(case.facts), case.gain))
+        )
+        rules = [fit_rule(name, fitted) for name in CANDIDATES[when]] if held_out else []
+        calibration[when] = [(rule, score_rule(rule, held_out), held_out) for rule in rules]
+    return calibration
 
 
 def chosen(candidates: Sequence[tuple[Rule, RuleScore, list[Case]]]) -> tuple[Rule, RuleScore]:
@@ -154,8 +156,8 @@ def _table(title: str, candidates: Sequence[tuple[Rule, RuleScore, list[Case]]])
     return f"{note}\n\n{table(head, rows, range(1, len(head)))}"
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}" if whole else "–"
+def _share(part: int, total: int) -> str:
+    return f"{part / total:.0%}" if total else "–"
 
 
 def _sentence(when: str, candidates: Sequence[tuple[Rule, RuleScore, list[Case]]]) -> str:

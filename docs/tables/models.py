@@ -108,7 +108,7 @@ def papers() -> None:
     table(("model", "parameters", "torchvision's"), *rows)
 
 
-def others() -> None:
+def other_models() -> None:
     """The networks that are ours, each on an input that suits it."""
     print("### Small, nested, table, sensor and text networks, 10 classes, 10,000 words\n")
     rows = []
@@ -123,4 +123,4 @@ def others() -> None:
 
 if __name__ == "__main__":
     papers()
-    others()
+    other_models()

@@ -69,20 +69,20 @@ def methods(suite: Suite) -> list[str]:
 
 def is_default(task: Task) -> bool:
     """Whether a task's settings are its method's defaults."""
-    known = {each.name: each.default for each in settings_of(method_class(task.methods[0]))}
-    return all(known[name] == value for name, value in task.experiment.get("method", {}).items())
+    defaults = {each.name: each.default for each in settings_of(method_class(task.methods[0]))}
+    return all(defaults[name] == value for name, value in task.experiment.get("method", {}).items())
 
 
 def lines(suite: Suite, results: Results, method: str) -> list[Line]:
     """A line per setting that has results, in the suite's order, and one of training alone."""
-    mine = [task for task in suite.tasks if method in task.methods]
+    own_tasks = [task for task in suite.tasks if method in task.methods]
     alone = [task for task in suite.tasks if REFERENCE in task.methods]
-    rows = {task.name: _rows(results, task) for task in mine + alone}
-    (default,) = (task for task in mine if is_default(task))
+    rows = {task.name: _rows(results, task) for task in own_tasks + alone}
+    (default,) = (task for task in own_tasks if is_default(task))
     ends = {name: by_seed(own, lambda row: row.final_accuracy) for name, own in rows.items()}
     gains = {
         task.name: paired_difference(ends[task.name], ends[default.name])
-        for task in mine + alone
+        for task in own_tasks + alone
         if task is not default
     }
     tests = {name: gain.p for name, gain in gains.items() if gain is not None and gain.p is not None}
@@ -97,10 +97,15 @@ def lines(suite: Suite, results: Results, method: str) -> list[Line]:
             below=share_ended_below(
                 results,
                 rows[task.name],
-                [row for one in alone if same_split(one, task) for row in rows[one.name]],
+                [
+                    row
+                    for other_task in alone
+                    if same_split(other_task, task)
+                    for row in rows[other_task.name]
+                ],
             ),
         )
-        for task in mine + alone
+        for task in own_tasks + alone
         if rows[task.name]
     ]
 
@@ -119,16 +124,18 @@ def _line(
     below: float | None,
 ) -> Line:
     alone = REFERENCE in task.methods
-    found = [results.details.get(row.experiment, {}) for row in rows]
+    details = [results.details.get(row.experiment, {}) for row in rows]
     note, _, summarise = NOTES.get(task.methods[0], ("", "", np.mean))
-    notes = [one.get("notes", {}).get(note) for one in found]
+    notes = [entry.get("notes", {}).get(note) for entry in details]
     default = not alone and is_default(task)
     return Line(
         setting=ALONE if alone else SHOWN.get(task.axes["setting"], task.axes["setting"]),
         default=default,
-        validation=tuple(one["last"]["validation"] for one in found if "validation" in one.get("last", {})),
+        validation=tuple(
+            entry["last"]["validation"] for entry in details if "validation" in entry.get("last", {})
+        ),
         test=tuple(row.final_accuracy for row in rows),
-        received=tuple(one["last"]["received"] for one in found if "received" in one.get("last", {})),
+        received=tuple(entry["last"]["received"] for entry in details if "received" in entry.get("last", {})),
         note=tuple(summarise([value for _, value in values]) for values in notes if values),
         gain=gain,
         significant=significant,
@@ -138,17 +145,17 @@ def _line(
 
 def table(suite: Suite, results: Results, method: str) -> str:
     """A method's settings, the default marked, and in a sentence what they show."""
-    found = lines(suite, results, method)
-    if not any(line.default for line in found):
+    summaries = lines(suite, results, method)
+    if not any(line.default for line in summaries):
         return f"Not measured yet; run `potluck benchmark {suite.name} --methods {method} --resume`."
     head = ["setting", "validation", "test", "against default", "below", "as received"]
     if method in NOTES:
         head.append(NOTES[method][1])
     rule = ["---", *["---:"] * (len(head) - 1)]
-    cells = [_cells(line, method) for line in found]
+    cells = [_cells(line, method) for line in summaries]
     return (
-        "\n".join(f"| {' | '.join(one)} |" for one in [head, rule, *cells])
-        + f"\n\n{wrap_text(_verdict(found))}"
+        "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *cells])
+        + f"\n\n{wrap_text(_verdict(summaries))}"
     )
 
 
@@ -167,17 +174,17 @@ def _cells(line: Line, method: str) -> list[str]:
     return cells
 
 
-def _verdict(found: Sequence[Line]) -> str:
+def _verdict(summaries: Sequence[Line]) -> str:
     """Which setting validation would choose, and whose clients' test accuracies differ from the default's."""
-    best = best_line(found)
-    default = next(line for line in found if line.default)
+    best = best_line(summaries)
+    default = next(line for line in summaries if line.default)
     ahead = 100 * float(np.mean(best.validation) - np.mean(default.validation))
     chosen = (
         "the default setting"
         if best is default
         else f"{best.setting}, {ahead:.1f} points ahead of the default setting"
     )
-    significant = [_with_gain(line) for line in found if line.significant]
+    significant = [_with_gain(line) for line in summaries if line.significant]
     names = "; ".join(significant) if significant else "none"
     return f"Best on validation: {chosen}. Different by more than chance from the default setting on clients' test samples: {names}."
 
@@ -192,11 +199,11 @@ def summary(suite: Suite, results: Results) -> str:
     """How many settings differ from their method's defaults by more than chance, and which."""
     tried, different, better = 0, [], []
     for method in methods(suite):
-        found = lines(suite, results, method)
-        settings = [line for line in found if not line.default and line.setting != ALONE]
+        summaries = lines(suite, results, method)
+        settings = [line for line in summaries if not line.default and line.setting != ALONE]
         tried += len(settings)
         different += [f"{method} with {_with_gain(line)}" for line in settings if line.significant]
-        if any(line.default for line in found) and not best_line(found).default:
+        if any(line.default for line in summaries) and not best_line(summaries).default:
             better.append(method)
     text = f"{tried} settings beside the defaults of {len(methods(suite))} methods, on {setting_of(suite)}. "
     text += (
@@ -211,9 +218,9 @@ def summary(suite: Suite, results: Results) -> str:
     )
 
 
-def best_line(found: Sequence[Line]) -> Line:
+def best_line(summaries: Sequence[Line]) -> Line:
     """The setting with the highest accuracy on validation samples; of equals the default."""
-    tried = [line for line in found if line.setting != ALONE and line.validation]
+    tried = [line for line in summaries if line.setting != ALONE and line.validation]
     return max(tried, key=lambda line: (round(float(np.mean(line.validation)), 6), line.default))
 
 

@@ -52,22 +52,22 @@ def page(suite: Suite, results: Results) -> str:
 
 def _settings(suite: Suite) -> dict[str, dict[str, Task]]:
     """Tasks by setting (their name without the schedule), then by schedule."""
-    found: dict[str, dict[str, Task]] = {}
+    groups: dict[str, dict[str, Task]] = {}
     for task in suite.tasks:
         schedule = task.axes["schedule"]
-        found.setdefault(task.title.removesuffix(f", schedule {schedule}"), {})[schedule] = task
-    return found
+        groups.setdefault(task.title.removesuffix(f", schedule {schedule}"), {})[schedule] = task
+    return groups
 
 
 def _table(suite: Suite, results: Results) -> str:
     schedules = list(dict.fromkeys(task.axes["schedule"] for task in suite.tasks))
     lines = [
-        f"| setting | method | {' | '.join(schedules)} | {' | '.join(f'{one}: seconds' for one in schedules)} |",
+        f"| setting | method | {' | '.join(schedules)} | {' | '.join(f'{schedule}: seconds' for schedule in schedules)} |",
         f"|---|---|{'---:|' * (2 * len(schedules))}",
     ]
     for title, by_schedule in _settings(suite).items():
         for method in next(iter(by_schedule.values())).methods:
-            cells = [_found(results, by_schedule[one], method) for one in schedules]
+            cells = [_found(results, by_schedule[runs], method) for runs in schedules]
             if any(accuracies for accuracies, _ in cells):
                 shown = [format_mean_std(a) for a, _ in cells] + [_seconds(a, s) for a, s in cells]
                 lines.append(f"| {title} | {method} | {' | '.join(shown)} |")
@@ -82,15 +82,15 @@ def _words(suite: Suite, results: Results) -> str:
         step = _step(results, list(by_schedule.values()))
         steps += [step] if step else []
         for method in by_schedule[schedules[0]].methods:
-            whole = _by_seed(results, by_schedule[schedules[0]], method)
+            synchronous = _by_seed(results, by_schedule[schedules[0]], method)
             for schedule in schedules[1:]:
-                mine = _by_seed(results, by_schedule[schedule], method)
+                asynchronous = _by_seed(results, by_schedule[schedule], method)
                 difference = paired_difference(
-                    *({seed: run[0] for seed, run in one.items()} for one in (mine, whole))
+                    *({seed: run[0] for seed, run in runs.items()} for runs in (asynchronous, synchronous))
                 )
                 if difference is not None:
                     difference = with_least_spread(difference, step)
-                    cells = (format_difference(difference), _time_ratio(mine, whole))
+                    cells = (format_difference(difference), _time_ratio(asynchronous, synchronous))
                     rows.append((title, method, schedule, *cells))
     if not rows:
         return ""
@@ -130,27 +130,27 @@ Runs = dict[int, tuple[float, float | None]]
 
 
 def _by_seed(results: Results, task: Task, method: str) -> Runs:
-    found: Runs = {}
+    by_seed: Runs = {}
     for row in results.rows:
         if (row.task, row.method) == (task.name, method):
             clock = results.details.get(row.experiment, {}).get("clock", [])
             reached = next((seconds for seconds, accuracy in clock if accuracy >= TARGET), None)
             if clock:
-                found[row.seed] = clock[-1][1], reached
-    return found
+                by_seed[row.seed] = clock[-1][1], reached
+    return by_seed
 
 
-def _time_ratio(mine: Runs, whole: Runs) -> str:
+def _time_ratio(asynchronous: Runs, synchronous: Runs) -> str:
     """Return the geometric mean of the ratios of times, with its interval; nothing where a target was not reached."""
     logs = [
         {seed: float(np.log(seconds)) for seed, (_, seconds) in runs.items() if seconds}
-        for runs in (mine, whole)
+        for runs in (asynchronous, synchronous)
     ]
-    found = paired_difference(*logs)
-    if found is None:
+    difference = paired_difference(*logs)
+    if difference is None:
         return ""
-    mean, low, high = (float(np.exp(value)) for value in (found.mean, found.low, found.high))
-    return f"{mean:.2f} [{low:.2f}, {high:.2f}]" if found.seeds > 1 else f"{mean:.2f}"
+    mean, low, high = (float(np.exp(value)) for value in (difference.mean, difference.low, difference.high))
+    return f"{mean:.2f} [{low:.2f}, {high:.2f}]" if difference.seeds > 1 else f"{mean:.2f}"
 
 
 def _found(results: Results, task: Task, method: str) -> tuple[list[float], list[float]]:
@@ -158,7 +158,7 @@ def _found(results: Results, task: Task, method: str) -> tuple[list[float], list
     rows = [row for row in results.rows if row.task == task.name and row.method == method]
     clocks = [results.details.get(row.experiment, {}).get("clock", []) for row in rows]
     times = [next((seconds for seconds, accuracy in clock if accuracy >= TARGET), None) for clock in clocks]
-    return [clock[-1][1] for clock in clocks if clock], [one for one in times if one is not None]
+    return [clock[-1][1] for clock in clocks if clock], [seconds for seconds in times if seconds is not None]
 
 
 def _seconds(accuracies: list[float], times: list[float]) -> str:

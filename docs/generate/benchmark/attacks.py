@@ -42,10 +42,10 @@ def page(suite: Suite, results: Results) -> str:
         wrap_text(reading),
     ]
     for title, grid in _titles(suite).items():
-        found = [method for method in _methods(grid) if _measured(results, grid, method)]
-        if found:
+        methods = [method for method in _methods(grid) if _measured(results, grid, method)]
+        if methods:
             parts.append(f"## {title[0].upper()}{title[1:]}\n\n{_seeds(results, grid)}")
-            parts += [f"### {method}\n\n{_table(results, grid, method)}" for method in found]
+            parts += [f"### {method}\n\n{_table(results, grid, method)}" for method in methods]
             if NO_ATTACK in _axis(grid, 0):
                 parts.append(f"![Honest accuracy by attack and rule](figures/{_file(title)})")
     parts.append(f"## Provenance\n\n{wrap_text(provenance_sentence(suite, results))}")
@@ -77,10 +77,10 @@ def unsteady_cases(suite: Suite, results: Results) -> tuple[int, int]:
         for method in _methods(grid):
             for attack in set(_axis(grid, 0)) - {NO_ATTACK}:
                 by_rule = {rule: _honest(results, grid, method, attack, rule) for rule in _axis(grid, 1)}
-                known = {rule: values for rule, values in by_rule.items() if values}
-                seeds = set.intersection(*map(set, known.values())) if known else set()
-                if len(known) > 1 and len(seeds) > 1:
-                    best = {max(known, key=lambda rule: known[rule][seed][0]) for seed in seeds}
+                known_rules = {rule: values for rule, values in by_rule.items() if values}
+                seeds = set.intersection(*map(set, known_rules.values())) if known_rules else set()
+                if len(known_rules) > 1 and len(seeds) > 1:
+                    best = {max(known_rules, key=lambda rule: known_rules[rule][seed][0]) for seed in seeds}
                     differ, cases = differ + (len(best) > 1), cases + 1
     return differ, cases
 
@@ -100,11 +100,11 @@ def _seeds(results: Results, grid: Grid) -> str:
 
 def _titles(suite: Suite) -> dict[str, Grid]:
     """Tasks of one title (without their place on the axes) are one table."""
-    found: dict[str, Grid] = {}
+    grids: dict[str, Grid] = {}
     for task in suite.tasks:
         title = task.title.partition(", attack ")[0]
-        found.setdefault(title, {})[task.axes["attack"], task.axes["rule"]] = task
-    return found
+        grids.setdefault(title, {})[task.axes["attack"], task.axes["rule"]] = task
+    return grids
 
 
 def _methods(grid: Grid) -> list[str]:
@@ -127,12 +127,12 @@ def _measured(results: Results, grid: Grid, method: str) -> bool:
 
 def _attackers(results: Results, grid: Grid, method: str) -> dict[int, set[int]]:
     """Who attacks in the runs of each seed: the same clients in all of a table's attacks of one share."""
-    found: dict[int, set[int]] = {}
+    attackers: dict[int, set[int]] = {}
     for task in grid.values():
         for row in _rows(results, task, method):
             attack = results.details.get(row.experiment, {}).get("attack")
-            found.setdefault(row.seed, set()).update(attack["clients"] if attack else ())
-    return found
+            attackers.setdefault(row.seed, set()).update(attack["clients"] if attack else ())
+    return attackers
 
 
 def _honest(results: Results, grid: Grid, method: str, attack: str, rule: str) -> Seeds:
@@ -140,11 +140,13 @@ def _honest(results: Results, grid: Grid, method: str, attack: str, rule: str) -
     values, liars = Seeds(), _attackers(results, grid, method)
     for row in _rows(results, grid.get((attack, rule)), method):
         details = results.details.get(row.experiment, {})
-        found = details.get("attack")
-        if found:
-            values[row.seed] = found["honest_accuracy"], found["success"]
+        attack_details = details.get("attack")
+        if attack_details:
+            values[row.seed] = attack_details["honest_accuracy"], attack_details["success"]
         elif details.get("clients"):
-            honest = [one for index, one in enumerate(details["clients"]) if index not in liars[row.seed]]
+            honest = [
+                client for index, client in enumerate(details["clients"]) if index not in liars[row.seed]
+            ]
             values[row.seed] = float(np.mean(honest)), float("nan")
     return values
 
@@ -155,7 +157,9 @@ def _mean(values: Seeds, place: int = 0) -> float:
 
 def _table(results: Results, grid: Grid, method: str) -> str:
     attacks = [
-        one for one in _axis(grid, 0) if any(_honest(results, grid, method, one, r) for r in _axis(grid, 1))
+        attack
+        for attack in _axis(grid, 0)
+        if any(_honest(results, grid, method, attack, r) for r in _axis(grid, 1))
     ]
     lines = [f"| rule | {' | '.join(map(_title, attacks))} |", f"|---|{'---:|' * len(attacks)}"]
     for rule in _axis(grid, 1):

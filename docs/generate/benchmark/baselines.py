@@ -30,31 +30,33 @@ from potluck.suites.suite import Task
 Measured = Sequence[tuple[Task, Sequence[MethodSummary]]]
 
 
-def baselines(results: Results, found: Measured) -> str:
+def baselines(results: Results, measurements: Measured) -> str:
     """Baselines per task, and whether standalone training reaches those that need no network."""
-    if not found:
+    if not measurements:
         return ""
     head = ["task", *LINES, NAMES[SAME], REFERENCE, NAMES[PUBLIC], NAMES[POOLED]]
-    rows, said = [], []
-    for task, lines in found:
+    rows, sentences = [], []
+    for task, lines in measurements:
         by_method = {line.method: line for line in lines}
         names = [*LINES, SAME, REFERENCE, PUBLIC, POOLED]
         rows.append([task.title, *(_accuracy(by_method.get(name)) for name in names)])
-        said.append(f"* **{task.title}**: {_floor_sentence(results, task, lines)}")
-    told = "; ".join(f"*{name}*: {what}" for name, what in LINES.items())
+        sentences.append(f"* **{task.title}**: {_floor_sentence(results, task, lines)}")
+    descriptions = "; ".join(f"*{name}*: {description}" for name, description in LINES.items())
     return (
-        f"## Baselines\n\n{wrap_text(f'Accuracy in per cent, mean over seeds. {told}. Penalties are chosen on validation samples.')}"
+        f"## Baselines\n\n{wrap_text(f'Accuracy in per cent, mean over seeds. {descriptions}. Penalties are chosen on validation samples.')}"
         f"\n\n{table(head, rows, numbers=range(1, len(head)))}\n\n"
-        + "\n".join(said)
-        + _networks(results, found)
+        + "\n".join(sentences)
+        + _networks(results, measurements)
     )
 
 
 def _floor_sentence(results: Results, task: Task, lines: Sequence[MethodSummary]) -> str:
     failed = failed_floor(results, task.name)
     if failed:
-        told = ", ".join(f"{name} ({format_difference(one)} points)" for name, one in failed.items())
-        text = f"standalone training does not reach {told}, so no verdict is given on this task."
+        failures = ", ".join(
+            f"{name} ({format_difference(differences)} points)" for name, differences in failed.items()
+        )
+        text = f"standalone training does not reach {failures}, so no verdict is given on this task."
     else:
         text = _networks_sentence(network_lines(results, task.name))
     own, most = longest_training(lines)
@@ -96,18 +98,18 @@ def network_lines(results: Results, task: str) -> list[NetworkLine]:
     for seed, details in by_name.get(REFERENCE, {}).items():
         models = details.get("client_models", [])
         values = {name: by_name[name].get(seed, {}).get("best_clients", []) for name in names}
-        if all(len(one) == len(models) for one in values.values()):
+        if all(len(accuracies) == len(models) for accuracies in values.values()):
             for place, model in enumerate(models):
                 for name in names:
                     gathered.setdefault(model, {}).setdefault(name, []).append(values[name][place])
     return [
         NetworkLine(
             model,
-            len(known[REFERENCE]),
-            float(np.mean(known[REFERENCE])),
-            {name: float(np.mean(known[name])) for name in names if name != REFERENCE},
+            len(by_model[REFERENCE]),
+            float(np.mean(by_model[REFERENCE])),
+            {name: float(np.mean(by_model[name])) for name in names if name != REFERENCE},
         )
-        for model, known in sorted(gathered.items())
+        for model, by_model in sorted(gathered.items())
     ]
 
 
@@ -119,19 +121,17 @@ def _networks_sentence(lines: Sequence[NetworkLine]) -> str:
         return f"{text}."
     if not missed:
         return f"{text}, and within a point with every network."
-    told = []
+    sentences = []
     for line in missed:
         name, value = max(line.missed.items(), key=lambda item: item[1])
-        told.append(f"{line.network} ({100 * line.alone:.1f} against {100 * value:.1f} of {name})")
-    return (
-        f"{text}, but not with {', '.join(told)}, so gains of these clients may be gains over poor training."
-    )
+        sentences.append(f"{line.network} ({100 * line.alone:.1f} against {100 * value:.1f} of {name})")
+    return f"{text}, but not with {', '.join(sentences)}, so gains of these clients may be gains over poor training."
 
 
-def _networks(results: Results, found: Measured) -> str:
+def _networks(results: Results, measurements: Measured) -> str:
     """A table of networks by task, or nothing where no row says which network a client has."""
     rows = []
-    for task, _ in found:
+    for task, _ in measurements:
         for line in network_lines(results, task.name):
             cells = [f"{100 * line.lines[name]:.1f}" if name in line.lines else "" for name in FLOOR]
             rows.append([task.title, line.network, line.clients, f"{100 * line.alone:.1f}", *cells])

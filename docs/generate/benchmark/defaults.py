@@ -62,7 +62,7 @@ class Line:
 
 def lines(suite: Suite, results: Results) -> list[Line]:
     """Return a line per method in the suite's order; seeds without a standalone run are left out."""
-    found = []
+    results_lines = []
     for method in suite.task("digits").methods:
         alone = {row.seed: row for row in _rows(results, BASELINE_TASK.get(method, "digits"), REFERENCE)}
         rows = [row for row in _rows(results, "digits", method) if row.seed in alone]
@@ -74,8 +74,8 @@ def lines(suite: Suite, results: Results) -> list[Line]:
             below = None
             if method != REFERENCE and not needs_public_data(method):
                 below = share_ended_below(results, rows, list(alone.values()))
-            found.append(Line(method, accuracies, float(gain), below, float(samples), float(floats)))
-    return found
+            results_lines.append(Line(method, accuracies, float(gain), below, float(samples), float(floats)))
+    return results_lines
 
 
 def _rows(results: Results, task: str, method: str) -> list[Row]:
@@ -84,7 +84,7 @@ def _rows(results: Results, task: str, method: str) -> list[Row]:
 
 def page(suite: Suite, results: Results) -> str:
     """Return the page: which methods end below standalone training, the table of all, and where rows come from."""
-    found, seeds = lines(suite, results), count_seeds(results.rows)
+    summaries, seeds = lines(suite, results), count_seeds(results.rows)
     reading = (
         f"Accuracy is the mean over the ten clients on their own test samples after the last of 20 rounds, in per "
         f"cent, with the standard deviation over {seeds}. *Against standalone* is the difference to the "
@@ -96,12 +96,14 @@ def page(suite: Suite, results: Results) -> str:
     )
     parts = [
         "# Every method with default settings",
-        wrap_text(f"{_summary(found)} {_verdict(found)}"),
+        wrap_text(f"{_summary(summaries)} {_verdict(summaries)}"),
         wrap_text(reading),
-        _table(found),
+        _table(summaries),
     ]
     missing = [
-        f"`{name}`" for name in suite.task("digits").methods if name not in {line.method for line in found}
+        f"`{name}`"
+        for name in suite.task("digits").methods
+        if name not in {line.method for line in summaries}
     ]
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)} (`potluck benchmark {suite.name} --resume`).")
@@ -109,12 +111,12 @@ def page(suite: Suite, results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(found: list[Line]) -> str:
+def _table(summaries: list[Line]) -> str:
     head = [
         "| method | accuracy | against standalone | below | samples | numbers |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    return "\n".join(head + [_row(line) for line in found])
+    return "\n".join(head + [_row(line) for line in summaries])
 
 
 def _row(line: Line) -> str:
@@ -122,9 +124,9 @@ def _row(line: Line) -> str:
     return f"| {line.method} | {format_mean_std(line.accuracies)} | {gain} | {format_share(line.below)} | {line.samples:,.0f} | {line.floats:,.0f} |"
 
 
-def _summary(found: list[Line]) -> str:
+def _summary(summaries: list[Line]) -> str:
     """How many methods end within a margin of standalone training, with nothing tuned."""
-    methods = [line for line in found if line.method != REFERENCE]
+    methods = [line for line in summaries if line.method != REFERENCE]
     level = sum(abs(line.gain) <= MARGIN for line in methods)
     above = sum(line.gain > MARGIN for line in methods)
     margin = f"{100 * MARGIN:.0f} points"
@@ -134,8 +136,8 @@ def _summary(found: list[Line]) -> str:
     )
 
 
-def _verdict(found: list[Line]) -> str:
-    low = [line.method for line in found if not line.sensible]
+def _verdict(summaries: list[Line]) -> str:
+    low = [line.method for line in summaries if not line.sensible]
     if not low:
         return f"No method ends more than {100 * MARGIN:.0f} points below standalone training."
     reasons = "; ".join(f"{name} ({KNOWN_WEAK.get(name, 'not explained')})" for name in low)

@@ -69,8 +69,8 @@ def curve_figure(curves: Mapping[str, Sequence[Curve]], names: Mapping[str, str]
 def mean_curve(curves: Sequence[Curve]) -> tuple[list[int], Any, Any]:
     """Return the rounds that all seeds have, and mean and standard deviation over seeds, in per cent; 0 of one seed."""
     values = [dict(curve) for curve in curves]
-    rounds = sorted(set.intersection(*(set(one) for one in values)))
-    table = 100 * np.array([[one[number] for number in rounds] for one in values])
+    rounds = sorted(set.intersection(*(set(curve) for curve in values)))
+    table = 100 * np.array([[curve[number] for number in rounds] for curve in values])
     spread = table.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(rounds))
     return rounds, table.mean(axis=0), spread
 

@@ -26,28 +26,28 @@ Sizes = dict[str, dict[int, list[MethodSummary]]]
 
 def gains(suite: Suite, results: Results) -> Sizes:
     """Return the methods of every task that has rows, by skew and samples per client."""
-    found: Sizes = {}
+    sizes: Sizes = {}
     for task in suite.tasks:
         lines = [line for line in summarise_task(results, task.name) if line.gain is not None]
         if lines:
-            found.setdefault(task.axes["skew"], {})[int(task.axes["samples"])] = lines
-    return found
+            sizes.setdefault(task.axes["skew"], {})[int(task.axes["samples"])] = lines
+    return sizes
 
 
 def page(suite: Suite, results: Results) -> str:
     """Return the page: advice first, then a table per skew, then where the numbers come from."""
     from generate.advice import hospital
 
-    found = gains(suite, results)
+    sizes = gains(suite, results)
     parts = [
         "# When does it help?",
         hospital(results.folder),
         "## By samples per client",
         wrap_text(_reading(suite)),
     ]
-    if found:
+    if sizes:
         parts.append(f"![Gain over training alone against samples per client](figures/{FIGURE})")
-        parts += [_table(skew, by_size) for skew, by_size in found.items()]
+        parts += [_table(skew, by_size) for skew, by_size in sizes.items()]
     else:
         parts.append(
             wrap_text(
@@ -78,22 +78,22 @@ def _table(skew: str, by_size: dict[int, list[MethodSummary]]) -> str:
         below = {
             size: line.below for size, lines in by_size.items() for line in lines if line.method == method
         }
-        told = [
+        table_rows = [
             (format_difference(cells.get(size)), format_share(below.get(size))) for size in sorted(by_size)
         ]
-        rows.append((method, *(text for pair in told for text in pair)))
+        rows.append((method, *(text for pair in table_rows for text in pair)))
     head = (skew, *(text for size in sorted(by_size) for text in (f"{size:,}", "below")))
     return table(head, rows, numbers=range(1, len(head)))
 
 
 def draw(suite: Suite, results: Results, folder: Path) -> None:
     """Draw one panel per skew, one line with its intervals per method."""
-    found = gains(suite, results)
-    if not found:
+    sizes = gains(suite, results)
+    if not sizes:
         return
-    figure = new_figure(3.4 * len(found) + 1.2, 3.4)
-    panels = np.atleast_1d(figure.subplots(1, len(found), sharey=True))
-    for axes, (skew, by_size) in zip(panels, found.items(), strict=True):
+    figure = new_figure(3.4 * len(sizes) + 1.2, 3.4)
+    panels = np.atleast_1d(figure.subplots(1, len(sizes), sharey=True))
+    for axes, (skew, by_size) in zip(panels, sizes.items(), strict=True):
         axes.axhline(0, color="#333333", linewidth=0.8)
         methods = dict.fromkeys(
             line.method for lines in by_size.values() for line in lines if not line.is_baseline

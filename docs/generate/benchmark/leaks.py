@@ -40,8 +40,8 @@ class Score:
     @property
     def leaks(self) -> bool:
         """Whether the 95 % interval over seeds of what it is above chance lies above 0."""
-        found = paired_difference(dict(enumerate(self.scores)), dict(enumerate(self.chances)))
-        return found is not None and found.low > 0
+        difference = paired_difference(dict(enumerate(self.scores)), dict(enumerate(self.chances)))
+        return difference is not None and difference.low > 0
 
     @property
     def gain(self) -> float:
@@ -61,13 +61,16 @@ Table = dict[str, Score]
 
 def scores(results: Results, tasks: Sequence[str], method: str) -> Table:
     """What was found of a method on the first of these tasks that it was run on, in the order of the questions."""
-    found: dict[str, tuple[list[float], list[float]]] = {}
+    by_question: dict[str, tuple[list[float], list[float]]] = {}
     for row in _rows(results, tasks, method):
-        for one in _leaks(results, row).get("scores", ()):
-            there = found.setdefault(one["question"], ([], []))
-            there[0].append(one["score"])
-            there[1].append(one["chance"])
-    return {question: Score(tuple(ours), tuple(chance)) for question, (ours, chance) in found.items()}
+        for score in _leaks(results, row).get("scores", ()):
+            there = by_question.setdefault(score["question"], ([], []))
+            there[0].append(score["score"])
+            there[1].append(score["chance"])
+    return {
+        question: Score(tuple(own_scores), tuple(chance))
+        for question, (own_scores, chance) in by_question.items()
+    }
 
 
 def _rows(results: Results, tasks: Sequence[str], method: str) -> list[Row]:
@@ -75,17 +78,17 @@ def _rows(results: Results, tasks: Sequence[str], method: str) -> list[Row]:
 
 
 def _leaks(results: Results, row: Row) -> dict[str, Any]:
-    found: dict[str, Any] = results.details.get(row.experiment, {}).get("leaks", {})
-    return found
+    leaks: dict[str, Any] = results.details.get(row.experiment, {}).get("leaks", {})
+    return leaks
 
 
 def page(suite: Suite, results: Results) -> str:
     """The words of `leaks.md` beside this file, with a section for each kind of payload: what it tells, what not."""
     sections: list[str] = []
     for kind, methods in KINDS.items():
-        if known := [method for method in methods if scores(results, PLAIN, method)]:
+        if scored := [method for method in methods if scores(results, PLAIN, method)]:
             sections.append(f"## {kind}")
-            for method in known:
+            for method in scored:
                 sections += filter(None, _section(results, method))
     made = {
         "seeds": count_seeds(results.rows),
@@ -168,9 +171,9 @@ def _section(results: Results, method: str) -> list[str]:
 def _accuracies(results: Results, method: str) -> str:
     accuracies = []
     for words, tasks in (("without noise", PLAIN), ("with it", NOISE)):
-        found = [100 * row.final_accuracy for row in _rows(results, tasks, method)]
-        if found:
-            accuracies.append(f"{np.mean(found):.1f} % {words}")
+        percentages = [100 * row.final_accuracy for row in _rows(results, tasks, method)]
+        if percentages:
+            accuracies.append(f"{np.mean(percentages):.1f} % {words}")
     return f"Accuracy of clients: {', '.join(accuracies)}."
 
 
@@ -178,26 +181,26 @@ def _questions(plain: Table, noise: Table) -> str:
     lines = ["| question | no noise | noise |", "|---|---:|---:|"]
     for question, score in plain.items():
         if not question.startswith(INVERTED):
-            other = noise[question].shown(2) if question in noise else ""
+            noisy = noise[question].shown(2) if question in noise else ""
             lines.append(
-                f"| {question.replace('told right', 'inferred correctly')} | {score.shown(2)} | {other} |"
+                f"| {question.replace('told right', 'inferred correctly')} | {score.shown(2)} | {noisy} |"
             )
     return "\n".join(lines)
 
 
 def _pictures(plain: Table, noise: Table, alike: Table) -> str:
     """A line for each kind of picture and who made it; PSNR and SSIM under every setting."""
-    asked = [question.removesuffix(f": {PSNR}") for question in plain if question.endswith(f": {PSNR}")]
+    inverted = [question.removesuffix(f": {PSNR}") for question in plain if question.endswith(f": {PSNR}")]
     settings = {"no noise": plain, "noise": noise, "begun alike": alike}
-    known = {name: table for name, table in settings.items() if table}
-    if not asked:
+    tables = {name: table for name, table in settings.items() if table}
+    if not inverted:
         return ""
-    heads = [f"{score}, {name}" for name in known for score in ("PSNR", "SSIM")]
+    heads = [f"{score}, {name}" for name in tables for score in ("PSNR", "SSIM")]
     lines = [f"| picture | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
-    for text in asked:
+    for text in inverted:
         cells = [
             table[f"{text}: {score}"].shown(digits) if f"{text}: {score}" in table else ""
-            for table in known.values()
+            for table in tables.values()
             for score, digits in ((PSNR, 1), (SSIM, 2))
         ]
         lines.append(f"| {text} | {' | '.join(cells)} |")
@@ -245,13 +248,13 @@ def _short(question: str) -> str:
 def _seen(words: str, table: Table) -> str:
     """By how many decibels pictures are better than the typical one, for each who may look."""
     seen = []
-    for who in (WITH_EXTRACTOR, WITHOUT_EXTRACTOR):
+    for observer in (WITH_EXTRACTOR, WITHOUT_EXTRACTOR):
         gains = [
             f"{table[question].gain:+.1f} dB (classes of {question.partition('classes of ')[2].partition(':')[0]})"
             for question in table
-            if question.startswith(f"{INVERTED}{who}, classes") and question.endswith(PSNR)
+            if question.startswith(f"{INVERTED}{observer}, classes") and question.endswith(PSNR)
         ]
         if gains:
-            seen.append(f"{who} {', '.join(gains)}")
+            seen.append(f"{observer} {', '.join(gains)}")
     nothing = "nothing was made" if not seen else ""
     return f"Pictures {words}, beside the typical one of the class: {'; '.join(seen)}{nothing}."

@@ -68,7 +68,7 @@ def _relation(results: Results, task: str, method: str) -> str:
 
 def draw(suite: Suite, results: Results, folder: Path) -> None:
     """Draw the forest plot."""
-    found = tasks.measured_tasks(suite, results)
-    if found:
-        gain_figure({task.title: lines for task, lines in found}, tasks.NAMES, folder / FIGURE)
-    tasks.draw_curves(results, found, folder)
+    measurements = tasks.measured_tasks(suite, results)
+    if measurements:
+        gain_figure({task.title: lines for task, lines in measurements}, tasks.NAMES, folder / FIGURE)
+    tasks.draw_curves(results, measurements, folder)

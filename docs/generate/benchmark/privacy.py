@@ -52,13 +52,15 @@ class Point:
 
 def curves(suite: Suite, results: Results) -> dict[str, list[Point]]:
     """For each method its points, the strictest promise first; what has none comes last."""
-    found: dict[str, list[Point]] = {}
+    points_of: dict[str, list[Point]] = {}
     methods = list(dict.fromkeys(method for task in suite.tasks for method in task.methods))
     for method in methods:
         points = [point for task in suite.tasks if (point := _point(suite, results, task, method))]
         if points:
-            found[method] = sorted(points, key=lambda one: np.inf if one.epsilon is None else one.epsilon)
-    return found
+            points_of[method] = sorted(
+                points, key=lambda point: np.inf if point.epsilon is None else point.epsilon
+            )
+    return points_of
 
 
 def _point(suite: Suite, results: Results, task: Task, method: str) -> Point | None:
@@ -66,9 +68,9 @@ def _point(suite: Suite, results: Results, task: Task, method: str) -> Point | N
     if not rows:
         return None
     spent = [results.details.get(row.experiment, {}).get("privacy") or {} for row in rows]
-    promised = [one["epsilon"] for one in spent if one.get("epsilon") is not None]
+    promised = [spending["epsilon"] for spending in spent if spending.get("epsilon") is not None]
     noise = spent[0].get("noise_multiplier")
-    same = {other.name for other in suite.tasks if same_split(task, other)}
+    same = {candidate.name for candidate in suite.tasks if same_split(task, candidate)}
     alone = [row for row in results.rows if row.task in same and row.method == REFERENCE]
     comparable = method != REFERENCE and not needs_public_data(method)
     below = share_ended_below(results, rows, alone) if comparable else None
@@ -77,7 +79,7 @@ def _point(suite: Suite, results: Results, task: Task, method: str) -> Point | N
 
 def page(suite: Suite, results: Results) -> str:
     """Return the page: a table of all curves and the picture."""
-    found = curves(suite, results)
+    points_of = curves(suite, results)
     reading = (
         "Accuracy is the mean over the clients on their own test samples after the last round, in per cent, ± the "
         "standard deviation over seeds. ε holds at δ = 10⁻⁵ for one training row of one client, against anybody "
@@ -91,16 +93,16 @@ def page(suite: Suite, results: Results) -> str:
         "# Privacy against accuracy",
         wrap_text(f"**Weak evidence.** {count_seeds(results.rows).capitalize()}; {WEAK}"),
         wrap_text(reading),
-        _table(found),
+        _table(points_of),
         f"![Accuracy against ε](figures/{FIGURE})",
         f"## Provenance\n\n{wrap_text(provenance_sentence(suite, results))}",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _table(found: dict[str, list[Point]]) -> str:
+def _table(points_of: dict[str, list[Point]]) -> str:
     lines = ["| method | ε | noise | accuracy | below | runs |", "|---|---:|---:|---:|---:|---:|"]
-    for method, points in found.items():
+    for method, points in points_of.items():
         for point in points:
             epsilon = "no promise" if point.epsilon is None else f"{point.epsilon:.1f}"
             noise = "" if point.noise is None else f"{point.noise:g}"
@@ -114,24 +116,24 @@ def _table(found: dict[str, list[Point]]) -> str:
 
 def draw(suite: Suite, results: Results, folder: Path) -> None:
     """A line per method over ε, plain training at the right edge, training alone as a level."""
-    found = curves(suite, results)
+    points_of = curves(suite, results)
     figure, axes = new_axes(7.0, 4.2)
-    private = {method: points for method, points in found.items() if method != REFERENCE}
+    private = {method: points for method, points in points_of.items() if method != REFERENCE}
     for colour, (method, points) in zip(COLOURS, private.items(), strict=False):
-        promised = [one for one in points if one.epsilon is not None]
+        promised = [point for point in points if point.epsilon is not None]
         axes.errorbar(
-            [one.epsilon for one in promised],
-            [one.mean for one in promised],
-            [one.spread for one in promised],
+            [point.epsilon for point in promised],
+            [point.mean for point in promised],
+            [point.spread for point in promised],
             color=colour,
             marker="o",
             markersize=4,
             capsize=2,
             label=method,
         )
-        for plain in (one for one in points if one.epsilon is None):
+        for plain in (point for point in points if point.epsilon is None):
             axes.axhline(plain.mean, color=colour, linewidth=0.8, linestyle=":")
-    for alone in found.get(REFERENCE, []):
+    for alone in points_of.get(REFERENCE, []):
         axes.axhline(alone.mean, color=SOFT, linewidth=1.5, linestyle="--", label=f"{REFERENCE}, no noise")
     axes.set_xscale("log")
     axes.set_xlabel("ε of one training row at δ = 10⁻⁵ (dotted: the same method without any promise)")

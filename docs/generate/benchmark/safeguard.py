@@ -39,20 +39,22 @@ class Used:
         return 100 * (self.gained - self.lost) / self.test
 
 
-def used_counts(mode: str, one: ClientOutcome) -> tuple[int, int]:
+def used_counts(mode: str, outcome: ClientOutcome) -> tuple[int, int]:
     """Return samples that only what the client uses gets right, and that only its standalone model does."""
     if mode == "ensemble":
-        return one.used_gained, one.used_lost
-    chooses = mode == "off" or mcnemar(one.validation_gained, one.validation_lost) <= Safeguard().level
-    return (one.gained, one.lost) if chooses else (0, 0)
+        return outcome.used_gained, outcome.used_lost
+    chooses = (
+        mode == "off" or mcnemar(outcome.validation_gained, outcome.validation_lost) <= Safeguard().level
+    )
+    return (outcome.gained, outcome.lost) if chooses else (0, 0)
 
 
 def outcomes(results: Results, task: str, mode: str) -> Iterator[Used]:
     """Yield every client of a task's runs."""
     for row in results.rows:
         if row.task == task:
-            for one in stored_outcomes(results.details[row.experiment]):
-                yield Used(row.method, *used_counts(mode, one), one.test)
+            for outcome in stored_outcomes(results.details[row.experiment]):
+                yield Used(row.method, *used_counts(mode, outcome), outcome.test)
 
 
 def page(suite: Suite, results: Results) -> str:
@@ -105,14 +107,14 @@ def _table(results: Results, tasks: Sequence[Task]) -> str:
     for task in tasks:
         for mode in MODES:
             used = list(outcomes(results, task.name, mode))
-            below = sum(one.lost > one.gained for one in used)
-            worse = sum(mcnemar(one.lost, one.gained) <= LEVEL for one in used)
+            below = sum(outcome.lost > outcome.gained for outcome in used)
+            worse = sum(mcnemar(outcome.lost, outcome.gained) <= LEVEL for outcome in used)
             lines.append(
                 (
                     task.title if mode == "off" else "",
                     mode,
                     len(used),
-                    f"{np.mean([one.gain for one in used]):+.1f}",
+                    f"{np.mean([outcome.gain for outcome in used]):+.1f}",
                     f"{below / len(used):.0%}",
                     f"{worse} ({worse / len(used):.1%})",
                     f"{largest_loss(used):.1f}",
@@ -123,16 +125,16 @@ def _table(results: Results, tasks: Sequence[Task]) -> str:
 
 def largest_loss(used: Iterable[Used]) -> float:
     """Return by how many points the worst client is below its standalone model; 0 if none is."""
-    return max(0.0, *(-one.gain for one in used))
+    return max(0.0, *(-outcome.gain for outcome in used))
 
 
 def method_gains(results: Results, tasks: Sequence[Task], mode: str) -> Mapping[tuple[str, str], float]:
     """Return the mean gain of each task and method, in points."""
-    found: dict[tuple[str, str], list[float]] = {}
+    by_setting: dict[tuple[str, str], list[float]] = {}
     for task in tasks:
-        for one in outcomes(results, task.name, mode):
-            found.setdefault((task.name, one.method), []).append(one.gain)
-    return {key: float(np.mean(gains)) for key, gains in found.items()}
+        for outcome in outcomes(results, task.name, mode):
+            by_setting.setdefault((task.name, outcome.method), []).append(outcome.gain)
+    return {key: float(np.mean(gains)) for key, gains in by_setting.items()}
 
 
 def _kept(results: Results, tasks: Sequence[Task]) -> Iterator[str]:
@@ -145,7 +147,7 @@ def _kept(results: Results, tasks: Sequence[Task]) -> Iterator[str]:
         return
     for mode in MODES[1:]:
         gains = method_gains(results, calm, mode)
-        kept = sum(gains[key] for key in winners) / sum(off[key] for key in winners)
+        gain_kept = sum(gains[key] for key in winners) / sum(off[key] for key in winners)
         losers = [gains[key] for key in off if key not in winners]
         rest = (
             f"; in the other {len(losers)} the mean gain is {np.mean(losers):+.1f} points" if losers else ""
@@ -153,7 +155,7 @@ def _kept(results: Results, tasks: Sequence[Task]) -> Iterator[str]:
         before = [off[key] for key in off if key not in winners]
         rest += f" (off: {np.mean(before):+.1f})" if losers else ""
         yield (
-            f"* `{mode}` keeps {kept:.0%} of the mean gain in the {len(winners)} pairs of task and method that gain on "
+            f"* `{mode}` keeps {gain_kept:.0%} of the mean gain in the {len(winners)} pairs of task and method that gain on "
             f"average{rest}."
         )
 
@@ -187,7 +189,7 @@ def _draw_gains(suite: Suite, results: Results, path: Path) -> None:
     figure = new_figure(2.6 * len(tasks) + 0.6, 3.4)
     panels = np.atleast_1d(figure.subplots(1, len(tasks), sharey=True))
     for axes, task in zip(panels, tasks, strict=True):
-        gains = [[one.gain for one in outcomes(results, task.name, mode)] for mode in MODES]
+        gains = [[outcome.gain for outcome in outcomes(results, task.name, mode)] for mode in MODES]
         boxes = axes.boxplot(gains, whis=(5, 95), showfliers=False, patch_artist=True, widths=0.6)
         for box, colour in zip(boxes["boxes"], COLOURS, strict=False):
             box.set_facecolor(colour)

@@ -44,16 +44,16 @@ LEAST_SEEDS = 5
 
 def page(suite: Suite, results: Results) -> str:
     """The whole page; the same text for the same results."""
-    found = measured_tasks(suite, results)
+    measurements = measured_tasks(suite, results)
     parts = [
         "# Benchmark: federated methods against training alone",
-        summary(results, found),
-        _limitations(suite, results, found),
-        _how_to_read(suite, results, found),
-        baselines(results, found),
-        _power(found),
-        *(_task(task, lines, results) for task, lines in found),
-        sensitivity(suite, results, found),
+        summary(results, measurements),
+        _limitations(suite, results, measurements),
+        _how_to_read(suite, results, measurements),
+        baselines(results, measurements),
+        _power(measurements),
+        *(_task(task, lines, results) for task, lines in measurements),
+        sensitivity(suite, results, measurements),
         _provenance(suite, results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -64,25 +64,25 @@ Measured = list[tuple[Task, list[MethodSummary]]]
 
 def measured_tasks(suite: Suite, results: Results) -> Measured:
     """Tasks with the reference and at least one method, each with the methods that have enough seeds."""
-    found = []
+    measurements = []
     for task in suite.tasks:
         least = min(LEAST_SEEDS, len(task.seeds))
         lines = [line for line in summarise_task(results, task.name) if len(line.rows) >= least]
         if any(line.method == REFERENCE for line in lines) and any(not line.is_baseline for line in lines):
-            found.append((task, lines))
-    return found
+            measurements.append((task, lines))
+    return measurements
 
 
-def summary(results: Results, found: Measured) -> str:
+def summary(results: Results, measurements: Measured) -> str:
     """Three sentences that follow from the rows, and the picture."""
-    if not found:
+    if not measurements:
         return "No rows are stored."
-    methods = [(task, line) for task, lines in found for line in lines if not line.is_baseline]
+    methods = [(task, line) for task, lines in measurements for line in lines if not line.is_baseline]
     counts = {
         verdict: sum(line.verdict == verdict for _, line in methods)
         for verdict in (AHEAD, EQUAL, BEHIND, UNDECIDED)
     }
-    tasks = "one task" if len(found) == 1 else f"{len(found)} tasks"
+    tasks = "one task" if len(measurements) == 1 else f"{len(measurements)} tasks"
     first = (
         f"Of {len(methods)} comparisons of a federated method with training alone, on {tasks}, {counts[AHEAD]} are ahead, "
         f"{counts[EQUAL]} level within one point, {counts[BEHIND]} behind and {counts[UNDECIDED]} undecided."
@@ -93,24 +93,28 @@ def summary(results: Results, found: Measured) -> str:
         if line.verdict == AHEAD
     ]
     second = f"Ahead: {'; '.join(ahead)}." if ahead else "No method is ahead of training alone."
-    third = public_sentence(results, found)
+    third = public_sentence(results, measurements)
     picture = f"![Gain over training alone, with 95 % intervals](figures/{FIGURE})"
     return wrap_text(" ".join(filter(None, (first, second, third)))) + f"\n\n{picture}"
 
 
-def public_sentence(results: Results, found: Measured) -> str:
+def public_sentence(results: Results, measurements: Measured) -> str:
     """Compare methods on public data with training alone on the same public samples."""
-    said = []
-    for task, lines in found:
+    sentences = []
+    for task, lines in measurements:
         for line in lines:
             if needs_public_data(line.method):
-                other = compare_methods(results, task.name, line.method, PUBLIC)
-                if other is not None:
-                    said.append(
-                        f"{line.method} {format_difference(other)} points ({relation(other.low, other.high)}) on "
+                comparison = compare_methods(results, task.name, line.method, PUBLIC)
+                if comparison is not None:
+                    sentences.append(
+                        f"{line.method} {format_difference(comparison)} points ({relation(comparison.low, comparison.high)}) on "
                         f"*{task.title}*"
                     )
-    return f"Against training alone on the same public samples as well: {'; '.join(said)}." if said else ""
+    return (
+        f"Against training alone on the same public samples as well: {'; '.join(sentences)}."
+        if sentences
+        else ""
+    )
 
 
 def relation(low: float, high: float) -> str:
@@ -122,7 +126,7 @@ def relation(low: float, high: float) -> str:
     return EQUAL if low > -MARGIN and high < MARGIN else UNDECIDED
 
 
-def _limitations(suite: Suite, results: Results, found: Measured) -> str:
+def _limitations(suite: Suite, results: Results, measurements: Measured) -> str:
     lines = [
         "Small data and small networks: sites have tens of training samples, and networks train in seconds on one core. "
         "Nothing here says what happens at the sizes of the papers.",
@@ -134,7 +138,7 @@ def _limitations(suite: Suite, results: Results, found: Measured) -> str:
         f"{NAMES[SAME]}* has as many rounds as they have. No method was tried with more rounds.",
         "Newcomers are tested after the last round, everything else at the round that is best on validation samples.",
     ]
-    missing = _missing(suite, found)
+    missing = _missing(suite, measurements)
     if missing:
         lines.append(
             f"Not run yet: {missing}. `potluck benchmark {suite.name} --estimate` measures what they would take, "
@@ -143,19 +147,21 @@ def _limitations(suite: Suite, results: Results, found: Measured) -> str:
     return "## Limitations\n\n" + "\n".join(f"* {line}" for line in lines)
 
 
-def _missing(suite: Suite, found: Measured) -> str:
+def _missing(suite: Suite, measurements: Measured) -> str:
     """Tasks and methods of the suite that have no line so far."""
-    done = {task.name: {line.method for line in lines} for task, lines in found}
+    measured_methods = {task.name: {line.method for line in lines} for task, lines in measurements}
     parts = []
     for task in suite.tasks:
-        left = [NAMES.get(name, name) for name in task.methods if name not in done.get(task.name, ())]
-        if left:
-            whole = "all" if len(left) == len(task.methods) else ", ".join(left)
-            parts.append(f"{task.title} ({whole})")
+        missing = [
+            NAMES.get(name, name) for name in task.methods if name not in measured_methods.get(task.name, ())
+        ]
+        if missing:
+            names = "all" if len(missing) == len(task.methods) else ", ".join(missing)
+            parts.append(f"{task.title} ({names})")
     return "; ".join(parts)
 
 
-def _how_to_read(suite: Suite, results: Results, found: Measured) -> str:
+def _how_to_read(suite: Suite, results: Results, measurements: Measured) -> str:
     text = (
         "*Accuracy* is the mean over clients on their own test samples, in per cent, at the round that is best on "
         "validation samples; ± is the standard deviation over seeds. *Gain* is the difference to standalone training, "
@@ -166,14 +172,14 @@ def _how_to_read(suite: Suite, results: Results, found: Measured) -> str:
         "that end below themselves trained alone (about half, less ties, where a method changes nothing but chance), "
         "*newcomers* what clients that join at the end gain over training alone as long. Costs are of one client: "
         "*samples* trained on and *GFLOPs* in all rounds, *numbers* sent and received per round; seconds are processor "
-        f"time of the whole run. {tuning_sentences(suite, results, found)} All stop at their best round on validation samples."
+        f"time of the whole run. {tuning_sentences(suite, results, measurements)} All stop at their best round on validation samples."
     )
     return f"## How to read it\n\n{wrap_text(text)}"
 
 
-def _power(found: Measured) -> str:
+def _power(measurements: Measured) -> str:
     rows = []
-    for task, lines in found:
+    for task, lines in measurements:
         power = task_power(lines)
         if power is not None:
             numbers = (100 * power.std, 100 * power.gain, 100 * power.corrected_gain)
@@ -216,14 +222,14 @@ def _task(task: Task, lines: Sequence[MethodSummary], results: Results) -> str:
     trained = [line for line in lines if line.method not in LINES]
     rows = [_row(line, valid=valid) for line in trained]
     seeds = {len(line.rows) for line in trained}
-    told = (
+    sentence = (
         f"{min(seeds)} seeds."
         if len(seeds) == 1
         else f"{min(seeds)} to {max(seeds)} seeds: {_seeds(trained)}."
     )
     parts = [
         f"## {task.title}",
-        wrap_text(f"{task.why} {told}"),
+        wrap_text(f"{task.why} {sentence}"),
         table(HEAD, rows, numbers=range(1, len(HEAD))),
     ]
     if curves := task_curves(results, lines):
@@ -287,16 +293,16 @@ def curve_file(results: Results, task: Task) -> str:
     return f"{results.name}-curves-{task.name}.svg"
 
 
-def draw_curves(results: Results, found: Measured, folder: Path) -> None:
+def draw_curves(results: Results, measurements: Measured, folder: Path) -> None:
     """The curves of each task that has some."""
-    for task, lines in found:
+    for task, lines in measurements:
         if curves := task_curves(results, lines):
             curve_figure(curves, NAMES, folder / curve_file(results, task))
 
 
 def draw(suite: Suite, results: Results, folder: Path) -> None:
     """The picture of all gains with their intervals, and the curves of each task."""
-    found = measured_tasks(suite, results)
-    if found:
-        gain_figure({task.title: lines for task, lines in found}, NAMES, folder / FIGURE)
-    draw_curves(results, found, folder)
+    measurements = measured_tasks(suite, results)
+    if measurements:
+        gain_figure({task.title: lines for task, lines in measurements}, NAMES, folder / FIGURE)
+    draw_curves(results, measurements, folder)

@@ -22,10 +22,10 @@ NAMES = {
 Measured = Sequence[tuple[Task, Sequence[MethodSummary]]]
 
 
-def tuning_sentences(suite: Suite, results: Results, found: Measured) -> str:
+def tuning_sentences(suite: Suite, results: Results, measurements: Measured) -> str:
     """How settings were chosen, and in how many tunings the best learning rate is the lowest or the highest tried."""
     cases = at_end = added = 0
-    for task, lines in found:
+    for task, lines in measurements:
         for line in lines:
             scores = candidate_scores(results, task.name, line.method)
             rates = {settings: float(json.loads(settings)["training.lr"]) for settings in scores}
@@ -51,10 +51,10 @@ def tuning_sentences(suite: Suite, results: Results, found: Measured) -> str:
     return f"{text}."
 
 
-def sensitivity(suite: Suite, results: Results, found: Measured) -> str:
+def sensitivity(suite: Suite, results: Results, measurements: Measured) -> str:
     """For each method what was chosen, and how much the choice mattered on validation samples."""
     parts = []
-    for task, lines in found:
+    for task, lines in measurements:
         rows = []
         for line in lines:
             scores = candidate_scores(results, task.name, line.method)
