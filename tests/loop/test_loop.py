@@ -64,9 +64,9 @@ class Noting(Counting):
 
 
 def test_notes_are_kept_client_by_client_in_the_order_of_those_that_answered():
-    seen = Recorder()
-    make_loop(Noting(), tiny(4), rounds=2, callbacks=[seen], on_failure="continue").run()
-    records = [step.record for step in seen.steps]
+    recorder = Recorder()
+    make_loop(Noting(), tiny(4), rounds=2, callbacks=[recorder], on_failure="continue").run()
+    records = [step.record for step in recorder.steps]
     assert [record.participants for record in records] == [[0, 1, 3]] * 2
     numbers = [record.client_notes["jobs"] for record in records]
     assert numbers[1][0] == numbers[0][0] + 1
@@ -75,54 +75,54 @@ def test_notes_are_kept_client_by_client_in_the_order_of_those_that_answered():
 
 
 def test_synchronous_every_participant_gets_the_same_state_and_none_is_stale():
-    seen = Recorder()
-    make_loop(Counting(), tiny(4), rounds=3, callbacks=[seen]).run()
-    assert [[m.value.item() for r, _, m in seen.sent if r == n] for n in (1, 2, 3)] == [
+    recorder = Recorder()
+    make_loop(Counting(), tiny(4), rounds=3, callbacks=[recorder]).run()
+    assert [[m.value.item() for r, _, m in recorder.sent if r == n] for n in (1, 2, 3)] == [
         [0.0] * 4,
         [1.0] * 4,
         [2.0] * 4,
     ]
-    assert [step.record.participants for step in seen.steps] == [[0, 1, 2, 3]] * 3
-    assert all(step.record.staleness == [0] * 4 for step in seen.steps)
+    assert [step.record.participants for step in recorder.steps] == [[0, 1, 2, 3]] * 3
+    assert all(step.record.staleness == [0] * 4 for step in recorder.steps)
 
 
 def test_asynchronous_the_server_steps_at_each_answer_and_staleness_is_real():
     """Two at work, jobs of 1 and 2.5 seconds: worked out by hand."""
-    seen = Recorder()
+    recorder = Recorder()
     make_loop(
         Counting(),
         tiny(2),
         rounds=3,
-        callbacks=[seen],
+        callbacks=[recorder],
         buffer=1,
         duration=lambda info, n, message: 1.0 + 1.5 * info.index,
     ).run()
-    order = [(step.record.participants[0], step.record.staleness[0]) for step in seen.steps]
+    order = [(step.record.participants[0], step.record.staleness[0]) for step in recorder.steps]
     assert order == [(0, 0), (0, 0), (1, 2), (0, 1), (0, 0), (1, 2)]
-    assert [step.record.virtual_seconds for step in seen.steps] == [1.0, 2.0, 2.5, 3.0, 4.0, 5.0]
+    assert [step.record.virtual_seconds for step in recorder.steps] == [1.0, 2.0, 2.5, 3.0, 4.0, 5.0]
 
 
 def test_a_round_is_a_cohort_of_ended_jobs_in_both_schedules():
     for buffer, steps in ((0, 3), (1, 12), (2, 6)):
-        seen = Recorder()
-        make_loop(Counting(), tiny(4), rounds=3, callbacks=[seen], buffer=buffer).run()
-        assert len(seen.steps) == steps
-        assert seen.steps[-1].record.round == 3
-        assert [step.record.round for step in seen.steps].count(1) == steps // 3
+        recorder = Recorder()
+        make_loop(Counting(), tiny(4), rounds=3, callbacks=[recorder], buffer=buffer).run()
+        assert len(recorder.steps) == steps
+        assert recorder.steps[-1].record.round == 3
+        assert [step.record.round for step in recorder.steps].count(1) == steps // 3
 
 
 def test_sent_messages_do_not_change_while_a_client_trains():
-    seen = Recorder()
-    make_loop(Counting(), tiny(3), rounds=2, callbacks=[seen], buffer=1).run()
-    first = [message.value.item() for _, _, message in seen.sent[:3]]
+    recorder = Recorder()
+    make_loop(Counting(), tiny(3), rounds=2, callbacks=[recorder], buffer=1).run()
+    first = [message.value.item() for _, _, message in recorder.sent[:3]]
     assert first == [0.0, 0.0, 0.0]
 
 
 def test_partial_participation_draws_without_replacement_from_the_servers_stream():
     def drawn(seed: int) -> list[list[int]]:
-        seen = Recorder()
-        make_loop(Counting(), tiny(8, seed=seed), rounds=6, participation=0.5, callbacks=[seen]).run()
-        return [step.record.participants for step in seen.steps]
+        recorder = Recorder()
+        make_loop(Counting(), tiny(8, seed=seed), rounds=6, participation=0.5, callbacks=[recorder]).run()
+        return [step.record.participants for step in recorder.steps]
 
     assert all(len(set(round_)) == 4 for round_ in drawn(0))
     assert len({tuple(round_) for round_ in drawn(0)}) > 1
@@ -139,15 +139,15 @@ def test_cohort_size(share: float, clients: int, cohort: int):
     assert Schedule(1, participation=share).cohort(clients) == cohort
 
 
-def test_a_client_without_samples_is_never_asked():
+def test_clients_without_samples_get_no_jobs():
     from potluck.federation.members import Member, federate
     from support.tiny import Net, points
 
     empty = (torch.zeros(0, 4, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
     members = [Member(Net().double(), points(6, 1), points(3, 2)), Member(Net().double(), empty)]
-    seen = Recorder()
-    make_loop(Standalone(), federate(members, num_classes=3), callbacks=[seen]).run()
-    assert all(step.record.participants == [0] for step in seen.steps)
+    recorder = Recorder()
+    make_loop(Standalone(), federate(members, num_classes=3), callbacks=[recorder]).run()
+    assert all(step.record.participants == [0] for step in recorder.steps)
 
 
 def test_an_exception_in_a_client_names_method_client_round_and_phase():
@@ -159,19 +159,19 @@ def test_an_exception_in_a_client_names_method_client_round_and_phase():
 
 
 def test_on_failure_continue_completes_the_round():
-    seen = Recorder()
-    make_loop(Counting(fail=2), tiny(4), callbacks=[seen], on_failure="continue").run()
-    assert [step.record.participants for step in seen.steps] == [[0, 1, 3]] * 2
-    assert seen.steps[0].record.failures[0]["client"] == 2
+    recorder = Recorder()
+    make_loop(Counting(fail=2), tiny(4), callbacks=[recorder], on_failure="continue").run()
+    assert [step.record.participants for step in recorder.steps] == [[0, 1, 3]] * 2
+    assert recorder.steps[0].record.failures[0]["client"] == 2
 
 
 def test_a_bad_payload_is_a_failure_with_its_reason():
-    seen = Recorder()
-    make_loop(Counting(poison=1), tiny(3), callbacks=[seen]).run()
-    failure = seen.steps[0].record.failures[0]
+    recorder = Recorder()
+    make_loop(Counting(poison=1), tiny(3), callbacks=[recorder]).run()
+    failure = recorder.steps[0].record.failures[0]
     assert (failure["client"], failure["kind"]) == (1, "invalid")
     assert "not finite" in failure["reason"]
-    assert torch.isfinite(seen.end.state).all()
+    assert torch.isfinite(recorder.end.state).all()
 
 
 def test_too_few_answers_end_the_run_with_the_reason():
@@ -185,57 +185,57 @@ def test_a_round_of_values_that_are_not_finite_names_the_learning_rate():
 
 
 def test_protocols_are_recorded_apart():
-    seen = Recorder()
+    recorder = Recorder()
     evaluation = Evaluation("received", ("local", "shared", "global"))
     fed = tiny(2, hidden=(5,))
-    make_loop(FedAvg(), fed, rounds=1, evaluation=evaluation, callbacks=[seen]).run()
-    record = seen.steps[0].record
+    make_loop(FedAvg(), fed, rounds=1, evaluation=evaluation, callbacks=[recorder]).run()
+    record = recorder.steps[0].record
     assert record.accuracy == record.accuracy_received
     assert None not in (record.accuracy_local, record.accuracy_shared, record.accuracy_global)
-    protocols = [score.protocol for score in seen.steps[0].scores]
+    protocols = [score.protocol for score in recorder.steps[0].scores]
     assert sorted(protocols) == ["global", "local", "local", "received", "received", "shared", "shared"]
 
 
 def test_received_scores_are_those_of_the_message():
     """After one FedAvg round all clients of one architecture share weights: on one test set they score alike."""
     fed = tiny(3, hidden=(5,))
-    seen = Recorder()
+    recorder = Recorder()
     evaluation = Evaluation("shared")
-    make_loop(FedAvg(), fed, rounds=2, evaluation=evaluation, callbacks=[seen]).run()
-    scores = {score.score for score in seen.steps[0].scores}
+    make_loop(FedAvg(), fed, rounds=2, evaluation=evaluation, callbacks=[recorder]).run()
+    scores = {score.score for score in recorder.steps[0].scores}
     assert len(scores) == 1
 
 
 def test_rounds_without_evaluation_have_no_accuracy_and_the_last_always_has():
-    seen = Recorder()
-    make_loop(Standalone(), rounds=5, evaluation=Evaluation(every=2), callbacks=[seen]).run()
-    assert [step.record.accuracy is None for step in seen.steps] == [True, False, True, False, False]
+    recorder = Recorder()
+    make_loop(Standalone(), rounds=5, evaluation=Evaluation(every=2), callbacks=[recorder]).run()
+    assert [step.record.accuracy is None for step in recorder.steps] == [True, False, True, False, False]
 
 
-def test_asynchronous_rounds_that_are_evaluated_have_the_scores_of_all_who_answered():
+def test_evaluated_asynchronous_rounds_have_scores_of_all_participants():
     """Answers mostly come in a later round than they were asked for in."""
-    seen = Recorder()
+    recorder = Recorder()
     plan = {"buffer": 1, "concurrency": 4, "duration": lambda info, n, m: 1.0 + 0.01 * info.index}
     loop = make_loop(
-        Standalone(), tiny(4), rounds=5, evaluation=Evaluation(every=2), callbacks=[seen], **plan
+        Standalone(), tiny(4), rounds=5, evaluation=Evaluation(every=2), callbacks=[recorder], **plan
     )
     loop.run()
-    tested = {step.record.round: len(step.scores) for step in seen.steps if step.scores}
+    tested = {step.record.round: len(step.scores) for step in recorder.steps if step.scores}
     assert tested == {2: 4, 4: 4, 5: 4}
 
 
-def test_an_asynchronous_round_counts_every_client_as_it_stands_not_only_who_was_quick():
+def test_asynchronous_rounds_score_every_client_not_only_fast_ones():
     """Client 0 takes a second, client 1 three and a half: the first rounds are 0 0, 0 1, 0 0."""
-    seen = Recorder()
+    recorder = Recorder()
     plan = {"buffer": 1, "concurrency": 2, "duration": lambda info, n, m: 1.0 + 2.5 * info.index}
-    make_loop(Standalone(), tiny(2), rounds=4, callbacks=[seen], **plan).run()
-    answered = [step.record.participants for step in seen.steps]
+    make_loop(Standalone(), tiny(2), rounds=4, callbacks=[recorder], **plan).run()
+    answered = [step.record.participants for step in recorder.steps]
     assert answered[:6] == [[0], [0], [0], [1], [0], [0]]
-    ends = [step for step in seen.steps if step.scores][:3]
-    assert [[one.client.index for one in step.scores] for step in ends] == [[0], [0, 1], [0, 1]]
-    last = {one.client.index: one.score.accuracy for one in ends[-1].scores}
+    ends = [step for step in recorder.steps if step.scores][:3]
+    assert [[score.client.index for score in step.scores] for step in ends] == [[0], [0, 1], [0, 1]]
+    last = {score.client.index: score.score.accuracy for score in ends[-1].scores}
     assert ends[-1].record.accuracy == pytest.approx((last[0] + last[1]) / 2)
-    assert last[1] == {one.client.index: one.score.accuracy for one in ends[-2].scores}[1]
+    assert last[1] == {score.client.index: score.score.accuracy for score in ends[-2].scores}[1]
 
 
 def test_a_client_that_is_too_far_ahead_waits_for_the_others():
@@ -243,9 +243,9 @@ def test_a_client_that_is_too_far_ahead_waits_for_the_others():
     plan = {"buffer": 1, "concurrency": 2, "duration": lambda info, n, m: 1.0 + 9.1 * info.index}
 
     def answered(lead: int | None) -> list[list[int]]:
-        seen = Recorder()
-        make_loop(Standalone(), tiny(2), rounds=6, lead=lead, callbacks=[seen], **plan).run()
-        return [step.record.participants for step in seen.steps]
+        recorder = Recorder()
+        make_loop(Standalone(), tiny(2), rounds=6, lead=lead, callbacks=[recorder], **plan).run()
+        return [step.record.participants for step in recorder.steps]
 
     assert answered(0)[:11] == [[0]] * 10 + [[1]]
     # Client 1 has begun its first job, so the third of client 0 is the last: 3 - 1 = 2.
@@ -264,36 +264,36 @@ def test_lead_is_limited_only_where_several_clients_work_at_once():
 
 
 def test_absent_client_does_not_block_others():
-    seen = Recorder()
+    recorder = Recorder()
     plan = {"buffer": 1, "concurrency": 2, "available": lambda info, draw: info.index > 0}
-    make_loop(Standalone(), tiny(3), rounds=4, lead=1, callbacks=[seen], **plan).run()
-    asked = [number for step in seen.steps for number in step.record.participants]
-    assert sorted(asked) == [1] * 6 + [2] * 6
+    make_loop(Standalone(), tiny(3), rounds=4, lead=1, callbacks=[recorder], **plan).run()
+    trained = [number for step in recorder.steps for number in step.record.participants]
+    assert sorted(trained) == [1] * 6 + [2] * 6
 
 
 @pytest.mark.parametrize("protocol", ["local", "received", "shared"])
 def test_scores_bear_the_round_they_are_of(protocol):
-    seen = Recorder()
+    recorder = Recorder()
     make_loop(
-        FedAvg(), tiny(3, hidden=(5,)), rounds=3, evaluation=Evaluation(protocol), callbacks=[seen]
+        FedAvg(), tiny(3, hidden=(5,)), rounds=3, evaluation=Evaluation(protocol), callbacks=[recorder]
     ).run()
-    for step in seen.steps:
+    for step in recorder.steps:
         assert {score.round for score in step.scores} == {step.record.round}
-    assert {score.round for score in seen.end.scores} == {3}
+    assert {score.round for score in recorder.end.scores} == {3}
 
 
 def test_every_client_is_scored_once_at_the_end():
-    seen = Recorder()
-    make_loop(Standalone(), tiny(4), participation=0.25, callbacks=[seen]).run()
-    assert [score.client.index for score in seen.end.scores] == [0, 1, 2, 3]
-    assert all(score.final for score in seen.end.scores)
+    recorder = Recorder()
+    make_loop(Standalone(), tiny(4), participation=0.25, callbacks=[recorder]).run()
+    assert [score.client.index for score in recorder.end.scores] == [0, 1, 2, 3]
+    assert all(score.final for score in recorder.end.scores)
 
 
 def test_one_client_per_architecture_can_stand_for_all():
-    seen = Recorder()
+    recorder = Recorder()
     evaluation = Evaluation("received", clients="one-per-architecture")
-    make_loop(Standalone(), tiny(4), rounds=1, evaluation=evaluation, callbacks=[seen]).run()
-    assert [score.client.index for score in seen.steps[0].scores] == [0, 1]
+    make_loop(Standalone(), tiny(4), rounds=1, evaluation=evaluation, callbacks=[recorder]).run()
+    assert [score.client.index for score in recorder.steps[0].scores] == [0, 1]
 
 
 def test_accuracy_is_the_unweighted_mean_over_clients():
@@ -318,9 +318,9 @@ def test_a_client_can_be_fetched_after_any_step():
 
 
 def test_traffic_is_counted_from_the_messages():
-    seen = Recorder()
-    make_loop(FedGH(), tiny(2), rounds=1, callbacks=[seen]).run()
-    record = seen.steps[0].record
+    recorder = Recorder()
+    make_loop(FedGH(), tiny(2), rounds=1, callbacks=[recorder]).run()
+    record = recorder.steps[0].record
     assert record.floats_down == 2 * (3 * 3 + 3)
     assert record.floats_up == 2 * (3 * 3 + 3)
     assert record.bytes_up > 8 * record.floats_up
@@ -347,9 +347,9 @@ def test_dropout_draws_from_the_clients_own_stream():
     torch.rand(1)  # the caller's own stream may stand anywhere
 
     def trained(model: Net) -> Tensor:
-        seen = Recorder()
-        make_loop(FedGH(), federate([Member(model, points(8, 1))], num_classes=3), callbacks=[seen]).run()
-        return seen.end.state.weight
+        recorder = Recorder()
+        make_loop(FedGH(), federate([Member(model, points(8, 1))], num_classes=3), callbacks=[recorder]).run()
+        return recorder.end.state.weight
 
     model = Dropping().double()
     first = trained(model)
@@ -382,9 +382,9 @@ def test_draw_touches_only_drawn_clients():
 def test_a_payload_may_have_as_many_mebibytes_as_set():
     """8 · 24,576 numbers of eight bytes are 1.5 MiB."""
     for limit, failures in ((1.0, 1), (1.6, 0)):
-        seen = Recorder()
+        recorder = Recorder()
         method = FedAvg(aggregate="full")
         fed = tiny(1, hidden=(24_576,), training=Training(epochs=1, batch_size=0, lr=0.01))
-        loop = make_loop(method, fed, rounds=1, callbacks=[seen], max_payload_mb=limit, min_clients=0)
+        loop = make_loop(method, fed, rounds=1, callbacks=[recorder], max_payload_mb=limit, min_clients=0)
         loop.run()
-        assert len(seen.steps[0].record.failures) == failures
+        assert len(recorder.steps[0].record.failures) == failures

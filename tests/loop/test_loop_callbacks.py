@@ -35,8 +35,8 @@ def test_listening_changes_nothing():
     alone, heard = Recorder(), Recorder()
     make_loop(FedAvg(), tiny(3), rounds=2, callbacks=[alone]).run()
     make_loop(FedAvg(), tiny(3), rounds=2, callbacks=[heard, Listener()]).run()
-    told = [
+    events = [
         [(s.record.accuracy, s.record.train_loss, s.record.bytes_up) for s in each.steps]
         for each in (alone, heard)
     ]
-    assert told[0] == told[1]
+    assert events[0] == events[1]

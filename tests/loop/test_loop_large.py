@@ -50,20 +50,20 @@ def telling(loop: Loop) -> Telling:
     """The loop's engine from now on."""
     engine = loop.dispatcher.engine
     assert isinstance(engine, SerialEngine)
-    loop.dispatcher.engine = told = Telling(engine.worker)
-    return told
+    loop.dispatcher.engine = telling_engine = Telling(engine.worker)
+    return telling_engine
 
 
 def final_scores(monkeypatch: pytest.MonkeyPatch, limit: int) -> tuple[list[tuple[int, float]], Telling]:
     """Every client's final accuracy, and what the engine saw of it."""
     monkeypatch.setattr(dispatch, "MAX_VALUES_IN_FLIGHT", limit)
-    seen = Recorder()
+    recorder = Recorder()
     loop = make_loop(
-        FedAvg(), tiny(5), rounds=1, evaluation=Evaluation("received", every=9), callbacks=[seen]
+        FedAvg(), tiny(5), rounds=1, evaluation=Evaluation("received", every=9), callbacks=[recorder]
     )
     engine = telling(loop)
     loop.run()
-    return [(one.client.index, one.score.loss) for one in seen.end.scores], engine
+    return [(score.client.index, score.score.loss) for score in recorder.end.scores], engine
 
 
 def test_messages_wait_only_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,13 +85,13 @@ def test_others_follow_before_all_that_are_under_way_have_ended(monkeypatch: pyt
 def test_the_servers_own_model_is_tested_while_clients_are() -> None:
     records = []
     for engine_of in (telling, lambda loop: loop.dispatcher.engine):
-        seen = Recorder()
+        recorder = Recorder()
         evaluation = Evaluation("received", ("global",))
         fed = tiny(3, hidden=(5,))
-        loop = make_loop(FedAvg(), fed, rounds=1, evaluation=evaluation, callbacks=[seen])
+        loop = make_loop(FedAvg(), fed, rounds=1, evaluation=evaluation, callbacks=[recorder])
         engine = engine_of(loop)
         loop.step()
-        records.append(replace(seen.steps[0].record, seconds=0.0))
+        records.append(replace(recorder.steps[0].record, seconds=0.0))
         if isinstance(engine, Telling):
             # All tests are under way; between batches of the server's own the engine is looked after.
             assert engine.diary == ["submit"] * 3 + ["refill"] + ["answer"] * 3

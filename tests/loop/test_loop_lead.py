@@ -24,25 +24,25 @@ from support.tiny import Recorder, make_loop, tiny
 @pytest.mark.parametrize(("length", "count"), [(1, 1), (2, 1), (7, 3), (7, 7), (7, 9), (50, 49), (5000, 20)])
 def test_the_places_drawn_are_the_beginning_of_torchs_permutation(length: int, count: int):
     for seed in range(5):
-        whole = torch.randperm(length, generator=generator(seed))
-        assert sample_without_replacement(length, count, generator(seed)) == whole[:count].tolist()
+        permutation = torch.randperm(length, generator=generator(seed))
+        assert sample_without_replacement(length, count, generator(seed)) == permutation[:count].tolist()
 
 
 def test_full_draw_advances_the_stream_like_a_permutation():
     """Who draws twice from one stream, as the lead does where few are close, must find the same numbers."""
-    mine, torchs = generator(3), generator(3)
-    sample_without_replacement(9, 9, mine)
+    stream, torchs = generator(3), generator(3)
+    sample_without_replacement(9, 9, stream)
     torch.randperm(9, generator=torchs)
-    assert torch.equal(torch.rand(4, generator=mine), torch.rand(4, generator=torchs))
+    assert torch.equal(torch.rand(4, generator=stream), torch.rand(4, generator=torchs))
 
 
 @given(st.sets(st.integers(0, 40), max_size=30), st.sets(st.integers(0, 40), max_size=20))
 def test_leaving_some_out_is_the_list_without_them(numbers: set[int], some: set[int]):
-    left = exclude(some, sorted(numbers))
+    remaining = exclude(some, sorted(numbers))
     expected = sorted(numbers - some)
-    assert [left[place] for place in range(len(left))] == expected
-    assert [index_of(one, left) for one in expected] == list(range(len(expected)))
-    assert all(index_of(one, left) is None for one in some)
+    assert [remaining[place] for place in range(len(remaining))] == expected
+    assert [index_of(value, remaining) for value in expected] == list(range(len(expected)))
+    assert all(index_of(value, remaining) is None for value in some)
 
 
 def formerly(
@@ -54,16 +54,16 @@ def formerly(
     rng: torch.Generator,
 ) -> list[int]:
     """The rule as it reads, going through everybody: those close to the one with the fewest jobs, by lot."""
-    asked = {index: numbers.get(index, 0) for index in (*idle, *busy)}
+    jobs = {index: numbers.get(index, 0) for index in (*idle, *busy)}
     chosen: list[int] = []
     while len(chosen) < room:
-        least = min(asked.values())
-        close = [index for index in idle if index not in chosen and asked[index] - least < lead]
+        least = min(jobs.values())
+        close = [index for index in idle if index not in chosen and jobs[index] - least < lead]
         if not close:
             break
         order = torch.randperm(len(close), generator=rng)[: room - len(chosen)]
         for index in sorted(close[place] for place in order.tolist()):
-            asked[index] += 1
+            jobs[index] += 1
             chosen.append(index)
     return sorted(chosen)
 
@@ -101,16 +101,16 @@ def test_limited_draw_equals_a_scan_of_all_clients(
         pending.pop(int(torch.randint(len(pending), (), generator=choice)))
 
 
-def test_a_lead_that_begins_in_the_middle_of_a_run_knows_what_went_before():
-    whole, half = LeadLimiter(range(5), {}, 2), {0: 2, 1: 1, 3: 1}
+def test_lead_limiter_counts_jobs_from_before_a_resume():
+    full_history, half = LeadLimiter(range(5), {}, 2), {0: 2, 1: 1, 3: 1}
     for client in (0, 1, 0, 3):
-        whole.record(client)
+        full_history.record(client)
     taken_up = LeadLimiter(range(5), half, 2)
     for client in (1, 2, 4, 3, 0):
-        whole.record(client)
+        full_history.record(client)
         taken_up.record(client)
-        places = range(len(whole.eligible(())))
-        assert [whole.eligible(())[n] for n in places] == [taken_up.eligible(())[n] for n in places]
+        places = range(len(full_history.eligible(())))
+        assert [full_history.eligible(())[n] for n in places] == [taken_up.eligible(())[n] for n in places]
 
 
 # -- nobody goes through the population, round for round and answer for answer ---------------------------------
@@ -162,7 +162,7 @@ PLANS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("method", [Standalone, FedAvg, Scaffold])
 @pytest.mark.parametrize("plan", PLANS)
-def test_a_step_looks_at_no_more_clients_in_a_larger_population(
+def test_server_step_examines_equally_many_clients_in_larger_populations(
     plan: str, method: Any, monkeypatch: pytest.MonkeyPatch
 ):
     small = looks_of_steps(counted_loop(100, method(), **PLANS[plan]), 12, monkeypatch)

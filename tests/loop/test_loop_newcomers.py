@@ -38,7 +38,7 @@ from support.tiny import Recorder, StopAt, make_loop, points, seeded_net, tiny
 TWO_OF_FIVE = Evaluation(newcomers=0.4)
 
 
-def test_they_are_drawn_from_the_seed_and_are_a_share_of_those_who_could_train():
+def test_newcomers_are_drawn_by_seed_from_clients_that_can_train():
     task = tiny(10).task
     assert len(draw_newcomers(Evaluation(newcomers=0.2), task)) == 2
     assert len(draw_newcomers(Evaluation(newcomers=0.29), task)) == 2
@@ -54,27 +54,27 @@ def test_newcomers_samples_are_hidden_during_training():
     task = tiny(5).task
     newcomers = draw_newcomers(TWO_OF_FIVE, task)
     absent = hide_samples(task, newcomers)
-    known = {info.index: (info.samples, info.validation) for info in absent.clients}
-    assert all(known[index] == (0, 0) for index in newcomers)
-    assert all(known[info.index] == (12, 5) for info in task.clients if info.index not in newcomers)
+    counts = {info.index: (info.samples, info.validation) for info in absent.clients}
+    assert all(counts[index] == (0, 0) for index in newcomers)
+    assert all(counts[info.index] == (12, 5) for info in task.clients if info.index not in newcomers)
     assert hide_samples(task, {}) is task
 
 
 @pytest.mark.parametrize("protocol", ["local", "received", "shared"])
-def test_they_neither_train_nor_are_tested_before_the_end(protocol: Any):
-    seen = Recorder()
+def test_newcomers_neither_train_nor_are_tested_before_the_end(protocol: Any):
+    recorder = Recorder()
     evaluation = Evaluation(protocol, newcomers=0.4)
-    loop = make_loop(FedAvg(), tiny(5), evaluation=evaluation, callbacks=[seen])
+    loop = make_loop(FedAvg(), tiny(5), evaluation=evaluation, callbacks=[recorder])
     newcomers = set(loop.newcomers)
     assert len(newcomers) == 2
     loop.run()
-    others = sorted(set(range(5)) - newcomers)
-    assert [step.record.participants for step in seen.steps] == [others, others]
-    scores = [score for step in seen.steps for score in (*step.scores, *step.validation)]
-    tested = {score.client.index for score in (*scores, *seen.end.scores, *seen.end.validation)}
-    assert tested == set(others)
-    assert [one.client.index for one in seen.end.newcomers] == sorted(newcomers)
-    assert all(one.client.samples == 12 for one in seen.end.newcomers)
+    members = sorted(set(range(5)) - newcomers)
+    assert [step.record.participants for step in recorder.steps] == [members, members]
+    scores = [score for step in recorder.steps for score in (*step.scores, *step.validation)]
+    tested = {score.client.index for score in (*scores, *recorder.end.scores, *recorder.end.validation)}
+    assert tested == set(members)
+    assert [newcomer.client.index for newcomer in recorder.end.newcomers] == sorted(newcomers)
+    assert all(newcomer.client.samples == 12 for newcomer in recorder.end.newcomers)
 
 
 def test_another_client_stands_for_a_newcomers_architecture():
@@ -85,27 +85,31 @@ def test_another_client_stands_for_a_newcomers_architecture():
 
 
 def test_alone_means_standalone_so_standalone_gains_nothing():
-    seen = Recorder()
-    make_loop(Standalone(), tiny(5, norm=True), evaluation=TWO_OF_FIVE, callbacks=[seen]).run()
-    assert [one.score for one in seen.end.newcomers] == [one.alone for one in seen.end.newcomers]
+    recorder = Recorder()
+    make_loop(Standalone(), tiny(5, norm=True), evaluation=TWO_OF_FIVE, callbacks=[recorder]).run()
+    assert [newcomer.score for newcomer in recorder.end.newcomers] == [
+        newcomer.alone for newcomer in recorder.end.newcomers
+    ]
 
 
-def test_fedavgs_newcomer_starts_from_what_the_server_would_send():
+def test_fedavg_newcomer_starts_from_the_global_model():
     """The same by hand: load the message, train three epochs, test."""
-    seen, fed = Recorder(), tiny(3, hidden=(5,))
-    loop = make_loop(FedAvg(), fed, evaluation=Evaluation(newcomers=0.3, newcomer_epochs=3), callbacks=[seen])
+    recorder, fed = Recorder(), tiny(3, hidden=(5,))
+    loop = make_loop(
+        FedAvg(), fed, evaluation=Evaluation(newcomers=0.3, newcomer_epochs=3), callbacks=[recorder]
+    )
     loop.run()
-    (one,) = seen.end.newcomers
-    message = loop.server.message(one.client, loop.server.context())
-    for tensors, expected in ((message.tensors, one.score), (None, one.alone)):
-        me = fed.client(one.client.index)
+    (newcomer,) = recorder.end.newcomers
+    message = loop.server.message(newcomer.client, loop.server.context())
+    for tensors, expected in ((message.tensors, newcomer.score), (None, newcomer.alone)):
+        me = fed.client(newcomer.client.index)
         if tensors is not None:
             me.model.load_state_dict(tensors)
         me.begin("train", 0, 2, 2)
         with seeded(0, "torch", me.info.name, "train", 0):
             me.fit(epochs=3)
         assert score_outputs(me.outputs(me.model.eval(), me.test)) == expected
-    assert one.score != one.alone
+    assert newcomer.score != newcomer.alone
 
 
 def test_the_learning_rate_is_that_of_a_first_round():
@@ -126,7 +130,7 @@ def test_the_learning_rate_is_that_of_a_first_round():
     assert rates[-2][2:] == (0.125, 1)
 
 
-def test_a_method_whose_jobs_are_a_few_batches_does_as_many_as_make_the_epochs():
+def test_jobs_of_few_batches_repeat_until_the_epochs_are_complete():
     calls = []
 
     @dataclass
@@ -150,15 +154,15 @@ def test_a_method_whose_jobs_are_a_few_batches_does_as_many_as_make_the_epochs()
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_can_be_joined(name: str):
     method = method_class(name)()
-    seen, fed = Recorder(), small_federation(method, clients=4)
-    loop = make_loop(method, fed, evaluation=Evaluation(newcomers=0.25), callbacks=[seen])
+    recorder, fed = Recorder(), small_federation(method, clients=4)
+    loop = make_loop(method, fed, evaluation=Evaluation(newcomers=0.25), callbacks=[recorder])
     (newcomer,) = loop.newcomers
     before = fed.client(newcomer).state()
     loop.run()
-    (one,) = seen.end.newcomers
-    assert one.client.index == newcomer
-    assert torch.isfinite(torch.tensor([one.score.loss, one.alone.loss])).all()
-    assert same_state(flatten(seen.end.fetch(newcomer)), before)  # it leaves the client as it was
+    (joined,) = recorder.end.newcomers
+    assert joined.client.index == newcomer
+    assert torch.isfinite(torch.tensor([joined.score.loss, joined.alone.loss])).all()
+    assert same_state(flatten(recorder.end.fetch(newcomer)), before)  # it leaves the client as it was
 
 
 def test_failed_newcomer_is_restored_and_others_join(monkeypatch: pytest.MonkeyPatch):
@@ -200,28 +204,28 @@ class Picky(Method[None, EmptyPayload, EmptyPayload]):
 
 def test_a_newcomer_that_fails_is_left_out_or_stops_the_run():
     newcomers = sorted(draw_newcomers(TWO_OF_FIVE, tiny(5).task))
-    seen = Recorder()
-    options: dict[str, Any] = {"evaluation": TWO_OF_FIVE, "callbacks": [seen], "rounds": 1}
+    recorder = Recorder()
+    options: dict[str, Any] = {"evaluation": TWO_OF_FIVE, "callbacks": [recorder], "rounds": 1}
     make_loop(Picky(newcomers[0]), tiny(5), on_failure="continue", **options).run()
-    assert [one.client.index for one in seen.end.newcomers] == newcomers[1:]
+    assert [newcomer.client.index for newcomer in recorder.end.newcomers] == newcomers[1:]
     with pytest.raises(PotluckError, match="join in round 1: ValueError: not me"):
         make_loop(Picky(newcomers[0]), tiny(5), **options).run()
 
 
 def test_a_newcomer_without_test_samples_has_no_score():
     fed = federate([Member(seeded_net(i), points(12, i)) for i in range(3)], num_classes=3)
-    seen = Recorder()
-    make_loop(Standalone(), fed, rounds=1, evaluation=TWO_OF_FIVE, callbacks=[seen]).run()
-    assert seen.end.newcomers == []
+    recorder = Recorder()
+    make_loop(Standalone(), fed, rounds=1, evaluation=TWO_OF_FIVE, callbacks=[recorder]).run()
+    assert recorder.end.newcomers == []
 
 
 def test_means():
     info = ClientInfo(0, "a", 1, "Net")
-    found = [
+    actual = [
         Newcomer(info, Score(3, 4, 1.0), Score(1, 4, 1.0)),
         Newcomer(info, Score(1, 2, 1.0), Score(1, 2, 1.0)),
     ]
-    assert means(found) == {"accuracy": 0.625, "alone": 0.375, "gain": 0.25}
+    assert means(actual) == {"accuracy": 0.625, "alone": 0.375, "gain": 0.25}
 
 
 # -- whole runs ---------------------------------------------------------------------------------------------
@@ -240,25 +244,25 @@ def run(out: Path, engine: str = "serial", **more: Any) -> potluck.Run:
 
 def test_the_summary_has_them_and_engines_agree(tmp_path: Path):
     serial, pool = run(tmp_path / "serial"), run(tmp_path / "pool", "pool")
-    found = serial.summary["newcomers"]
-    assert found == pool.summary["newcomers"]
-    assert len(found["clients"]) == 2
-    assert found["gain"] == pytest.approx(found["accuracy"] - found["alone"])
-    assert found["accuracy"] == pytest.approx(sum(one["accuracy"] for one in found["clients"]) / 2)
-    missing = [one["client"] for one in found["clients"]]
+    summary = serial.summary["newcomers"]
+    assert summary == pool.summary["newcomers"]
+    assert len(summary["clients"]) == 2
+    assert summary["gain"] == pytest.approx(summary["accuracy"] - summary["alone"])
+    assert summary["accuracy"] == pytest.approx(sum(row["accuracy"] for row in summary["clients"]) / 2)
+    missing = [row["client"] for row in summary["clients"]]
     assert [serial.summary["client_accuracy"][client] for client in missing] == [None, None]
-    assert serial.newcomers("gain") == found["gain"]
+    assert serial.newcomers("gain") == summary["gain"]
     assert len(serial.client_accuracy) == 3
     assert serial.summary["flops_per_client_round"] > 0
 
 
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_run_that_was_stopped_meets_the_same_newcomers(tmp_path: Path, step: int):
-    whole = run(tmp_path / "whole")
+    uninterrupted = run(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "stopped", callbacks=[StopAt(step)])
     again = run(tmp_path / "stopped", resume=True)
-    assert again.summary["newcomers"] == whole.summary["newcomers"]
+    assert again.summary["newcomers"] == uninterrupted.summary["newcomers"]
 
 
 def test_a_run_killed_while_they_join_meets_them_again(tmp_path: Path):
@@ -267,20 +271,20 @@ def test_a_run_killed_while_they_join_meets_them_again(tmp_path: Path):
             assert len(end.newcomers) == 2
             raise KeyboardInterrupt
 
-    whole = run(tmp_path / "whole")
+    uninterrupted = run(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "stopped", callbacks=[DiesAtTheEnd()])
     (tmp_path / "stopped" / "summary.json").unlink()
     again = run(tmp_path / "stopped", "pool", resume=True)
-    assert again.summary["newcomers"] == whole.summary["newcomers"]
+    assert again.summary["newcomers"] == uninterrupted.summary["newcomers"]
 
 
 def test_exporting_one_is_refused(tmp_path: Path):
-    done = potluck.run("fedavg", clients=4, models="small-mlp", rounds=1, out=tmp_path / "run", engine="serial",
+    finished = potluck.run("fedavg", clients=4, models="small-mlp", rounds=1, out=tmp_path / "run", engine="serial",
                        evaluate={"newcomers": 0.25})  # fmt: skip
-    (newcomer,) = (one["client"] for one in done.summary["newcomers"]["clients"])
+    (newcomer,) = (row["client"] for row in finished.summary["newcomers"]["clients"])
     with pytest.raises(PotluckError, match=f"Client {newcomer} was excluded from training"):
-        potluck.export_client(done.path, newcomer, tmp_path / "model")
+        potluck.export_client(finished.path, newcomer, tmp_path / "model")
 
 
 def test_tables_show_them_only_where_there_are_some(tmp_path: Path):

@@ -35,12 +35,14 @@ def watched(
     protocol: Any = "local", fed: Federation | None = None, **more: Any
 ) -> tuple[Recorder, list[Any]]:
     """What callbacks saw of two rounds, and every job that was sent."""
-    seen, jobs = Recorder(), list[Any]()
-    loop = make_loop(FedAvg(), fed or validated(), evaluation=Evaluation(protocol, **more), callbacks=[seen])
+    recorder, jobs = Recorder(), list[Any]()
+    loop = make_loop(
+        FedAvg(), fed or validated(), evaluation=Evaluation(protocol, **more), callbacks=[recorder]
+    )
     submit = loop.dispatcher.engine.submit
     loop.dispatcher.engine.submit = lambda job: (jobs.append(job), submit(job))[1]  # type: ignore[method-assign]
     loop.run()
-    return seen, jobs
+    return recorder, jobs
 
 
 @pytest.mark.parametrize(
@@ -52,12 +54,12 @@ def watched(
     ],
 )
 def test_validation_comes_with_the_jobs_of_the_chosen_protocol(protocol: str, tests: set[str], extra: int):
-    seen, jobs = watched(protocol)
+    recorder, jobs = watched(protocol)
     after_rounds = [job for job in jobs if job.kind == "evaluate"][:-3]
     assert len(after_rounds) == extra  # as many as without validation samples
-    asked = {test for job in jobs for test in job.tests}
-    assert asked == tests
-    for step in seen.steps:
+    requested = {test for job in jobs for test in job.tests}
+    assert requested == tests
+    for step in recorder.steps:
         assert [score.client.index for score in step.validation] == [1, 2]
         assert {score.protocol for score in step.validation} == {protocol}
         assert all(score.score.samples == 6 for score in step.validation)
@@ -69,15 +71,15 @@ def test_validation_comes_with_the_jobs_of_the_chosen_protocol(protocol: str, te
 
 
 def test_validation_is_of_the_chosen_protocol_alone():
-    seen, jobs = watched("local", also=("received",))
+    recorder, jobs = watched("local", also=("received",))
     assert all("validation" not in job.tests for job in jobs[:-3] if job.kind == "evaluate")
-    assert {score.protocol for step in seen.steps for score in step.validation} == {"local"}
-    seen, jobs = watched("received", also=("local",))
+    assert {score.protocol for step in recorder.steps for score in step.validation} == {"local"}
+    recorder, jobs = watched("received", also=("local",))
     assert all(job.tests == ("own",) for job in jobs if job.kind == "train")
-    assert {score.protocol for step in seen.steps for score in step.validation} == {"received"}
+    assert {score.protocol for step in recorder.steps for score in step.validation} == {"received"}
 
 
-def test_the_servers_own_model_is_chosen_by_what_clients_received():
+def test_server_model_is_selected_by_received_validation_scores():
     fed = federate(
         [
             Member(seeded_net(0), points(12, i), points(9, 90 + i), validation=points(6, 50 + i))
@@ -86,37 +88,37 @@ def test_the_servers_own_model_is_chosen_by_what_clients_received():
         num_classes=3,
         shared_test=points(9, 1000),
     )
-    seen, _ = watched("global", fed)
-    assert seen.steps[0].record.accuracy == seen.steps[0].record.accuracy_global is not None
-    assert len(seen.steps[0].validation) == 2
+    recorder, _ = watched("global", fed)
+    assert recorder.steps[0].record.accuracy == recorder.steps[0].record.accuracy_global is not None
+    assert len(recorder.steps[0].validation) == 2
     received, _ = watched("received", fed)
-    assert seen.steps[0].record.accuracy_validation == received.steps[0].record.accuracy_validation
+    assert recorder.steps[0].record.accuracy_validation == received.steps[0].record.accuracy_validation
 
 
 def test_all_clients_are_validated_at_the_end():
-    seen, _ = watched()
-    assert [score.client.index for score in seen.end.validation] == [1, 2]
-    assert all(score.final for score in seen.end.validation)
-    assert len(seen.end.scores) == 3
+    recorder, _ = watched()
+    assert [score.client.index for score in recorder.end.validation] == [1, 2]
+    assert all(score.final for score in recorder.end.validation)
+    assert len(recorder.end.scores) == 3
 
 
 def test_validation_samples_are_neither_trained_nor_tested_on():
     """Other validation samples change the validation scores, and nothing else."""
 
     def run(rows: int) -> tuple[list[float], list[float]]:
-        seen, _ = watched(fed=validated(rows=rows))
-        return [s.score.loss for s in seen.end.scores], [s.score.loss for s in seen.end.validation]
+        recorder, _ = watched(fed=validated(rows=rows))
+        return [s.score.loss for s in recorder.end.scores], [s.score.loss for s in recorder.end.validation]
 
-    (losses, held), (same, others) = run(6), run(4)
+    (losses, validation_scores), (same, test_scores) = run(6), run(4)
     assert losses == same
-    assert held != others
+    assert validation_scores != test_scores
 
 
 def test_a_run_without_validation_samples_has_none():
     fed = federate([Member(seeded_net(i), points(12, i), points(9, 90 + i)) for i in range(2)], num_classes=3)
-    seen, jobs = watched(fed=fed)
-    assert seen.steps[0].record.accuracy_validation is None
-    assert seen.steps[0].validation == seen.end.validation == []
+    recorder, jobs = watched(fed=fed)
+    assert recorder.steps[0].record.accuracy_validation is None
+    assert recorder.steps[0].validation == recorder.end.validation == []
     assert all("validation" not in job.tests for job in jobs)
 
 
@@ -162,6 +164,6 @@ def test_to_ask_for_validation_where_there_is_none_is_refused_with_the_remedy():
 
 
 def test_standalone_needs_no_message_for_its_validation():
-    seen = Recorder()
-    make_loop(Standalone(), validated(), rounds=1, callbacks=[seen]).run()
-    assert torch.tensor([s.score.loss_sum for s in seen.end.validation]).isfinite().all()
+    recorder = Recorder()
+    make_loop(Standalone(), validated(), rounds=1, callbacks=[recorder]).run()
+    assert torch.tensor([s.score.loss_sum for s in recorder.end.validation]).isfinite().all()

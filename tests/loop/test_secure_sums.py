@@ -73,9 +73,9 @@ def state_of(loop: Loop) -> dict[str, torch.Tensor]:
     return tree.flatten(loop.run().state).tensors
 
 
-def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    assert one.keys() == other.keys()
-    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+def largest_difference(state: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    assert state.keys() == expected.keys()
+    return max(float((state[name].double() - expected[name].double()).abs().max()) for name in state)
 
 
 AVERAGES: list[Callable[[], Method[Any, Any, Any]]] = [
@@ -117,10 +117,10 @@ def test_error_of_a_sum_is_as_stated() -> None:
 
 def test_class_outputs_of_fd_and_the_head_of_fedgh_are_close_to_the_plain_ones() -> None:
     assert largest_difference(*(fd_rows(privacy) for privacy in (None, SUMS))) < 1e-4
-    one, other = (
+    plain, summed = (
         state_of(loop_of(methods.FedGH(server_mode="averaged"), privacy)) for privacy in (None, SUMS)
     )
-    assert 0 < largest_difference(one, other) < 1e-5
+    assert 0 < largest_difference(plain, summed) < 1e-5
 
 
 def fd_rows(privacy: Privacy | None) -> dict[str, torch.Tensor]:
@@ -144,25 +144,25 @@ def test_tensors_shared_by_name_are_averaged_over_architectures() -> None:
     """Each architecture has a sum of its own; the method then averages these by samples."""
     fed = tiny(6, hidden=(5, 7), sizes=(12, 20, 7))
     make = lambda: methods.FedAvg(aggregate="same_arch")  # noqa: E731
-    one, other = state_of(loop_of(make(), None, fed)), state_of(loop_of(make(), SUMS, fed))
+    plain, summed = state_of(loop_of(make(), None, fed)), state_of(loop_of(make(), SUMS, fed))
     assert len(fed.task.architectures) == 2
-    assert 0 < largest_difference(one, other) < 1e-4
+    assert 0 < largest_difference(plain, summed) < 1e-4
 
 
 def test_server_never_receives_a_single_answer() -> None:
     loop = loop_of(methods.LGFedAvg())
-    seen: list[Answer] = []
+    answers: list[Answer] = []
 
     def watch(job: Job, result: Answer | Failure) -> Answer | Failure:
         assert isinstance(result, Answer)
-        seen.append(result)
+        answers.append(result)
         return result
 
     loop = loop_of(methods.LGFedAvg(), change=watch)
     loop.run()
-    assert all(result.payload is None for result in seen)
+    assert all(result.payload is None for result in answers)
     masked = [
-        result.sums.tensors["masked"] for result in seen if result.sums and "masked" in result.sums.tensors
+        result.sums.tensors["masked"] for result in answers if result.sums and "masked" in result.sums.tensors
     ]
     assert len(masked) == 4
     updates = [update for _, update in loop.recorder.updates]  # type: ignore[attr-defined]
@@ -189,8 +189,8 @@ def test_masked_numbers_look_uniform() -> None:
 
 def gone(stage: str, *clients: int) -> Change:
     def change(job: Job, result: Answer | Failure) -> Answer | Failure:
-        asked = job.kind if job.sums is None else StageRequest.read(job.sums).stage
-        if asked == stage and job.client in clients:
+        request = job.kind if job.sums is None else StageRequest.read(job.sums).stage
+        if request == stage and job.client in clients:
             return Failure(job.id, job.client, "the node is not connected", "lost")
         return result
 
@@ -199,8 +199,8 @@ def gone(stage: str, *clients: int) -> Change:
 
 def wants(*clients: int) -> dict[str, torch.Tensor]:
     """The plain average of these clients' heads."""
-    lost = [index for index in range(4) if index not in clients]
-    return state_of(loop_of(methods.LGFedAvg(), None, change=gone("train", *lost), min_clients=0))
+    missing = [index for index in range(4) if index not in clients]
+    return state_of(loop_of(methods.LGFedAvg(), None, change=gone("train", *missing), min_clients=0))
 
 
 @pytest.mark.parametrize("stage", ["train", "deal", "mask"])

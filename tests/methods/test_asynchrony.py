@@ -45,14 +45,14 @@ repeated = pytest.mark.parametrize(
 def scene(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[Any, Any, Context, list[Update[Any]]]:
     """A method in the middle of a run: its state, and the answers of the next round with what each was sent."""
     method = make_method(method_class(name), dict(options))
-    seen = Recorder()
-    loop = make_loop(method, small_federation(method, dtype=torch.float64), rounds=9, callbacks=[seen])
+    recorder = Recorder()
+    loop = make_loop(method, small_federation(method, dtype=torch.float64), rounds=9, callbacks=[recorder])
     for _ in range(3):
         loop.step()
     state = copy.deepcopy(loop.progress.state)
-    seen.updates.clear()
+    recorder.updates.clear()
     loop.step()
-    return method, state, loop.server.context(), [update for _, update in seen.updates]
+    return method, state, loop.server.context(), [update for _, update in recorder.updates]
 
 
 def served(name: str, options: dict[str, Any], updates: Any, *, cohort: int = COHORT) -> tuple[Any, float]:
@@ -82,8 +82,8 @@ def meaning(state: Any) -> dict[str, torch.Tensor]:
     return learned(state)
 
 
-def distance(one: Any, other: Any) -> float:
-    first, second = meaning(one), meaning(other)
+def distance(actual: Any, expected: Any) -> float:
+    first, second = meaning(actual), meaning(expected)
     return sum(float((second[name] - first[name]).square().sum()) for name in first if name in second) ** 0.5
 
 
@@ -91,20 +91,22 @@ def distance(one: Any, other: Any) -> float:
 def test_a_full_fresh_cohort_is_the_synchronous_step_bit_for_bit(name: str, options: dict[str, Any]):
     together, _ = served(name, options, lambda answers: answers, cohort=3)
     waited, _ = served(name, options, lambda answers: answers, cohort=0)
-    mine, theirs = tree.flatten(together), tree.flatten(waited)
-    assert mine.tensors.keys() == theirs.tensors.keys()
-    assert all(torch.equal(mine.tensors[key], theirs.tensors[key]) for key in mine.tensors)
+    waited_state, together_state = tree.flatten(together), tree.flatten(waited)
+    assert waited_state.tensors.keys() == together_state.tensors.keys()
+    assert all(
+        torch.equal(waited_state.tensors[key], together_state.tensors[key]) for key in waited_state.tensors
+    )
 
 
 @repeated
-def test_one_answer_of_ten_moves_the_state_by_about_its_share(name: str, options: dict[str, Any]):
+def test_one_of_ten_updates_moves_the_state_by_about_its_share(name: str, options: dict[str, Any]):
     """As if all ten had sent the same: that would be a whole round's way, and one of them goes a part of it."""
     _, alone = served(name, options, lambda answers: answers[:1])
-    _, whole = served(
+    _, final_state = served(
         name, options, lambda answers: [as_client(answers[0], number) for number in range(COHORT)], cohort=0
     )
     assert alone > 0
-    assert alone <= 0.35 * whole
+    assert alone <= 0.35 * final_state
 
 
 def as_client(update: Update[Any], number: int) -> Update[Any]:
@@ -112,7 +114,7 @@ def as_client(update: Update[Any], number: int) -> Update[Any]:
 
 
 @repeated
-def test_the_staler_the_shorter_the_way(name: str, options: dict[str, Any]):
+def test_staler_updates_move_the_state_less(name: str, options: dict[str, Any]):
     def stale(weight: float) -> float:
         return served(name, options, lambda answers: [replace(answers[0], staleness=3, weight=weight)])[1]
 
@@ -182,9 +184,9 @@ def test_a_group_is_a_federation_of_its_own():
     """Of a pair one answers +4, the other's latest was −2: half of a round's way along their mean, and not a tenth."""
     groups = {"rare": {"w": torch.tensor(0.0)}, "usual": {"w": torch.tensor(7.0)}}
     answers = [pair_of_ten(0, 4.0, fresh=True), pair_of_ten(1, -2.0, fresh=False)]
-    found = split_by_group(ten_of_two_kinds(), groups, answers)
-    assert found["rare"][1].share == pytest.approx(0.5)  # not a tenth
-    assert found["usual"][0] == []
+    groups_found = split_by_group(ten_of_two_kinds(), groups, answers)
+    assert groups_found["rare"][1].share == pytest.approx(0.5)  # not a tenth
+    assert groups_found["usual"][0] == []
     moved = average_groups(ten_of_two_kinds(), groups, answers, lambda sent: sent.tensors, by="samples")
     assert moved["rare"]["w"].item() == pytest.approx(0.5 * (4.0 - 2.0) / 2)
     assert moved["usual"]["w"].item() == 7.0
@@ -193,10 +195,10 @@ def test_a_group_is_a_federation_of_its_own():
 def test_group_without_answers_is_unchanged():
     """Others' answers are no reason to go the same old way again."""
     groups = {"rare": {"w": torch.tensor(0.0)}, "usual": {"w": torch.tensor(7.0)}}
-    other = Update(
+    other_update = Update(
         ClientInfo(5, "c5", 5, "usual"), Weights({"w": torch.tensor(8.0)}), sent=Weights(groups["usual"])
     )
-    answers = [pair_of_ten(0, 4.0, fresh=False), other]
+    answers = [pair_of_ten(0, 4.0, fresh=False), other_update]
     moved = average_groups(ten_of_two_kinds(), groups, answers, lambda sent: sent.tensors, by="samples")
     assert moved["rare"]["w"].item() == 0.0
     assert moved["usual"]["w"].item() == pytest.approx(7.0 + 1.0 / 8)
@@ -208,7 +210,7 @@ class Gathering(method_class("fedavg")):  # type: ignore[misc]
     given: ClassVar[list[list[tuple[int, int, bool]]]] = []
 
     def server(self, state: Any, updates: Any, ctx: Any) -> Any:
-        self.given.append([(one.client.index, one.staleness, one.fresh) for one in updates])
+        self.given.append([(update.client.index, update.staleness, update.fresh) for update in updates])
         return super().server(state, updates, ctx)
 
 

@@ -53,7 +53,7 @@ def test_the_median_method_file_imports_few_names_and_fedgh_fits_a_page():
     assert len(fedgh.read_text(encoding="utf-8").splitlines()) <= 112
 
 
-def test_the_package_exposes_what_a_method_author_imports():
+def test_package_exports_the_names_of_a_method_file():
     assert set(potluck.method.__all__) <= set(potluck.__all__)
     assert all(getattr(potluck, name) is getattr(potluck.method, name) for name in potluck.method.__all__)
 
@@ -66,9 +66,9 @@ def test_a_method_declares_four_class_variables():
 def test_the_registry_is_read_from_the_files():
     assert {"standalone", "fedgh", "fedl2g-l", "fedl2g-f"} <= set(METHODS)
     for name, (module, cls) in METHODS.items():
-        found = method_class(name)
-        assert (found.__module__, found.__name__) == (f"potluck.methods.{module}", cls)
-        assert (found.name, found.summary) == (name, SUMMARIES[name])
+        found_class = method_class(name)
+        assert (found_class.__module__, found_class.__name__) == (f"potluck.methods.{module}", cls)
+        assert (found_class.name, found_class.summary) == (name, SUMMARIES[name])
 
 
 def test_conditions_name_the_settings_that_meet_them():

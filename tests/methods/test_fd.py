@@ -114,19 +114,19 @@ def test_without_means_the_first_round_is_local_training(target: str):
 
 def test_a_class_without_mean_gets_no_term_and_a_known_one_does():
     fed = tiny(1, training=Training(epochs=1, batch_size=0, lr=0.1))
-    plain, blind, told = (fed.client(0) for _ in range(3))
+    plain, blind, informed = (fed.client(0) for _ in range(3))
     row = torch.tensor([[5.0, -5.0, 0.0]], dtype=torch.float64)
     answer(Standalone(), plain, None)
     only = fed.client(0).train.labels == 0
-    for me in (blind, told):
+    for me in (blind, informed):
         me.train = me.train.select(torch.nonzero(only).flatten())
     answer(FD(), blind, ClassVectors(row, torch.tensor([1])))
-    answer(FD(), told, ClassVectors(row, torch.tensor([0])))
+    answer(FD(), informed, ClassVectors(row, torch.tensor([0])))
     alone = fed.client(0)
     alone.train = blind.train
     answer(Standalone(), alone, None)
     assert same(weights(alone), weights(blind))
-    assert not same(weights(alone), weights(told))
+    assert not same(weights(alone), weights(informed))
 
 
 def test_means_are_of_the_training_passes():
@@ -142,13 +142,13 @@ def test_means_are_of_the_training_passes():
     assert torch.allclose(sent.rows[1], scores[y == 1].softmax(1).mean(0))
 
 
-@pytest.mark.parametrize(("keep_old", "known"), [(True, [0, 1]), (False, [1])])
-def test_class_without_sender(keep_old: bool, known: list[int]):
+@pytest.mark.parametrize(("keep_old", "known_classes"), [(True, [0, 1]), (False, [1])])
+def test_class_without_sender(keep_old: bool, known_classes: list[int]):
     method, ctx = FD(keep_old=keep_old), context()
     state = method.server(method.init_server(ctx), [update(outputs([[1, 0, 0], [0, 1, 0]], [0, 1]))], ctx)
     state = method.server(state, [update(outputs([[0, 0, 9]], [1]))], ctx)
     message = method.broadcast(state, client(0), ctx)
-    assert message.labels.tolist() == known
+    assert message.labels.tolist() == known_classes
     assert message.rows[-1].tolist() == [0, 0, 9]
 
 
@@ -166,8 +166,8 @@ def test_numbers_that_travel():
 @pytest.mark.parametrize("target", ["kl", "softmax_excl_own", "mse"])
 def test_partial_participation_missing_classes_and_single_samples(target: str):
     fed = tiny(4, classes_of=[(0,), (1, 2), None], norm=True, sizes=(12, 1, 7))
-    seen = Recorder()
-    make_loop(FD(target=target), fed, rounds=4, participation=0.5, callbacks=[seen]).run()
-    assert seen.sent[0][2].numel() == 0
-    assert any(message.numel() > 0 for _, _, message in seen.sent)
-    assert all(step.record.accuracy is not None for step in seen.steps)
+    recorder = Recorder()
+    make_loop(FD(target=target), fed, rounds=4, participation=0.5, callbacks=[recorder]).run()
+    assert recorder.sent[0][2].numel() == 0
+    assert any(message.numel() > 0 for _, _, message in recorder.sent)
+    assert all(step.record.accuracy is not None for step in recorder.steps)

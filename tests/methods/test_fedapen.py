@@ -110,11 +110,13 @@ def test_too_few_samples_for_a_split_fix_lambda():
 
 @pytest.mark.parametrize(("weight", "expected"), [("uniform", 0.5), ("samples", 0.25)])
 def test_mean_is_unweighted_by_default(weight: str, expected: float):
-    seen = Recorder()
-    make_loop(FedAPEN(weight=weight), tiny(2, smooth=True, sizes=(12, 36)), rounds=1, callbacks=[seen]).run()
-    first, second = (update.payload.tensors["head.weight"] for _, update in seen.updates)
+    recorder = Recorder()
+    make_loop(
+        FedAPEN(weight=weight), tiny(2, smooth=True, sizes=(12, 36)), rounds=1, callbacks=[recorder]
+    ).run()
+    first, second = (update.payload.tensors["head.weight"] for _, update in recorder.updates)
     mean = expected * first + (1 - expected) * second
-    assert torch.allclose(seen.end.state["head.weight"], mean, atol=1e-12)
+    assert torch.allclose(recorder.end.state["head.weight"], mean, atol=1e-12)
 
 
 def test_the_learning_rate_decays():
@@ -142,11 +144,11 @@ def test_one_round_against_plain_torch():
     kl = lambda target, out: F.kl_div(out.log_softmax(1), target.softmax(1), reduction="batchmean")  # noqa: E731
     private_loss = F.cross_entropy(p, y) + kl(s.detach(), p) + F.cross_entropy(0.8 * p + 0.2 * s.detach(), y)
     shared_loss = F.cross_entropy(s, y) + kl(p.detach(), s) + F.cross_entropy(0.8 * p.detach() + 0.2 * s, y)
-    for model, loss, found in ((twin, private_loss, me.model.state_dict()), (shared, shared_loss, upload)):
+    for model, loss, actual in ((twin, private_loss, me.model.state_dict()), (shared, shared_loss, upload)):
         parameters = dict(model.named_parameters())
         gradients = torch.autograd.grad(loss, list(parameters.values()), retain_graph=True)
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
-            assert torch.allclose(found[name], parameter - 0.1 * gradient, atol=1e-12)
+            assert torch.allclose(actual[name], parameter - 0.1 * gradient, atol=1e-12)
 
 
 def test_equal_training_uses_one_half_whatever_was_learned():
@@ -174,9 +176,9 @@ def test_predict_mixes_both_models():
 
 
 def test_numbers_that_travel():
-    seen = Recorder()
-    make_loop(FedAPEN(), rounds=1, callbacks=[seen]).run()
-    assert seen.steps[0].record.floats_up == seen.steps[0].record.floats_down == 4 * 31
+    recorder = Recorder()
+    make_loop(FedAPEN(), rounds=1, callbacks=[recorder]).run()
+    assert recorder.steps[0].record.floats_up == recorder.steps[0].record.floats_down == 4 * 31
 
 
 def test_the_exact_share_is_the_best_one():
@@ -185,14 +187,14 @@ def test_the_exact_share_is_the_best_one():
     y = torch.arange(12) % 3
     private, shared = (torch.randn(12, 3, generator=rng, dtype=torch.float64) for _ in range(2))
     private[torch.arange(12), y] += 1.0
-    found = best_share(private, shared, y)
+    actual = best_share(private, shared, y)
 
     def loss(share: float) -> float:
         return F.cross_entropy(ensemble(share, private, shared), y).item()
 
     grid = [number / 1000 for number in range(1001)]
-    assert loss(found) <= min(map(loss, grid)) + 1e-12
-    assert 0 < found < 1
+    assert loss(actual) <= min(map(loss, grid)) + 1e-12
+    assert 0 < actual < 1
     right = torch.nn.functional.one_hot(y, 3).double()
     assert best_share(right, -right, y) == pytest.approx(1.0, abs=1e-9)
     assert best_share(-right, right, y) == pytest.approx(0.0, abs=1e-9)
@@ -201,28 +203,31 @@ def test_the_exact_share_is_the_best_one():
 def test_one_sample_does_not_put_a_steady_share_at_an_end():
     """Of one sample with scores (2, 0) against (0, 0) the best λ is 1; held, 2κ(λ−½) = 2(1−σ(2λ)) at λ = 0.5457 for κ = 5."""
     assert best_share(PRIVATE, SHARED, LABEL) == pytest.approx(1.0, abs=1e-9)
-    held = best_share(PRIVATE, SHARED, LABEL, 5.0)
-    assert 10 * (held - 0.5) == pytest.approx(
-        2 * (1 - torch.sigmoid(torch.tensor(2 * held)).item()), abs=1e-6
+    share = best_share(PRIVATE, SHARED, LABEL, 5.0)
+    assert 10 * (share - 0.5) == pytest.approx(
+        2 * (1 - torch.sigmoid(torch.tensor(2 * share)).item()), abs=1e-6
     )
-    assert 0.5 < held < 0.6
+    assert 0.5 < share < 0.6
     many = [part.repeat(1000, *[1] * (part.dim() - 1)) for part in (PRIVATE, SHARED, LABEL)]
     assert best_share(*many, 5.0) == pytest.approx(1.0, abs=1e-9)  # a thousand such samples overrule it
 
 
 def test_the_setting_reaches_the_share():
     """Thirty samples hold out one, on which the best share is at an end; held strongly it stays near one half."""
-    ends, held = Recorder(), Recorder()
-    for method, seen in ((FedAPEN(), ends), (FedAPEN(steadiness=1e6), held)):
-        make_loop(method, tiny(2, sizes=(30,)), rounds=3, callbacks=[seen]).run()
-    assert held.steps[-1].fetch(0)["private"]["lambda"] == pytest.approx(0.5, abs=1e-3)
+    ends, penalised = Recorder(), Recorder()
+    for method, recorder in ((FedAPEN(), ends), (FedAPEN(steadiness=1e6), penalised)):
+        make_loop(method, tiny(2, sizes=(30,)), rounds=3, callbacks=[recorder]).run()
+    assert penalised.steps[-1].fetch(0)["private"]["lambda"] == pytest.approx(0.5, abs=1e-3)
     assert abs(ends.steps[-1].fetch(0)["private"]["lambda"] - 0.5) > 0.05
 
 
 def test_sgd_on_the_share_is_there_for_the_paper():
     assert FedAPEN().solve == "exact"
     exact, slow = Recorder(), Recorder()
-    for method, seen in ((FedAPEN(adaptability=0.4), exact), (FedAPEN(adaptability=0.4, solve="sgd"), slow)):
-        make_loop(method, tiny(2, sizes=(20,)), rounds=3, callbacks=[seen]).run()
+    for method, recorder in (
+        (FedAPEN(adaptability=0.4), exact),
+        (FedAPEN(adaptability=0.4, solve="sgd"), slow),
+    ):
+        make_loop(method, tiny(2, sizes=(20,)), rounds=3, callbacks=[recorder]).run()
     moved = abs(slow.steps[-1].fetch(0)["private"]["lambda"] - 0.5)
     assert 0 < moved < 0.05  # thirty steps of 0.001

@@ -54,46 +54,46 @@ def test_same_arch_keeps_groups_apart():
 
 def test_one_full_batch_step_equals_centralised_sgd():
     fed = tiny(2, hidden=(5,), sizes=(6, 12), training=Training(epochs=1, batch_size=0, lr=0.1))
-    seen = Recorder()
-    make_loop(FedAvg(aggregate="full"), fed, rounds=1, callbacks=[seen]).run()
+    recorder = Recorder()
+    make_loop(FedAvg(aggregate="full"), fed, rounds=1, callbacks=[recorder]).run()
     model = fed.client(0).model
     data = [fed.client(index).train.take(slice(None)) for index in range(2)]
     x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
     parameters = dict(model.named_parameters())
     gradients = torch.autograd.grad(cross_entropy(model(x), y), list(parameters.values()))
     for (name, before), gradient in zip(parameters.items(), gradients, strict=True):
-        assert torch.allclose(seen.end.state[ALL][name], before - 0.1 * gradient, atol=1e-14)
+        assert torch.allclose(recorder.end.state[ALL][name], before - 0.1 * gradient, atol=1e-14)
 
 
 def test_clients_start_from_one_common_initialisation():
-    seen = Recorder()
-    make_loop(FedAvg(), tiny(4, hidden=(5,)), rounds=1, callbacks=[seen]).run()
-    first, *others = (message.tensors["head.weight"] for _, _, message in seen.sent)
-    assert all(torch.equal(first, other) for other in others)
+    recorder = Recorder()
+    make_loop(FedAvg(), tiny(4, hidden=(5,)), rounds=1, callbacks=[recorder]).run()
+    first, *later_weights = (message.tensors["head.weight"] for _, _, message in recorder.sent)
+    assert all(torch.equal(first, weight) for weight in later_weights)
 
 
 @pytest.mark.parametrize(("buffers", "numbers"), [(True, 75), (False, 65)])
-def test_batch_norm_statistics_travel_only_when_asked(buffers: bool, numbers: int):
+def test_batch_norm_statistics_are_sent_only_if_configured(buffers: bool, numbers: int):
     """25 + 18 + 12 weights and biases, 5 + 5 of the norm; its statistics are 5 + 5, its counter stays home."""
-    seen = Recorder()
-    make_loop(FedAvg(buffers=buffers), tiny(2, hidden=(5,), norm=True), rounds=1, callbacks=[seen]).run()
-    down, up = seen.sent[0][2], seen.updates[0][1].payload
+    recorder = Recorder()
+    make_loop(FedAvg(buffers=buffers), tiny(2, hidden=(5,), norm=True), rounds=1, callbacks=[recorder]).run()
+    down, up = recorder.sent[0][2], recorder.updates[0][1].payload
     assert (down.numel(), up.numel()) == (numbers, numbers)
     accounted = FedAvg().paper_accounting(down, up)
     assert (accounted.up, accounted.down) == (65, 65)
 
 
-def test_layerwise_on_nested_depths_shares_what_both_own():
+def test_layerwise_average_of_nested_depths_shares_common_layers():
     fed = deep((1, 1), (2, 1))
-    seen = Recorder()
-    make_loop(FedAvg(aggregate="layerwise", weight="uniform"), fed, rounds=1, callbacks=[seen]).run()
-    small, large = (one.payload.tensors for _, one in seen.updates)
-    state = seen.end.state[ALL]
+    recorder = Recorder()
+    make_loop(FedAvg(aggregate="layerwise", weight="uniform"), fed, rounds=1, callbacks=[recorder]).run()
+    small, large = (sent_update.payload.tensors for _, sent_update in recorder.updates)
+    state = recorder.end.state[ALL]
     assert torch.equal(
         state["layer1.0.fc.weight"], (small["layer1.0.fc.weight"] + large["layer1.0.fc.weight"]) / 2
     )
     assert torch.equal(state["layer1.1.fc.weight"], large["layer1.1.fc.weight"])
-    assert "layer1.1.fc.weight" not in seen.sent[0][2].tensors
+    assert "layer1.1.fc.weight" not in recorder.sent[0][2].tensors
 
 
 def test_unmet_needs_are_reported_before_training():
@@ -120,9 +120,9 @@ def test_the_global_model_is_the_deepest_with_the_shared_weights():
 
 def test_single_samples_and_rare_participation_are_survived():
     fed = tiny(4, hidden=(5,), norm=True, sizes=(1, 5, 12), classes_of=[(0,), None])
-    seen = Recorder()
-    make_loop(FedAvg(), fed, rounds=3, participation=0.3, callbacks=[seen]).run()
-    assert len(seen.end.scores) == 4
+    recorder = Recorder()
+    make_loop(FedAvg(), fed, rounds=3, participation=0.3, callbacks=[recorder]).run()
+    assert len(recorder.end.scores) == 4
 
 
 def test_received_protocol_tests_the_server_weights_and_changes_nothing():

@@ -105,14 +105,14 @@ def test_sums_are_of_the_extractor_that_was_sent():
 
 
 def test_every_client_sends_once_and_uses_the_common_classifier_from_the_second_round():
-    fed, seen = tiny(4, training=HEAD), Recorder()
-    make_loop(FedCGS(), fed, rounds=3, callbacks=[seen]).run()
-    sent = [step.record.floats_up for step in seen.steps]
+    fed, recorder = tiny(4, training=HEAD), Recorder()
+    make_loop(FedCGS(), fed, rounds=3, callbacks=[recorder]).run()
+    sent = [step.record.floats_up for step in recorder.steps]
     assert sent[0] == 4 * (3 + 9 + 6)
     assert sent[1:] == [0, 0]
-    assert set(seen.end.state.received.values()) == {1}
-    assert len(seen.end.state.heads) == 2  # one classifier per architecture
-    fitted = seen.end.state.heads[fed.task.clients[0].architecture]["weight"]
+    assert set(recorder.end.state.received.values()) == {1}
+    assert len(recorder.end.state.heads) == 2  # one classifier per architecture
+    fitted = recorder.end.state.heads[fed.task.clients[0].architecture]["weight"]
     assert float(fitted.abs().sum()) > 0
 
 
@@ -190,16 +190,16 @@ def test_contract():
 
 def test_the_server_has_a_model_where_all_clients_have_one_architecture():
     for hidden, has_one in (((5,), True), ((5, 7), False)):
-        fed, seen = tiny(2, hidden=hidden), Recorder()
-        make_loop(FedCGS(), fed, rounds=1, callbacks=[seen]).run()
-        assert (FedCGS().predict_server(seen.end.state, context(fed)) is not None) == has_one
+        fed, recorder = tiny(2, hidden=hidden), Recorder()
+        make_loop(FedCGS(), fed, rounds=1, callbacks=[recorder]).run()
+        assert (FedCGS().predict_server(recorder.end.state, context(fed)) is not None) == has_one
 
 
 def test_a_client_keeps_the_classifier_that_it_received():
-    fed, seen = tiny(2, hidden=(5,)), Recorder()
-    make_loop(FedCGS(), fed, rounds=1, callbacks=[seen]).run()
+    fed, recorder = tiny(2, hidden=(5,)), Recorder()
+    make_loop(FedCGS(), fed, rounds=1, callbacks=[recorder]).run()
     me, method = fed.client(0), FedCGS()
-    message = method.broadcast(seen.end.state, me.info, context(fed))
+    message = method.broadcast(recorder.end.state, me.info, context(fed))
     x = me.test.take(slice(None))[0]
     assert not torch.allclose(me.model(x), method.predict(me, message)(x))
     answer(method, me, message)

@@ -53,12 +53,12 @@ def test_labels_are_drawn_from_pool_or_evenly():
 def test_the_generators_steps_are_those_of_torchs_adam(variant: str, monkeypatch: pytest.MonkeyPatch):
     method, ctx = FedGen(**SMALL, variant=variant), context()
     updates = [update(sent(1, [5, 5, 5]), 0), update(sent(2, [5, 5, 5]), 1)]
-    mine = method.server(method.init_server(ctx), updates, ctx).generator.state_dict()
+    actual = method.server(method.init_server(ctx), updates, ctx).generator.state_dict()
     first = method.init_server(ctx).generator.state_dict()
     monkeypatch.setattr(kit, "adam", lambda parameters, lr: torch.optim.Adam(parameters, lr, fused=True))
-    usual = method.server(method.init_server(ctx), updates, ctx).generator.state_dict()
-    assert same(mine, usual)
-    assert not same(mine, first)
+    expected = method.server(method.init_server(ctx), updates, ctx).generator.state_dict()
+    assert same(actual, expected)
+    assert not same(actual, first)
 
 
 @VARIANTS
@@ -85,17 +85,17 @@ def test_generator_steps_lower_the_loss_under_fixed_headers(variant: str):
 def test_one_step_under_the_ensemble_of_heads_in_plain_torch():
     method, ctx = FedGen(**{**SMALL, "server_steps": 1}), context()
     state = method.init_server(ctx)
-    mine = copy.deepcopy(state.generator).train()
-    optimizer = torch.optim.Adam(mine.parameters(), 0.001)
+    generator = copy.deepcopy(state.generator).train()
+    optimizer = torch.optim.Adam(generator.parameters(), 0.001)
     labels = torch.multinomial(torch.tensor([4.0, 4, 4]).double(), 32, True, generator=ctx.rng("labels"))
-    made = mine(labels, torch.rand(32, 4, generator=ctx.rng("noise"), dtype=torch.float64))
+    made = generator(labels, torch.rand(32, 4, generator=ctx.rng("noise"), dtype=torch.float64))
     logits = 0.25 * made @ head(1)["weight"].T + 0.75 * made @ head(-2)["weight"].T
     cross_entropy(logits, labels).backward()
     optimizer.step()
     updates = [update(sent(1, [1, 2, 0]), 0, samples=1), update(sent(-2, [3, 2, 4]), 1, samples=3)]
     state = method.server(state, updates, ctx)
-    for theirs, ours in zip(state.generator.parameters(), mine.parameters(), strict=True):
-        assert torch.allclose(theirs, ours)
+    for expected, actual in zip(state.generator.parameters(), generator.parameters(), strict=True):
+        assert torch.allclose(expected, actual)
 
 
 @VARIANTS
@@ -115,8 +115,8 @@ def test_one_step_on_a_batch_of_two_in_plain_torch():
     """Normalised by the mean and variance of the two vectors, without `BatchNorm1d`."""
     method, ctx = FedGen(**{**SMALL, "server_steps": 1, "server_batch": 2}), context()
     state = method.init_server(ctx)
-    first, norm, _, last = mine = copy.deepcopy(state.generator.net)
-    optimizer = torch.optim.Adam(mine.parameters(), 0.001)
+    first, norm, _, last = generator = copy.deepcopy(state.generator.net)
+    optimizer = torch.optim.Adam(generator.parameters(), 0.001)
     labels = torch.multinomial(torch.tensor([4.0, 4, 4]).double(), 2, True, generator=ctx.rng("labels"))
     noise = torch.rand(2, 4, generator=ctx.rng("noise"), dtype=torch.float64)
     hidden = first(torch.cat([noise, torch.eye(3, dtype=torch.float64)[labels]], dim=1))
@@ -125,8 +125,8 @@ def test_one_step_on_a_batch_of_two_in_plain_torch():
     cross_entropy(made @ head(1)["weight"].T, labels).backward()
     optimizer.step()
     trained = method.server(state, [update(sent(1, [4, 4, 4]))], ctx).generator
-    for theirs, ours in zip(trained.parameters(), mine.parameters(), strict=True):
-        assert torch.allclose(theirs, ours, atol=1e-6)
+    for expected, actual in zip(trained.parameters(), generator.parameters(), strict=True):
+        assert torch.allclose(expected, actual, atol=1e-6)
 
 
 @pytest.mark.parametrize("weight", [0.0, 3.0])
@@ -134,11 +134,11 @@ def test_one_step_of_the_original_in_plain_torch(weight: float):
     """Each head counts on a class by its share of the class's samples; the diversity term by its weight."""
     method, ctx = FedGen(**{**SMALL, "server_steps": 1}, variant="original", diversity=weight), context()
     state = method.init_server(ctx)
-    mine = copy.deepcopy(state.generator).train()
-    optimizer = torch.optim.Adam(mine.parameters(), 0.0003)
+    generator = copy.deepcopy(state.generator).train()
+    optimizer = torch.optim.Adam(generator.parameters(), 0.0003)
     labels = torch.multinomial(torch.tensor([1.0, 1, 1]).double(), 32, True, generator=ctx.rng("labels"))
     noise = torch.rand(32, 4, generator=ctx.rng("noise"), dtype=torch.float64)
-    made = mine(labels, noise)
+    made = generator(labels, noise)
     loss = weight * diversity(made, noise)
     for value, share in ((1, [0.25, 0.5, 0.0]), (-2, [0.75, 0.5, 1.0])):  # counts (1, 2, 0) and (3, 2, 4)
         each = cross_entropy(made @ head(value)["weight"].T, labels, reduction="none")
@@ -146,8 +146,8 @@ def test_one_step_of_the_original_in_plain_torch(weight: float):
     loss.backward()
     optimizer.step()
     state = method.server(state, [update(sent(1, [1, 2, 0]), 0), update(sent(-2, [3, 2, 4]), 1)], ctx)
-    for theirs, ours in zip(state.generator.parameters(), mine.parameters(), strict=True):
-        assert torch.allclose(theirs, ours)
+    for actual, expected in zip(state.generator.parameters(), generator.parameters(), strict=True):
+        assert torch.allclose(actual, expected)
 
 
 def test_diversity_of_two_samples_by_hand():
@@ -160,14 +160,14 @@ def test_diversity_of_two_samples_by_hand():
 def test_without_generator_it_is_lg_fedavg_bit_for_bit(norm: bool):
     runs = []
     for method in (FedGen(generator_weight=0), LGFedAvg()):
-        seen = Recorder()
-        make_loop(method, tiny(4, norm=norm, sizes=(12, 7)), rounds=3, callbacks=[seen]).run()
-        runs.append(seen)
+        recorder = Recorder()
+        make_loop(method, tiny(4, norm=norm, sizes=(12, 7)), rounds=3, callbacks=[recorder]).run()
+        runs.append(recorder)
     assert same(runs[0].end.state.head, runs[1].end.state)
     for index in range(4):
         assert same(runs[0].end.fetch(index)["model"], runs[1].end.fetch(index)["model"])
-    for one, two in zip(runs[0].steps, runs[1].steps, strict=True):
-        assert (one.record.floats_up, one.record.floats_down) == (
+    for step, two in zip(runs[0].steps, runs[1].steps, strict=True):
+        assert (step.record.floats_up, step.record.floats_down) == (
             two.record.floats_up,
             two.record.floats_down,
         )
@@ -175,19 +175,19 @@ def test_without_generator_it_is_lg_fedavg_bit_for_bit(norm: bool):
 
 @pytest.mark.parametrize(("wait", "first"), [(True, False), (False, True)])
 def test_untrained_generator_is_held_back_by_default(wait: bool, first: bool):
-    seen = Recorder()
-    make_loop(FedGen(**SMALL, wait=wait), tiny(2), rounds=2, callbacks=[seen]).run()
-    assert [message.generator is not None for _, _, message in seen.sent] == [first, first, True, True]
+    recorder = Recorder()
+    make_loop(FedGen(**SMALL, wait=wait), tiny(2), rounds=2, callbacks=[recorder]).run()
+    assert [message.generator is not None for _, _, message in recorder.sent] == [first, first, True, True]
 
 
 def test_the_first_round_is_that_of_lg_fedavg():
     fed = tiny(1)
-    plain, other = fed.client(0), fed.client(0)
+    plain, untrained = fed.client(0), fed.client(0)
     method, ctx = FedGen(**SMALL), context(fed)
-    message = method.broadcast(method.init_server(ctx), other.info, ctx)
-    answer(method, other, message)
+    message = method.broadcast(method.init_server(ctx), untrained.info, ctx)
+    answer(method, untrained, message)
     answer(LGFedAvg(), plain, LGFedAvg().broadcast(message.head, plain.info, ctx))
-    assert same(weights(plain), weights(other))
+    assert same(weights(plain), weights(untrained))
 
 
 def test_counts_are_asked_for_until_they_came():
@@ -204,12 +204,12 @@ def test_counts_are_asked_for_until_they_came():
 
 def test_numbers_that_travel():
     """Up H, and C counts once; down H, then the generator with its statistics and C label weights."""
-    seen = Recorder()
-    make_loop(FedGen(**SMALL), tiny(1), rounds=3, callbacks=[seen]).run()
+    recorder = Recorder()
+    make_loop(FedGen(**SMALL), tiny(1), rounds=3, callbacks=[recorder]).run()
     head = 3 * 3 + 3
     generator = (4 + 3) * 8 + 8 + 2 * 8 + 2 * 8 + 8 * 3 + 3
-    assert [item.payload.numel() for _, item in seen.updates] == [head + 3, head, head]
-    assert [message.numel() for _, _, message in seen.sent] == [
+    assert [item.payload.numel() for _, item in recorder.updates] == [head + 3, head, head]
+    assert [message.numel() for _, _, message in recorder.sent] == [
         head + 1,
         head + generator + 3,
         head + generator + 3,
@@ -246,8 +246,11 @@ def test_one_full_batch_with_a_generator_of_one_feature_vector(variant: str):
     scores, taught = net(x), net.head(made)[None]
     loss = cross_entropy(scores, y) + 2.0 * cross_entropy(taught, torch.tensor([0]))
     if variant == "original":
-        wanted = taught.detach().softmax(dim=1)
-        loss = loss + 2.0 * (wanted * (wanted.log() - scores.log_softmax(dim=1))).sum(dim=1).mean()
+        expected_scores = taught.detach().softmax(dim=1)
+        loss = (
+            loss
+            + 2.0 * (expected_scores * (expected_scores.log() - scores.log_softmax(dim=1))).sum(dim=1).mean()
+        )
     message = HeadAndGenerator({k: v.clone() for k, v in head.items()}, tensors_of(generator), only_the_first)
     answer(method, me, message)
     assert is_one_step(net, loss, me.model)
@@ -279,12 +282,12 @@ def test_received_protocol_tests_the_averaged_header():
 @VARIANTS
 def test_missing_classes_single_samples_and_a_generator_batch_of_one(variant: str):
     fed = tiny(4, classes_of=[(0,), (1, 2), None], norm=True, sizes=(12, 1, 7))
-    seen = Recorder()
+    recorder = Recorder()
     method = FedGen(**SMALL, variant=variant, server_batch=1)
     evaluation = Evaluation("received", also=("local",))
-    make_loop(method, fed, rounds=4, participation=0.5, callbacks=[seen], evaluation=evaluation).run()
-    assert all(torch.isfinite(tensor).all() for tensor in seen.end.state.head.values())
-    assert all(step.record.accuracy is not None for step in seen.steps)
+    make_loop(method, fed, rounds=4, participation=0.5, callbacks=[recorder], evaluation=evaluation).run()
+    assert all(torch.isfinite(tensor).all() for tensor in recorder.end.state.head.values())
+    assert all(step.record.accuracy is not None for step in recorder.steps)
 
 
 class Trained(potluck.Callback):
@@ -296,13 +299,13 @@ class Trained(potluck.Callback):
 
 def test_generated_features_are_of_the_size_of_real_ones(tmp_path):
     """At HtFLlib's rate of 0.1 they grow to norms of 120 to 170 where real ones have 3."""
-    seen = Trained()
+    recorder = Trained()
     settings = {"data": {"limit": 600}, "models": "small-mlp", "engine": "serial", "rounds": 4}
-    potluck.run("fedgen", callbacks=[seen], out=tmp_path / "run", **settings)
+    potluck.run("fedgen", callbacks=[recorder], out=tmp_path / "run", **settings)
     labels = torch.arange(10).repeat(20)
     noise = torch.rand(len(labels), 32, generator=torch.Generator().manual_seed(0))
-    made = seen.state.generator(labels, noise).norm(dim=1).mean()
+    made = recorder.state.generator(labels, noise).norm(dim=1).mean()
     model = build_model("small-mlp", (1, 8, 8), 10)
-    model.load_state_dict(seen.model)
+    model.load_state_dict(recorder.model)
     real = model.features(potluck.load_data("digits").train.take(slice(0, 300))[0]).norm(dim=1).mean()
     assert 0.2 < float(made / real) < 5

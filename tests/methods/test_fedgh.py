@@ -89,26 +89,26 @@ def test_a_stale_mean_makes_a_shorter_step_and_one_that_counted_before_none():
 
 def test_the_header_moves():
     """In the published code the head is in no optimiser: three rounds moved it by exactly 0."""
-    seen = Recorder()
-    make_loop(FedGH(), callbacks=[seen], rounds=3).run()
-    heads = [message.weights["weight"] for number, client, message in seen.sent if client == 0]
+    recorder = Recorder()
+    make_loop(FedGH(), callbacks=[recorder], rounds=3).run()
+    heads = [message.weights["weight"] for number, client, message in recorder.sent if client == 0]
     assert all(float((after - before).norm()) > 0 for before, after in pairwise(heads))
 
 
 def test_no_passes_freeze_the_first_header():
-    seen = Recorder()
-    make_loop(FedGH(server_passes=0), callbacks=[seen], rounds=2).run()
-    first, second = (message.weights["weight"] for _, client, message in seen.sent if client == 0)
+    recorder = Recorder()
+    make_loop(FedGH(server_passes=0), callbacks=[recorder], rounds=2).run()
+    first, second = (message.weights["weight"] for _, client, message in recorder.sent if client == 0)
     assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize(
-    ("classes", "held", "default", "paper"), [(10, 2, 6012, 6002), (100, 10, 55110, 55010)]
+    ("classes", "held_classes", "default", "paper"), [(10, 2, 6012, 6002), (100, 10, 55110, 55010)]
 )
-def test_numbers_that_travel(classes: int, held: int, default: int, paper: int):
+def test_numbers_that_travel(classes: int, held_classes: int, default: int, paper: int):
     """Table 3 counts 23.45 and 214.88 KiB per client and round, without the head's bias."""
     down = Head({"weight": torch.zeros(classes, 500), "bias": torch.zeros(classes)})
-    up = ClassMeans(torch.zeros(held, 500), torch.arange(held))
+    up = ClassMeans(torch.zeros(held_classes, 500), torch.arange(held_classes))
     assert down.numel() + up.numel() == default
     accounted = FedGH().paper_accounting(down, up)
     assert accounted.up + accounted.down == paper
@@ -118,9 +118,9 @@ def test_numbers_that_travel(classes: int, held: int, default: int, paper: int):
 def test_one_round_against_plain_torch():
     """A full-batch round with two clients, computed a second time in a few lines of torch."""
     fed = tiny(2, smooth=True, training=Training(epochs=1, batch_size=0, lr=0.1))
-    seen = Recorder()
-    make_loop(FedGH(server_lr=0.5), fed, rounds=1, callbacks=[seen]).run()
-    head = seen.sent[0][2].weights
+    recorder = Recorder()
+    make_loop(FedGH(server_lr=0.5), fed, rounds=1, callbacks=[recorder]).run()
+    head = recorder.sent[0][2].weights
     reference = torch.nn.Linear(3, 3, dtype=torch.float64)
     reference.load_state_dict(head)
     for index in range(2):
@@ -138,15 +138,15 @@ def test_one_round_against_plain_torch():
                 reference.parameters(), torch.autograd.grad(loss, list(reference.parameters())), strict=True
             ):
                 parameter.data -= 0.5 * gradient
-    assert torch.allclose(seen.end.state.weight, reference.weight, atol=1e-12)
-    assert torch.allclose(seen.end.state.bias, reference.bias, atol=1e-12)
+    assert torch.allclose(recorder.end.state.weight, reference.weight, atol=1e-12)
+    assert torch.allclose(recorder.end.state.bias, reference.bias, atol=1e-12)
 
 
 def test_a_class_missing_on_a_client_is_not_sent():
     fed = tiny(2, classes_of=[(0,), (0, 2)])
-    seen = Recorder()
-    make_loop(FedGH(), fed, rounds=1, callbacks=[seen]).run()
-    labels = {update.client.index: update.payload.labels.tolist() for _, update in seen.updates}
+    recorder = Recorder()
+    make_loop(FedGH(), fed, rounds=1, callbacks=[recorder]).run()
+    labels = {update.client.index: update.payload.labels.tolist() for _, update in recorder.updates}
     assert labels == {0: [0], 1: [0, 2]}
 
 

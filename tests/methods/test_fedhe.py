@@ -35,7 +35,7 @@ def test_the_mean_divides_by_one_more_than_it_has():
     assert shared(FedHe(denominator="v")).rows[0].tolist() == pytest.approx([2.0, 4.0, 0.0])
 
 
-def test_an_absent_class_is_left_out_unless_zeros_are_asked_for():
+def test_absent_classes_are_left_out_unless_sent_as_zeros():
     assert shared(FedHe()).labels.tolist() == [1]
     zeros = shared(FedHe(absent="zeros"))
     assert zeros.labels.tolist() == [0, 1, 2]
@@ -71,7 +71,7 @@ def test_history_collapses_every_ten_answers_per_client():
     assert method.server(state, [update(logits([1.0, 1.0]))], ctx).count.tolist() == [1, 0, 0]
 
 
-def test_only_the_latest_of_each_client_counts_where_asked():
+def test_only_latest_update_of_each_client_counts_if_configured():
     method, ctx = FedHe(store="latest_per_client"), context()
     state = method.init_server(ctx)
     sent = [(0, [2.0, 2.0], 0), (1, [4.0, 0.0], 0), (0, [8.0, 8.0], 0), (0, [1.0, 1.0], 1)]
@@ -150,9 +150,9 @@ def test_the_paper_counts_all_classes_whatever_the_batches_held():
 
 
 def test_ids_always_travel_with_the_store():
-    seen = Recorder()
-    make_loop(FedHe(), tiny(1), rounds=3, callbacks=[seen], **NATIVE).run()
-    assert [message.numel() for _, _, message in seen.sent] == [0, 3 * 4, 3 * 4]
+    recorder = Recorder()
+    make_loop(FedHe(), tiny(1), rounds=3, callbacks=[recorder], **NATIVE).run()
+    assert [message.numel() for _, _, message in recorder.sent] == [0, 3 * 4, 3 * 4]
 
 
 def test_a_job_is_three_batches_and_a_small_client_goes_round_again():
@@ -199,35 +199,35 @@ def test_logits_of_all_passes_are_added_up_with_default_settings():
 
 def test_a_class_the_server_does_not_know_is_not_distilled():
     fed = tiny(2, classes_of=[(1,), (0,)])
-    plain, told, blind = (fed.client(0) for _ in range(3))
+    plain, informed, blind = (fed.client(0) for _ in range(3))
     row = torch.tensor([[5.0, -5.0, 0.0]], dtype=torch.float64)
     answer(FedHe(distillation_weight=0.0), plain, ClassVectors(row, torch.tensor([1])))
     answer(FedHe(), blind, ClassVectors(row, torch.tensor([0])))
-    answer(FedHe(), told, ClassVectors(row, torch.tensor([1])))
+    answer(FedHe(), informed, ClassVectors(row, torch.tensor([1])))
     assert same(weights(plain), weights(blind))
-    assert not same(weights(plain), weights(told))
+    assert not same(weights(plain), weights(informed))
 
 
 def test_native_mode_is_one_client_at_a_time_on_the_newest_store():
     assert FedHe.supports.schedule == "async"
-    seen = Recorder()
-    make_loop(FedHe(), tiny(3), rounds=4, callbacks=[seen], **NATIVE).run()
-    assert len(seen.steps) == 4 * 3  # the budget is counted in jobs
-    assert all(len(step.record.participants) == 1 for step in seen.steps)
-    assert all(step.record.staleness == [0] for step in seen.steps)
-    state = seen.steps[-1].state
+    recorder = Recorder()
+    make_loop(FedHe(), tiny(3), rounds=4, callbacks=[recorder], **NATIVE).run()
+    assert len(recorder.steps) == 4 * 3  # the budget is counted in jobs
+    assert all(len(step.record.participants) == 1 for step in recorder.steps)
+    assert all(step.record.staleness == [0] for step in recorder.steps)
+    state = recorder.steps[-1].state
     assert state.events == 12
     assert state.count.tolist() == [12.0] * 3
 
 
 def test_synchronous_mode_sends_one_snapshot_to_all():
-    seen = Recorder()
-    make_loop(FedHe(), tiny(3), rounds=2, callbacks=[seen]).run()
-    second = [message.rows for number, _, message in seen.sent if number == 2]
+    recorder = Recorder()
+    make_loop(FedHe(), tiny(3), rounds=2, callbacks=[recorder]).run()
+    second = [message.rows for number, _, message in recorder.sent if number == 2]
     assert len(second) == 3
     assert torch.equal(second[0], second[1])
     assert torch.equal(second[0], second[2])
-    first = [update.payload.rows[0] for number, update in seen.updates if number == 1]
+    first = [update.payload.rows[0] for number, update in recorder.updates if number == 1]
     assert torch.allclose(second[0][0], sum(first) / 3)
 
 
@@ -235,7 +235,7 @@ def test_synchronous_mode_sends_one_snapshot_to_all():
 @pytest.mark.parametrize("schedule", [NATIVE, {"participation": 0.5}, {"buffer": 2, "concurrency": 3}])
 def test_missing_classes_single_samples_and_schedules(store: str, schedule: dict[str, float]):
     fed = tiny(4, classes_of=[(0,), (1, 2), None], norm=True, sizes=(12, 1, 7))
-    seen = Recorder()
-    make_loop(FedHe(store=store, collapse_every=3), fed, rounds=2, callbacks=[seen], **schedule).run()
-    assert torch.isfinite(seen.end.state.total).all()
-    assert seen.end.state.events == len(seen.updates)
+    recorder = Recorder()
+    make_loop(FedHe(store=store, collapse_every=3), fed, rounds=2, callbacks=[recorder], **schedule).run()
+    assert torch.isfinite(recorder.end.state.total).all()
+    assert recorder.end.state.events == len(recorder.updates)

@@ -30,15 +30,15 @@ def vector(*values: float) -> torch.Tensor:
 
 
 def run(method, fed=None, **settings):
-    seen = Recorder()
+    recorder = Recorder()
     fed = fed or deep(*MIXED, norm=True, sizes=(12, 9, 10))
-    loop = make_loop(method, fed, callbacks=[seen], **{"rounds": 3, **settings})
+    loop = make_loop(method, fed, callbacks=[recorder], **{"rounds": 3, **settings})
     loop.run()
-    return seen, loop
+    return recorder, loop
 
 
-def same(one: dict, other: dict) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def same(state: dict, expected: dict) -> bool:
+    return state.keys() == expected.keys() and all(torch.equal(state[name], expected[name]) for name in state)
 
 
 def joined(rule: str, features: tuple[float, ...], local: tuple[float, ...]) -> list[float]:
@@ -62,7 +62,10 @@ def joined(rule: str, features: tuple[float, ...], local: tuple[float, ...]) -> 
 def test_joint_gradients_by_hand(features, local, eq13, eq14):
     assert joined("eq13", features, local) == pytest.approx(eq13, abs=1e-15)
     assert joined("eq14", features, local) == pytest.approx(eq14, abs=1e-15)
-    assert joined("sum", features, local) == [one + other for one, other in zip(features, local, strict=True)]
+    assert joined("sum", features, local) == [
+        feature_gradient + local_gradient
+        for feature_gradient, local_gradient in zip(features, local, strict=True)
+    ]
 
 
 def test_eq13_never_opposes_the_local_gradient_and_eq14_may():
@@ -105,14 +108,16 @@ def one_client(method: FedIN, norm: bool = False, pairs: int = 3, **training):
 def test_pairs_come_from_the_last_full_batch():
     """Twelve samples in batches of four: all three are full, and the third one is sent."""
     fed = deep((2, 2), sizes=(12,), training=Training(epochs=1, batch_size=4, lr=0.1))
-    method, me, inputs, left = FedIN(), fed.client(0), [], []
+    method, me, inputs, outputs = FedIN(), fed.client(0), [], []
     stages = me.model.stages
-    stages[0].register_forward_pre_hook(lambda stage, given: inputs.append(given[0]))
-    stages[method.cut - 1].register_forward_hook(lambda stage, given, out: left.append(out.detach().clone()))
+    stages[0].register_forward_pre_hook(lambda stage, arguments: inputs.append(arguments[0]))
+    stages[method.cut - 1].register_forward_hook(
+        lambda stage, arguments, out: outputs.append(out.detach().clone())
+    )
     answer = method.client(me, Knowledge(tensors_of(me.model)))
     assert [len(batch) for batch in inputs] == [4, 4, 4]
-    assert torch.equal(answer.entering, left[2])
-    assert not torch.equal(answer.entering, left[0])
+    assert torch.equal(answer.entering, outputs[2])
+    assert not torch.equal(answer.entering, outputs[0])
 
 
 def gradients(me, entering, leaving):
@@ -173,7 +178,7 @@ def test_in_training_leaves_batch_norm_statistics_alone():
         assert torch.allclose(start - with_features[name], expected, atol=1e-12), name
 
 
-def test_one_pair_with_batch_norm_is_survived():
+def test_single_pair_with_batch_norm_trains():
     _, _, steps, _ = one_client(FedIN(), norm=True, pairs=1)
     assert all(torch.isfinite(tensor).all() for tensor in steps.values())
 
@@ -193,36 +198,36 @@ def test_the_pairs_sent_are_those_of_the_last_full_minibatch():
 
 @pytest.mark.parametrize("weight", ["uniform", "samples"])
 def test_without_in_it_is_fedprox_bit_for_bit(weight: str):
-    ours = run(FedIN(intermediate=False, mu=0.3, weight=weight, common_start=True))[0]
+    fedin = run(FedIN(intermediate=False, mu=0.3, weight=weight, common_start=True))[0]
     prox = run(FedProx(aggregate="layerwise", weight=weight, mu=0.3))[0]
-    assert same(ours.end.state.weights[ALL], prox.end.state[ALL])
-    assert [m.numel() for _, _, m in ours.sent] == [m.numel() for _, _, m in prox.sent]
+    assert same(fedin.end.state.weights[ALL], prox.end.state[ALL])
+    assert [m.numel() for _, _, m in fedin.sent] == [m.numel() for _, _, m in prox.sent]
     assert not same(
         run(FedIN(mu=0.3, weight=weight, common_start=True))[0].end.state.weights[ALL], prox.end.state[ALL]
     )
 
 
 def test_the_first_round_is_fedprox_too():
-    ours, prox = (
+    fedin, prox = (
         run(FedIN(common_start=True), rounds=1)[0],
         run(FedProx(aggregate="layerwise", weight="uniform"), rounds=1)[0],
     )
-    assert same(ours.end.state.weights[ALL], prox.end.state[ALL])
-    assert all(message.entering is None for _, _, message in ours.sent)
+    assert same(fedin.end.state.weights[ALL], prox.end.state[ALL])
+    assert all(message.entering is None for _, _, message in fedin.sent)
 
 
 def test_a_client_trains_its_own_weights_until_it_has_received_some():
     """ "No data is received in the initial training process"; a name that nobody has sent is never sent on."""
     fed = deep((1, 1), (2, 1))
     own = {name: tensor.clone() for name, tensor in fed.client(0).model.named_parameters()}
-    seen, loop = run(FedIN(mu=0.0), fed, rounds=1)
-    assert all(not message.weights for _, _, message in seen.sent)
-    small = seen.updates[0][1].payload.weights
+    recorder, loop = run(FedIN(mu=0.0), fed, rounds=1)
+    assert all(not message.weights for _, _, message in recorder.sent)
+    small = recorder.updates[0][1].payload.weights
     assert all(
         (small[name] - own[name]).norm() < 0.5 * own[name].norm() for name in own if own[name].dim() > 1
     )
     only_small = FedIN().server(
-        FedIN().init_server(loop.server.context()), [seen.updates[0][1]], loop.server.context()
+        FedIN().init_server(loop.server.context()), [recorder.updates[0][1]], loop.server.context()
     )
     deeper = FedIN().broadcast(only_small, fed.task.clients[1], loop.server.context()).weights
     assert deeper.keys() == small.keys()
@@ -264,28 +269,28 @@ def test_steps_on_features_are_as_many_as_asked_for(count: int):
 
 
 def test_all_clients_get_one_batch_drawn_from_all_pairs():
-    seen, _ = run(FedIN(in_batch=5), rounds=2)
-    sent = [message.entering for number, _, message in seen.sent if number == 2]
-    assert all(torch.equal(sent[0], other) for other in sent)
-    store = torch.cat([update.payload.entering for number, update in seen.updates if number == 1])
+    recorder, _ = run(FedIN(in_batch=5), rounds=2)
+    sent = [message.entering for number, _, message in recorder.sent if number == 2]
+    assert all(torch.equal(sent[0], pairs) for pairs in sent)
+    store = torch.cat([update.payload.entering for number, update in recorder.updates if number == 1])
     assert len(sent[0]) == 5
     rows = [int((store == row).all(dim=1).nonzero()[0]) for row in sent[0]]
     assert len(set(rows)) == 5
 
 
 def test_own_pairs_can_be_left_out():
-    seen, _ = run(FedIN(in_batch=99, exclude_own=True), rounds=2)
-    own = {update.client.index: update.payload.leaving for number, update in seen.updates if number == 1}
-    for client, message in ((client, message) for number, client, message in seen.sent if number == 2):
-        others = torch.cat([rows for index, rows in own.items() if index != client])
-        assert torch.equal(message.leaving.sum(1).sort().values, others.sum(1).sort().values)
+    recorder, _ = run(FedIN(in_batch=99, exclude_own=True), rounds=2)
+    own = {update.client.index: update.payload.leaving for number, update in recorder.updates if number == 1}
+    for client, message in ((client, message) for number, client, message in recorder.sent if number == 2):
+        other_pairs = torch.cat([rows for index, rows in own.items() if index != client])
+        assert torch.equal(message.leaving.sum(1).sort().values, other_pairs.sum(1).sort().values)
     alone, _ = run(FedIN(exclude_own=True), deep((1, 1)), rounds=2)
     assert all(message.entering is None for _, _, message in alone.sent)
 
 
 def test_the_store_drops_its_oldest_pairs():
-    seen, loop = run(FedIN(max_pairs=6), rounds=2)
-    last = [update for number, update in seen.updates if number == 2]
+    recorder, loop = run(FedIN(max_pairs=6), rounds=2)
+    last = [update for number, update in recorder.updates if number == 2]
     newest = torch.cat([update.payload.leaving for update in last])[-6:]
     assert torch.equal(loop.progress.state.leaving, newest)
     assert loop.progress.state.owners.tolist()[-1] == last[-1].client.index
@@ -295,18 +300,18 @@ def test_the_store_drops_its_oldest_pairs():
 
 
 def test_an_answer_that_counted_before_adds_no_pairs_again():
-    seen, loop = run(FedIN(), rounds=1)
+    recorder, loop = run(FedIN(), rounds=1)
     state, ctx = loop.progress.state, loop.server.context()
-    updates = [update for _, update in seen.updates]
-    repeated = [replace(one, fresh=number == 0) for number, one in enumerate(updates)]
+    updates = [update for _, update in recorder.updates]
+    repeated = [replace(update, fresh=number == 0) for number, update in enumerate(updates)]
     after = FedIN().server(state, repeated, replace(ctx, cohort=3))
     assert len(after.owners) == len(state.owners) + len(updates[0].payload.entering)
 
 
 def test_names_once_sent_stay_known():
     """In the second step only the shallow client answers; the deep one still gets all that it sent."""
-    seen, loop = run(FedIN(), deep((1, 1), (2, 1)), rounds=1)
-    shallow, own = seen.updates[0][1], seen.updates[1][1].payload.weights
+    recorder, loop = run(FedIN(), deep((1, 1), (2, 1)), rounds=1)
+    shallow, own = recorder.updates[0][1], recorder.updates[1][1].payload.weights
     ctx = loop.server.context()
     after = FedIN().server(loop.progress.state, [shallow], ctx)
     assert FedIN().broadcast(after, loop.task.clients[1], ctx).weights.keys() == own.keys()
@@ -332,13 +337,13 @@ def test_pairs_of_another_shape_are_not_stored():
 
 def test_weights_and_pairs_travel():
     """Stem 30, blocks 42 + 12 with norm, head 21, statistics 12 per block; pairs of 6 + 6 numbers."""
-    seen, _ = run(FedIN(in_batch=4), deep((1, 1), (2, 1), norm=True), rounds=2)
+    recorder, _ = run(FedIN(in_batch=4), deep((1, 1), (2, 1), norm=True), rounds=2)
     small, large = 30 + 2 * 54 + 21, 30 + 3 * 54 + 21
-    sent = {(number, client): message for number, client, message in seen.sent}
+    sent = {(number, client): message for number, client, message in recorder.sent}
     assert sent[1, 0].numel() == 0  # a client begins with its own weights
     assert sent[2, 1].numel() == large + 36 + 4 * 12
-    assert seen.updates[1][1].payload.numel() == large + 36 + 4 * 12
-    accounted = FedIN().paper_accounting(sent[2, 0], seen.updates[0][1].payload)
+    assert recorder.updates[1][1].payload.numel() == large + 36 + 4 * 12
+    accounted = FedIN().paper_accounting(sent[2, 0], recorder.updates[0][1].payload)
     assert (accounted.up, accounted.down) == (small + 48, small + 48)
 
 
@@ -374,14 +379,14 @@ def test_needs_are_said_before_training():
 
 
 def test_same_arch_sharing_serves_unrelated_depths():
-    seen, _ = run(FedIN(aggregate="same_arch"), deep(*MIXED, (1, 1)), rounds=2)
-    assert len(seen.end.state.weights) == 3
+    recorder, _ = run(FedIN(aggregate="same_arch"), deep(*MIXED, (1, 1)), rounds=2)
+    assert len(recorder.end.state.weights) == 3
 
 
 def test_newcomers_single_samples_and_single_classes_are_survived():
     fed = deep(*MIXED, (1, 1), norm=True, sizes=(1, 12, 5), classes_of=[(0,), None, (1, 2)])
-    seen, _ = run(FedIN(), fed, rounds=4, participation=0.5)
-    assert len(seen.end.scores) == 4
+    recorder, _ = run(FedIN(), fed, rounds=4, participation=0.5)
+    assert len(recorder.end.scores) == 4
 
 
 def test_knowledge_of_an_unknown_client_is_rejected():

@@ -21,10 +21,10 @@ STUDENT = torch.tensor([[log(3), 0.0]], dtype=torch.float64)
 LABEL = torch.tensor([0])
 
 
-@pytest.mark.parametrize(("energy", "kept"), [(0.9, 2), (0.95, 3), (1.0, 3), (0.1, 1)])
-def test_the_fewest_singular_values_with_the_energy(energy: float, kept: int):
+@pytest.mark.parametrize(("energy", "expected_rank"), [(0.9, 2), (0.95, 3), (1.0, 3), (0.1, 1)])
+def test_the_fewest_singular_values_with_the_energy(energy: float, expected_rank: int):
     """σ = (3, 2, 1): two hold 13/14 = 0.929. The released codes give 0 where all are needed."""
-    assert rank(torch.tensor([3.0, 2.0, 1.0]), energy) == kept
+    assert rank(torch.tensor([3.0, 2.0, 1.0]), energy) == expected_rank
 
 
 def test_distillation_over_both_cross_entropies_by_hand():
@@ -52,8 +52,8 @@ def wide_task(rows: int = 12, columns: int = 10):
 
 def matrix_of_rank(count: int, shape: tuple[int, int] = (12, 10)) -> torch.Tensor:
     rng = torch.Generator().manual_seed(1)
-    left, right = (torch.randn(size, count, generator=rng, dtype=torch.float64) for size in shape)
-    return left @ right.T
+    left_factor, right = (torch.randn(size, count, generator=rng, dtype=torch.float64) for size in shape)
+    return left_factor @ right.T
 
 
 def test_low_rank_travels_as_factors_and_comes_back():
@@ -79,7 +79,7 @@ def test_the_lost_energy_is_within_the_bound():
     assert packed.numel() < 120
 
 
-def test_vectors_zeros_and_what_is_not_finite_travel_raw():
+def test_vectors_zeros_and_non_finite_values_are_sent_raw():
     tensors = {"bias": torch.ones(4), "zero": torch.zeros(20, 20), "broken": torch.full((20, 20), torch.nan)}
     packed = pack(tensors, 0.9)
     assert packed.raw.keys() == tensors.keys()
@@ -96,23 +96,25 @@ def test_a_convolution_is_a_matrix_of_out_by_the_rest():
 def test_the_energy_rises_over_the_training():
     method = FedKD(energy_start=0.5, energy_end=1.0)
     matrix = torch.diag(torch.tensor([3.0, 2.0, 1.0] + [0.0] * 7, dtype=torch.float64))
-    kept = [len(method._pack({"w": matrix}, done=done).values["w"]) for done in (0.0, 0.5, 1.0)]
-    assert kept == [1, 2, 3]  # at 0.5, 0.75 and 1 of the energy: 9/14 = 0.643, 13/14 = 0.929
+    ranks = [len(method._pack({"w": matrix}, done=progress).values["w"]) for progress in (0.0, 0.5, 1.0)]
+    assert ranks == [1, 2, 3]  # at 0.5, 0.75 and 1 of the energy: 9/14 = 0.643, 13/14 = 0.929
 
 
 def test_the_energy_is_that_of_the_round(monkeypatch: pytest.MonkeyPatch):
     """Of four rounds: a client in round 3 has half of the training behind it, the server after it three quarters."""
-    asked: list[float] = []
+    progress_values: list[float] = []
     plain = FedKD._pack
     monkeypatch.setattr(
-        FedKD, "_pack", lambda self, tensors, done: asked.append(done) or plain(self, tensors, done=done)
+        FedKD,
+        "_pack",
+        lambda self, tensors, done: progress_values.append(done) or plain(self, tensors, done=done),
     )
     fed = tiny(1, smooth=True)
     method, me, ctx = FedKD(), fed.client(0), Context(fed.task, 3, 4, 0, 3)
     state = method.init_server(ctx)
     sent = answer(method, me, method.broadcast(state, me.info, ctx), 3, 4)
     method.server(state, [Update(me.info, sent)], ctx)
-    assert asked == [0.0, 0.5, 0.75]
+    assert progress_values == [0.0, 0.5, 0.75]
 
 
 def test_without_compression_matrices_travel_whole():
@@ -159,10 +161,14 @@ def test_one_round_against_plain_torch(compat: bool):
             loss.backward(retain_graph=True)
         for optimizer in optimizers:
             optimizer.step()
-    kept = me.module("hidden map", torch.nn.Identity)
-    for found, module in ((me.model.state_dict(), teacher), (upload, student), (kept.state_dict(), hidden)):
+    hidden_map = me.module("hidden map", torch.nn.Identity)
+    for actual, module in (
+        (me.model.state_dict(), teacher),
+        (upload, student),
+        (hidden_map.state_dict(), hidden),
+    ):
         for name, tensor in module.state_dict().items():
-            assert torch.allclose(found[name], tensor, atol=1e-12)
+            assert torch.allclose(actual[name], tensor, atol=1e-12)
 
 
 def test_the_hidden_loss_can_be_left_out():
@@ -178,10 +184,12 @@ def test_changes_and_parameters_agree_without_loss():
     """At full energy the two kinds of uplink give the same student, BatchNorm statistics included."""
     ends = []
     for uplink in ("delta", "params"):
-        seen = Recorder()
+        recorder = Recorder()
         fed = tiny(3, smooth=True, sizes=(12, 24), shared_model=seeded_net(norm=True, smooth=True))
-        make_loop(FedKD(energy_start=1, energy_end=1, uplink=uplink), fed, rounds=2, callbacks=[seen]).run()
-        ends.append(seen.end.state.student)
+        make_loop(
+            FedKD(energy_start=1, energy_end=1, uplink=uplink), fed, rounds=2, callbacks=[recorder]
+        ).run()
+        ends.append(recorder.end.state.student)
     assert all(torch.allclose(ends[0][name], ends[1][name], atol=1e-6) for name in ends[0])
     assert "body.1.running_var" in ends[0]
 
@@ -202,7 +210,7 @@ def test_a_change_is_added_to_the_full_student():
     assert torch.allclose(plain["head.bias"], state.student["head.bias"] + 2.0, atol=1e-12)
 
 
-def test_what_was_sent_matters_only_where_answers_come_a_few_at_a_time():
+def test_sent_message_matters_only_for_partial_cohorts():
     """A change of 4 on a student of 1 that was sent as 0: 5 after a whole round; alone in a cohort of one, the same way."""
     fed = tiny(1)
     method, ctx = FedKD(), context(fed)
@@ -222,11 +230,13 @@ def test_what_was_sent_matters_only_where_answers_come_a_few_at_a_time():
 def test_numbers_that_travel_are_those_of_the_shorter_form():
     """Both ways Σ min(PQ, n(P+Q+1)) of the matrices, plus the vectors."""
     fed = tiny(2, smooth=True, shared_model=seeded_net(hidden=30, features=25, smooth=True))
-    seen = Recorder()
-    make_loop(FedKD(energy_start=0.6, energy_end=0.6), fed, rounds=2, callbacks=[seen]).run()
+    recorder = Recorder()
+    make_loop(FedKD(energy_start=0.6, energy_end=0.6), fed, rounds=2, callbacks=[recorder]).run()
     shapes = fed.task.shared_shapes()
     vectors = sum(shape[0] for shape in shapes.values() if len(shape) == 1)
-    messages = [message for _, _, message in seen.sent] + [update.payload for _, update in seen.updates]
+    messages = [message for _, _, message in recorder.sent] + [
+        update.payload for _, update in recorder.updates
+    ]
     for message in messages:
         matrices = sum(
             min(shape[0] * shape[1], len(message.values[name]) * (sum(shape) + 1))
@@ -237,8 +247,8 @@ def test_numbers_that_travel_are_those_of_the_shorter_form():
         )
         assert message.numel() == vectors + matrices
         assert message.values.keys() >= {"body.2.weight"}  # 25 × 30 is worth compressing at this energy
-    record = seen.steps[0].record
-    assert record.floats_down == sum(message.numel() for number, _, message in seen.sent if number == 1)
+    record = recorder.steps[0].record
+    assert record.floats_down == sum(message.numel() for number, _, message in recorder.sent if number == 1)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class Straight(ClientModel):
         return x
 
 
-def one(value: float, label: int) -> tuple[Tensor, Tensor]:
+def sample(value: float, label: int) -> tuple[Tensor, Tensor]:
     return torch.tensor([[value]], dtype=torch.float64), torch.tensor([label])
 
 
@@ -93,7 +93,7 @@ def quiz_loss(
 def test_the_worked_example():
     """∇θ = (−1.5, 0.5), θ' = (0.15, −0.05), quiz loss 0.798139."""
     guides = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
-    pi = guide_gradient(Straight(), guide_logits, guides, one(1.0, 0), one(1.0, 1), 0.1)
+    pi = guide_gradient(Straight(), guide_logits, guides, sample(1.0, 0), sample(1.0, 1), 0.1)
     assert pi[0].tolist() == pytest.approx([0.0549834, -0.0549834], abs=1e-7)
     assert pi[1].tolist() == [0.0, 0.0]
     moved = FedL2GLogits(server_lr=0.1).move(guides, gradients((pi[:1], torch.tensor([0]))), context())
@@ -105,9 +105,9 @@ def test_the_pseudo_step_of_the_worked_example():
     guides = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     net = Straight()
     parameters = {"head.weight": net.head.weight.detach()}
-    pseudo = pseudo_step(net, parameters, guide_logits, guides, one(1.0, 0), 0.1)
+    pseudo = pseudo_step(net, parameters, guide_logits, guides, sample(1.0, 0), 0.1)
     assert pseudo["head.weight"].flatten().tolist() == pytest.approx([0.15, -0.05])
-    quiz = functional_call(net, pseudo, one(1.0, 1)[0])
+    quiz = functional_call(net, pseudo, sample(1.0, 1)[0])
     assert cross_entropy(quiz, torch.tensor([1])).item() == pytest.approx(0.798139, abs=1e-6)
     assert not net.head.weight.any()
 
@@ -158,7 +158,7 @@ def test_the_weight_counts_in_training_as_well():
     """W = 0, x = 1, y = 0, v = (1, 0): cross-entropy log 2, and 0.5 from the vector."""
     guides = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     for weight in (1.0, 0.1):
-        loss = guided_loss(Straight(), *one(1.0, 0), guides, guide_logits, weight).objective
+        loss = guided_loss(Straight(), *sample(1.0, 0), guides, guide_logits, weight).objective
         assert loss.item() == pytest.approx(math.log(2) + 0.5 * weight)
 
 
@@ -176,7 +176,7 @@ class Recurrent(ClientModel):
 
 
 @SPACES
-def test_recurrent_networks_learn_the_same_way(outputs: object):
+def test_recurrent_networks_train_equally_in_fedl2g(outputs: object):
     """In float64 forward mode exists and is compared with; in float32 torch's fused layer lacks it."""
     torch.manual_seed(5)
     net, guides = Recurrent().double(), torch.randn(3, 3 if outputs is guide_logits else 4).double()
@@ -191,7 +191,7 @@ def test_recurrent_networks_learn_the_same_way(outputs: object):
 
 @SPACES
 @pytest.mark.parametrize("name", ["text-transformer", "vit-tiny"])
-def test_transformers_learn_the_same_way(name: str, outputs: object):
+def test_transformers_train_equally_in_fedl2g(name: str, outputs: object):
     """Torch's fused attention has no derivative in forward mode and no second one; slopes need neither."""
     words = name == "text-transformer"
     shape = (6,) if words else (1, 8, 8)
@@ -205,12 +205,12 @@ def test_transformers_learn_the_same_way(name: str, outputs: object):
     assert pi.any(dim=1).tolist() == [True, False, True]
     parameters = {key: value.detach() for key, value in net.named_parameters()}
 
-    def asked(vectors: Tensor) -> Tensor:
+    def train_on(vectors: Tensor) -> Tensor:
         moved = pseudo_step(net, parameters, outputs, vectors, study, 0.3)
         return cross_entropy(functional_call(net, moved, quiz[0]), quiz[1])
 
     ahead = torch.randn(guides.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    slope = (asked(guides + 1e-4 * ahead) - asked(guides - 1e-4 * ahead)).item() / 2e-4
+    slope = (train_on(guides + 1e-4 * ahead) - train_on(guides - 1e-4 * ahead)).item() / 2e-4
     assert abs(slope) > 1e-5
     assert (pi * ahead).sum().item() == pytest.approx(slope, rel=1e-5)
 
@@ -256,7 +256,7 @@ def test_gradients_are_averaged_over_senders_or_participants(divide_by: str, sec
 
 
 @pytest.mark.parametrize("divide_by", ["senders", "participants"])
-def test_a_few_answers_at_a_time_go_their_part_of_the_way(divide_by: str):
+def test_partial_cohort_moves_guiding_vectors_by_its_share(divide_by: str):
     """Of a cohort of four one stale answer came, 8 by half; another counted before: 4 is a term of a mean over four."""
     rows, label = torch.tensor([[8.0, 0.0]]), torch.tensor([0])
     stale, before = gradients((rows, label), (torch.tensor([[100.0, 100.0]]), label))
@@ -318,18 +318,18 @@ def test_without_a_warm_up_networks_train_from_the_first_round():
 def test_a_job_never_trains_on_its_quiz(quiz: str):
     fed = tiny(1)
     method = FedL2GLogits(quiz=quiz, quiz_size=4)
-    honest, other = fed.client(0), fed.client(0)
+    honest, quiz_client = fed.client(0), fed.client(0)
     guides = Guides(torch.zeros(3, 3).double())
     honest.begin("train", 0, 1, 1)
     rows = method.split(honest)[0].index
     assert len(rows) == 4
-    changed = other.train.x.clone()
+    changed = quiz_client.train.x.clone()
     changed[rows] += 100.0
-    other.train = type(other.train)(changed, other.train.y)
+    quiz_client.train = type(quiz_client.train)(changed, quiz_client.train.y)
     answer(method, honest, guides, number=1)
-    answer(method, other, guides, number=1)
+    answer(method, quiz_client, guides, number=1)
     assert honest.trained_samples == 8 + 4  # one epoch of the study set, and the pseudo step
-    assert same(weights(honest), weights(other))
+    assert same(weights(honest), weights(quiz_client))
 
 
 def test_a_kept_quiz_is_the_same_in_every_job_and_a_drawn_one_is_another():
@@ -355,7 +355,7 @@ def test_the_quiz_is_one_batch_but_at_most_a_fifth_of_the_samples(count: int, ba
 
 
 @pytest.mark.parametrize(("small", "size"), [("half", 6), ("skip", 10)])
-def test_a_stated_quiz_size_is_at_most_half_or_what_the_authors_take(small: str, size: int):
+def test_stated_quiz_size_is_at_most_half_or_the_authors_size(small: str, size: int):
     assert FedL2GLogits(quiz_size=10, small_clients=small).quiz_count(12, 4) == size
     assert FedL2GLogits(quiz_size=10, small_clients=small).quiz_count(100, 4) == 10
 
@@ -421,14 +421,14 @@ def test_numbers_that_travel():
 @BOTH
 def test_upload_is_bounded_by_the_study_batch_and_the_classes_held(kind: type):
     fed = tiny(3, classes_of=[(0,), (0, 2), None], training=Training(epochs=1, batch_size=2, lr=0.1), seed=1)
-    seen = Recorder()
-    make_loop(kind(), fed, rounds=3, callbacks=[seen]).run()
-    held = [{0}, {0, 2}, {0, 1, 2}]
-    for _, item in seen.updates:
+    recorder = Recorder()
+    make_loop(kind(), fed, rounds=3, callbacks=[recorder]).run()
+    held_classes = [{0}, {0, 2}, {0, 1, 2}]
+    for _, item in recorder.updates:
         labels = set(item.payload.labels.tolist())
-        assert labels <= held[item.client.index]
+        assert labels <= held_classes[item.client.index]
         assert len(labels) <= 2
-    assert all(message.numel() == 9 for _, _, message in seen.sent)
+    assert all(message.numel() == 9 for _, _, message in recorder.sent)
 
 
 def test_one_server_step():
@@ -443,7 +443,7 @@ def test_one_server_step():
 @BOTH
 def test_partial_participation_one_class_and_single_samples(kind: type):
     fed = tiny(4, classes_of=[(0,), (1, 2), None], norm=True, sizes=(12, 1, 7))
-    seen = Recorder()
-    make_loop(kind(), fed, rounds=4, participation=0.5, callbacks=[seen]).run()
-    assert torch.isfinite(seen.end.state).all()
-    assert not torch.equal(seen.steps[0].state, seen.end.state)
+    recorder = Recorder()
+    make_loop(kind(), fed, rounds=4, participation=0.5, callbacks=[recorder]).run()
+    assert torch.isfinite(recorder.end.state).all()
+    assert not torch.equal(recorder.steps[0].state, recorder.end.state)

@@ -45,7 +45,7 @@ def test_the_digest_gradient_is_the_sign_over_the_batch_and_classes():
     assert torch.equal(logits.grad, torch.sign(logits.detach() - consensus) / (2 * 2))
 
 
-def test_answers_are_matched_to_the_samples_they_were_asked_for():
+def test_logits_are_matched_to_the_requested_samples():
     """Rows of the consensus ascend, whatever order the samples were drawn in; a late answer finds its own draw."""
     task, method = two_class_task(public=5), FedMD(public_samples=2)
     fresh, old = (method.broadcast({}, task.clients[0], context(task, step)).asked for step in (4, 3))
@@ -71,9 +71,9 @@ def test_two_rounds_against_plain_torch():
     """Round 1 trains and answers; round 2 digests the consensus of round 1, trains, and answers for new samples."""
     settings = Training(epochs=1, batch_size=0, lr=0.1)
     fed = tiny(2, smooth=True, training=settings, public=points(10, 2000))
-    seen = Recorder()
-    make_loop(FedMD(public_samples=4, digest_epochs=1), fed, rounds=2, callbacks=[seen]).run()
-    asked = [next(m.asked for number, _, m in seen.sent if number == r) for r in (1, 2)]
+    recorder = Recorder()
+    make_loop(FedMD(public_samples=4, digest_epochs=1), fed, rounds=2, callbacks=[recorder]).run()
+    questions = [next(m.asked for number, _, m in recorder.sent if number == r) for r in (1, 2)]
     models = [fed.client(index).model for index in range(2)]
     x_public, _ = fed.task.public.take(slice(None))
 
@@ -88,20 +88,20 @@ def test_two_rounds_against_plain_torch():
 
     for index in range(2):
         revisit(index)
-    consensus = sum(model(x_public[asked[0]]).detach() for model in models) / 2
+    consensus = sum(model(x_public[questions[0]]).detach() for model in models) / 2
     for index, model in enumerate(models):
-        step(model, (model(x_public[asked[0]]) - consensus).abs().mean())
+        step(model, (model(x_public[questions[0]]) - consensus).abs().mean())
         revisit(index)
-    answers = [update.payload.logits for number, update in seen.updates if number == 2]
-    for model, found in zip(models, answers, strict=True):
-        assert torch.allclose(found, model(x_public[asked[1]]), atol=1e-12)
+    answers = [update.payload.logits for number, update in recorder.updates if number == 2]
+    for model, logits in zip(models, answers, strict=True):
+        assert torch.allclose(logits, model(x_public[questions[1]]), atol=1e-12)
 
 
 def test_public_samples_are_redrawn_with_their_own_consensus():
     """FL-bench only appends to its list of public batches, so it digests the first round's for ever."""
-    seen = Recorder()
-    make_loop(FedMD(public_samples=3), rounds=4, callbacks=[seen]).run()
-    rounds = {number: message for number, client, message in seen.sent if client == 0}
+    recorder = Recorder()
+    make_loop(FedMD(public_samples=3), rounds=4, callbacks=[recorder]).run()
+    rounds = {number: message for number, client, message in recorder.sent if client == 0}
     assert len({tuple(message.asked.tolist()) for message in rounds.values()}) == 4
     assert rounds[1].rows is None
     for number in (2, 3, 4):
@@ -109,9 +109,9 @@ def test_public_samples_are_redrawn_with_their_own_consensus():
 
 
 def test_all_are_taken_where_there_are_fewer():
-    seen = Recorder()
-    make_loop(FedMD(), rounds=1, callbacks=[seen]).run()
-    assert sorted(seen.sent[0][2].asked.tolist()) == list(range(10))
+    recorder = Recorder()
+    make_loop(FedMD(), rounds=1, callbacks=[recorder]).run()
+    assert sorted(recorder.sent[0][2].asked.tolist()) == list(range(10))
 
 
 @pytest.mark.parametrize(("shape", "each"), [((1, 28, 28), 794), ((3, 32, 32), 3082)])
@@ -129,26 +129,26 @@ def test_fedhe_counts_image_and_logits_of_each_sample(shape: tuple[int, ...], ea
 
 def test_numbers_that_travel():
     """Up A·C; down A·C and the row numbers of both samples."""
-    seen = Recorder()
-    make_loop(FedMD(public_samples=4), rounds=2, callbacks=[seen]).run()
-    first, second = (step.record for step in seen.steps)
+    recorder = Recorder()
+    make_loop(FedMD(public_samples=4), rounds=2, callbacks=[recorder]).run()
+    first, second = (step.record for step in recorder.steps)
     assert first.floats_up == second.floats_up == 4 * (4 * 3)
     assert first.floats_down == 4 * 4
     assert second.floats_down == 4 * (4 * 3 + 4 + 4)
-    down, up = seen.sent[-1][2], seen.updates[-1][1].payload
+    down, up = recorder.sent[-1][2], recorder.updates[-1][1].payload
     accounted = FedMD().paper_accounting(down, up)
     assert (accounted.up, accounted.down) == (12, 12)
-    first_up, first_down = seen.updates[0][1].payload, seen.sent[0][2]
+    first_up, first_down = recorder.updates[0][1].payload, recorder.sent[0][2]
     assert FedMD().paper_accounting(first_down, first_up).down == 0  # no consensus yet
 
 
 def test_shipped_images_give_the_same_answers():
     runs = []
     for ship in (False, True):
-        seen = Recorder()
-        make_loop(FedMD(public_samples=4, send_images=ship), rounds=2, callbacks=[seen]).run()
-        runs.append([update.payload.logits for _, update in seen.updates])
-    assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
+        recorder = Recorder()
+        make_loop(FedMD(public_samples=4, send_images=ship), rounds=2, callbacks=[recorder]).run()
+        runs.append([update.payload.logits for _, update in recorder.updates])
+    assert all(torch.equal(by_index, by_image) for by_index, by_image in zip(*runs, strict=True))
 
 
 def test_pretraining_happens_once_before_the_first_round():
@@ -189,11 +189,11 @@ def test_the_squared_digest_is_a_step_on_the_mean_square():
     assert is_one_step(net, (net(x) - target).square().mean(), me.model)
 
 
-def test_shipped_images_are_what_is_answered_for():
+def test_logits_are_computed_for_shipped_images():
     me = tiny(1, training=Training(epochs=0)).client(0)
     images = torch.full((2, 4), 7.0, dtype=torch.float64)
-    found = FedMD().client(me, Consensus(torch.arange(2), None, None, images)).logits
-    assert torch.equal(found, me.model(images))
+    logits = FedMD().client(me, Consensus(torch.arange(2), None, None, images)).logits
+    assert torch.equal(logits, me.model(images))
 
 
 def test_the_recorded_distance_is_a_mean_over_samples_and_classes():
@@ -213,10 +213,10 @@ def test_public_samples_must_be_asked_for():
 
 
 def test_digesting_is_on_record_and_brings_a_client_nearer_to_the_consensus():
-    seen = Recorder()
-    make_loop(FedMD(public_samples=8), tiny(3, smooth=True), rounds=3, callbacks=[seen]).run()
-    assert "digest_before" not in seen.steps[0].record.notes  # nothing to digest yet
-    for step in seen.steps[1:]:
+    recorder = Recorder()
+    make_loop(FedMD(public_samples=8), tiny(3, smooth=True), rounds=3, callbacks=[recorder]).run()
+    assert "digest_before" not in recorder.steps[0].record.notes  # nothing to digest yet
+    for step in recorder.steps[1:]:
         assert step.record.notes["digest_after"] < step.record.notes["digest_before"]
 
 

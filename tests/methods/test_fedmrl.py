@@ -34,8 +34,8 @@ def test_small_features_come_first_in_the_fusion():
 def test_the_projector_learns_and_persists():
     """HtFLlib never keeps the trained projector: it always works with the random first one."""
     fed = narrow(clients=1, training=Training(epochs=1, batch_size=0, lr=0.1))
-    seen = Recorder()
-    loop = make_loop(FedMRL(), fed, rounds=1, callbacks=[seen])
+    recorder = Recorder()
+    loop = make_loop(FedMRL(), fed, rounds=1, callbacks=[recorder])
     loop.run()
     after_one = loop.fetch(0)["modules"]["projector"]["weight"]
     loop = make_loop(FedMRL(), fed, rounds=2)
@@ -48,8 +48,8 @@ def test_the_projector_learns_and_persists():
 
 def test_one_round_against_plain_torch():
     fed = narrow(clients=1, training=Training(epochs=2, batch_size=0, lr=0.1))
-    seen = Recorder()
-    loop = make_loop(FedMRL(), fed, rounds=1, callbacks=[seen])
+    recorder = Recorder()
+    loop = make_loop(FedMRL(), fed, rounds=1, callbacks=[recorder])
     loop.run()
     me, small = fed.client(0), fed.task.shared_model()
     projector = me.module("projector", lambda: torch.nn.Linear(5, 3))
@@ -60,29 +60,29 @@ def test_one_round_against_plain_torch():
         loss = F.cross_entropy(me.model.head(fused), y) + F.cross_entropy(small.head(fused[:, :2]), y)
         for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             parameter.data -= 0.1 * gradient
-    upload, state = seen.updates[0][1].payload.tensors, loop.fetch(0)
+    upload, state = recorder.updates[0][1].payload.tensors, loop.fetch(0)
     assert all(
         torch.allclose(upload[name], tensor, atol=1e-12) for name, tensor in small.state_dict().items()
     )
-    for found, wanted in ((state["model"], me.model), (state["modules"]["projector"], projector)):
-        assert all(torch.allclose(found[name], t, atol=1e-12) for name, t in wanted.state_dict().items())
+    for actual, expected in ((state["model"], me.model), (state["modules"]["projector"], projector)):
+        assert all(torch.allclose(actual[name], t, atol=1e-12) for name, t in expected.state_dict().items())
 
 
 def test_the_aggregate_is_not_the_last_client():
     """The release stores one module's state under every client, so its mean is the last client's model."""
-    seen = Recorder()
-    make_loop(FedMRL(), narrow(clients=3, sizes=(12, 24, 6)), rounds=1, callbacks=[seen]).run()
-    uploads = [update.payload.tensors["head.weight"] for _, update in seen.updates]
+    recorder = Recorder()
+    make_loop(FedMRL(), narrow(clients=3, sizes=(12, 24, 6)), rounds=1, callbacks=[recorder]).run()
+    uploads = [update.payload.tensors["head.weight"] for _, update in recorder.updates]
     mean = (12 * uploads[0] + 24 * uploads[1] + 6 * uploads[2]) / 42
-    assert torch.allclose(seen.end.state["head.weight"], mean, atol=1e-12)
-    assert not torch.allclose(seen.end.state["head.weight"], uploads[-1], atol=1e-4)
+    assert torch.allclose(recorder.end.state["head.weight"], mean, atol=1e-12)
+    assert not torch.allclose(recorder.end.state["head.weight"], uploads[-1], atol=1e-4)
 
 
 def test_equal_sizes_are_allowed():
     """d1 = d2: both heads read the whole of the fused features."""
-    seen = Recorder()
-    make_loop(FedMRL(), tiny(2), rounds=1, callbacks=[seen]).run()
-    assert seen.end.state["head.weight"].shape == (3, 3)
+    recorder = Recorder()
+    make_loop(FedMRL(), tiny(2), rounds=1, callbacks=[recorder]).run()
+    assert recorder.end.state["head.weight"].shape == (3, 3)
 
 
 def test_a_wider_shared_model_is_refused():

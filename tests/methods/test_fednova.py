@@ -45,13 +45,13 @@ def test_momentum_counts_a_gradient_more_than_once(momentum: float, steps: int, 
     assert Training(momentum=momentum).effective_steps(steps) == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_client_tells_its_steps_with_momentum():
+def test_clients_send_step_counts_corrected_for_momentum():
     """Three batches of four: 1 + 1.5 + 1.75."""
     me = tiny(1, training=Training(epochs=1, batch_size=4, momentum=0.5)).client(0)
     assert FedNova().client(me, FedAvg().broadcast(*_start(me))).steps == pytest.approx(4.25)
 
 
-def test_one_answer_of_four_goes_a_quarter_of_the_way():
+def test_one_of_four_updates_moves_the_state_by_a_quarter():
     """All four went from 0 to -2 in two steps; one of them just answered, the others counted before."""
     fed = tiny(4, hidden=(5,))
     context = replace(make_loop(FedNova(), fed).server.context(), cohort=4)
@@ -108,10 +108,10 @@ def _start(me):
     return FedAvg().init_server(context), me.info, context
 
 
-def test_one_number_more_than_fedavg_goes_up():
-    seen = Recorder()
-    make_loop(FedNova(), tiny(1, hidden=(5,), norm=True), rounds=1, callbacks=[seen]).run()
-    down, up = seen.sent[0][2], seen.updates[0][1].payload
+def test_upload_has_one_number_more_than_fedavg():
+    recorder = Recorder()
+    make_loop(FedNova(), tiny(1, hidden=(5,), norm=True), rounds=1, callbacks=[recorder]).run()
+    down, up = recorder.sent[0][2], recorder.updates[0][1].payload
     assert (down.numel(), up.numel()) == (75, 76)
     accounted = FedNova().paper_accounting(down, up)
     assert (accounted.down, accounted.up) == (65, 66)
@@ -119,11 +119,11 @@ def test_one_number_more_than_fedavg_goes_up():
 
 def test_layerwise_takes_weights_and_steps_over_the_owners():
     fed = deep((1, 1), (2, 1), sizes=(4, 12))
-    seen = Recorder()
-    make_loop(FedNova(aggregate="layerwise"), fed, rounds=1, callbacks=[seen]).run()
-    (_, small), (_, large) = seen.updates
-    sent = seen.sent[1][2].tensors
-    state = seen.end.state[ALL]
+    recorder = Recorder()
+    make_loop(FedNova(aggregate="layerwise"), fed, rounds=1, callbacks=[recorder]).run()
+    (_, small), (_, large) = recorder.updates
+    sent = recorder.sent[1][2].tensors
+    state = recorder.end.state[ALL]
     deep_only, common = "layer1.1.fc.weight", "layer1.0.fc.weight"
     alone = sent[deep_only] - 3.0 * large.payload.direction[deep_only]
     both = 0.25 * small.payload.direction[common] + 0.75 * large.payload.direction[common]
@@ -133,9 +133,9 @@ def test_layerwise_takes_weights_and_steps_over_the_owners():
 
 def test_single_samples_and_rare_participation_are_survived():
     fed = tiny(4, norm=True, sizes=(1, 5, 12), classes_of=[(0,), None])
-    seen = Recorder()
-    make_loop(FedNova(), fed, rounds=3, participation=0.5, callbacks=[seen]).run()
-    assert len(seen.end.scores) == 4
+    recorder = Recorder()
+    make_loop(FedNova(), fed, rounds=3, participation=0.5, callbacks=[recorder]).run()
+    assert len(recorder.end.scores) == 4
 
 
 def test_a_kept_momentum_cannot_be_counted_and_is_refused():

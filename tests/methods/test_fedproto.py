@@ -46,8 +46,8 @@ def test_the_loss_is_cross_entropy_plus_the_weighted_pull():
     x, y = torch.randn(4, 4).double(), torch.tensor([0, 1, 2, 0])
     z = net.features(x)
     expected = cross_entropy(net(x), y) + 10 * (z - FULL.rows[y]).square().mean()
-    known = torch.ones(3, dtype=torch.bool)
-    assert prototype_loss(net, x, y, FULL.rows, known, 10.0).objective.item() == pytest.approx(
+    known_classes = torch.ones(3, dtype=torch.bool)
+    assert prototype_loss(net, x, y, FULL.rows, known_classes, 10.0).objective.item() == pytest.approx(
         expected.item()
     )
 
@@ -120,13 +120,13 @@ def test_a_run_weights_means_of_all_epochs_by_samples(aggregate: str, divisor: i
     fed = tiny(
         3, sizes=(12, 6, 4), classes_of=[(1,), (1,), (0,)], training=Training(epochs=3, batch_size=4, lr=0.1)
     )
-    seen = Recorder()
+    recorder = Recorder()
     method = FedProto(collect="training", aggregate=aggregate)
-    make_loop(method, fed, rounds=1, callbacks=[seen]).run()
-    first, second, _ = (item.payload for _, item in seen.updates)
+    make_loop(method, fed, rounds=1, callbacks=[recorder]).run()
+    first, second, _ = (item.payload for _, item in recorder.updates)
     assert (first.counts.tolist(), second.counts.tolist()) == ([12], [6])
     expected = (12 * first.means[0] + 6 * second.means[0]) / divisor
-    assert torch.allclose(seen.end.state.rows[1], expected, rtol=1e-14)
+    assert torch.allclose(recorder.end.state.rows[1], expected, rtol=1e-14)
 
 
 def test_prediction_by_prototype():
@@ -164,24 +164,26 @@ def test_a_class_without_prototype_never_wins_and_has_a_finite_score():
     assert (scores.argmax(1) != 1).all()
 
 
-@pytest.mark.parametrize(("keep_old", "known"), [(True, [True, True, False]), (False, [False, True, False])])
-def test_a_class_that_drops_out(keep_old: bool, known: list[bool]):
+@pytest.mark.parametrize(
+    ("keep_old", "known_classes"), [(True, [True, True, False]), (False, [False, True, False])]
+)
+def test_a_class_that_drops_out(keep_old: bool, known_classes: list[bool]):
     method, ctx = FedProto(keep_old=keep_old), context()
     both = Prototypes(torch.ones(2, 3).double(), torch.tensor([0, 1]))
     state = method.server(method.init_server(ctx), [update(both)], ctx)
     state = method.server(
         state, [update(Prototypes(torch.full((1, 3), 7.0).double(), torch.tensor([1])))], ctx
     )
-    assert state.known.tolist() == known
+    assert state.known.tolist() == known_classes
     assert state.rows[1].tolist() == [7.0] * 3
 
 
-@pytest.mark.parametrize(("classes", "held", "kib"), [(10, 2, 7.81), (100, 10, 39.06)])
-def test_numbers_that_travel(classes: int, held: int, kib: float):
+@pytest.mark.parametrize(("classes", "held_classes", "kib"), [(10, 2, 7.81), (100, 10, 39.06)])
+def test_numbers_that_travel(classes: int, held_classes: int, kib: float):
     """Table 3 of FedGH counts the client's own classes both ways, without ids."""
-    up = Prototypes(torch.zeros(held, 500), torch.arange(held))
+    up = Prototypes(torch.zeros(held_classes, 500), torch.arange(held_classes))
     down = ClassVectors(torch.zeros(classes, 500))
-    assert up.numel() == held * 500 + held
+    assert up.numel() == held_classes * 500 + held_classes
     assert down.numel() == classes * 500
     accounted = FedProto().paper_accounting(down, up)
     assert round(4 * (accounted.up + accounted.down) / 1024, 2) == kib
@@ -190,17 +192,17 @@ def test_numbers_that_travel(classes: int, held: int, kib: float):
 
 def test_the_accuracy_is_that_of_each_client_alone():
     """In published code right answers pile up from client to client."""
-    seen = Recorder()
-    make_loop(FedProto(), tiny(3), rounds=1, callbacks=[seen]).run()
-    scores = [score.score for score in seen.steps[0].scores]
+    recorder = Recorder()
+    make_loop(FedProto(), tiny(3), rounds=1, callbacks=[recorder]).run()
+    scores = [score.score for score in recorder.steps[0].scores]
     assert [score.samples for score in scores] == [9, 9, 9]
-    assert seen.steps[0].record.accuracy == pytest.approx(sum(s.correct / 9 for s in scores) / 3)
+    assert recorder.steps[0].record.accuracy == pytest.approx(sum(s.correct / 9 for s in scores) / 3)
 
 
 @pytest.mark.parametrize("prediction", ["head", "proto_all", "proto_own"])
 def test_partial_participation_missing_classes_and_single_samples(prediction: str):
     fed = tiny(4, classes_of=[(0,), (1, 2), None], norm=True, sizes=(12, 1, 7))
-    seen = Recorder()
-    make_loop(FedProto(prediction=prediction), fed, rounds=4, participation=0.5, callbacks=[seen]).run()
-    assert all(step.record.accuracy is not None for step in seen.steps)
-    assert torch.isfinite(seen.end.state.rows).all()
+    recorder = Recorder()
+    make_loop(FedProto(prediction=prediction), fed, rounds=4, participation=0.5, callbacks=[recorder]).run()
+    assert all(step.record.accuracy is not None for step in recorder.steps)
+    assert torch.isfinite(recorder.end.state.rows).all()

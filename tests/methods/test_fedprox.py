@@ -18,15 +18,15 @@ def one_weight(value: float) -> nn.Module:
 
 
 def run(method, **settings):
-    seen = Recorder()
+    recorder = Recorder()
     make_loop(
-        method, tiny(3, hidden=(5,), norm=True, sizes=(12, 9)), callbacks=[seen], rounds=3, **settings
+        method, tiny(3, hidden=(5,), norm=True, sizes=(12, 9)), callbacks=[recorder], rounds=3, **settings
     ).run()
-    return seen
+    return recorder
 
 
-def same(one: dict, other: dict) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def same(state: dict, expected: dict) -> bool:
+    return state.keys() == expected.keys() and all(torch.equal(state[name], expected[name]) for name in state)
 
 
 def test_gradient_of_the_local_objective():
@@ -53,7 +53,9 @@ def test_the_first_local_step_feels_no_pull():
         me.model.zero_grad()
         proximal_loss(me.model, x, y, reference, mu).objective.backward()
         gradients.append([parameter.grad.clone() for parameter in me.model.parameters()])
-    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+    assert all(
+        torch.equal(proximal, plain_gradient) for proximal, plain_gradient in zip(*gradients, strict=True)
+    )
 
 
 def test_the_second_local_step_feels_the_pull_with_its_weight():
@@ -71,18 +73,18 @@ def test_the_second_local_step_feels_the_pull_with_its_weight():
     assert is_one_step(net, cross_entropy(net(x), y) + 0.35 * far, me.model)
 
 
-def test_a_strong_pull_keeps_clients_near_what_they_received():
+def test_strong_proximal_term_keeps_clients_near_the_received_model():
     distances = []
     for mu in (0.0, 5.0):
-        seen = run(FedProx(mu=mu, aggregate="full"), participation=1.0)
-        sent, received = seen.sent[-1][2].tensors, seen.updates[-1][1].payload.tensors
+        recorder = run(FedProx(mu=mu, aggregate="full"), participation=1.0)
+        sent, received = recorder.sent[-1][2].tensors, recorder.updates[-1][1].payload.tensors
         distances.append(
             sum(float((received[n] - sent[n]).square().sum()) for n in sent if "running" not in n)
         )
     assert distances[1] < distances[0]
 
 
-def test_it_sends_what_fedavg_sends():
+def test_upload_equals_that_of_fedavg():
     prox, plain = run(FedProx()), run(FedAvg())
     assert [m.numel() for _, _, m in prox.sent] == [m.numel() for _, _, m in plain.sent]
     assert [u.payload.numel() for _, u in prox.updates] == [u.payload.numel() for _, u in plain.updates]

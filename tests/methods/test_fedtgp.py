@@ -140,23 +140,23 @@ def test_every_pass_takes_its_batches_in_an_order_of_its_own():
     method, ctx = FedTGP(server_epochs=3, server_batch=2, server_lr=0.3, margin="none"), context()
     payload = means([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 5.0], [6.0, 0.0, 0.0]], [0, 1, 2, 0])
     state = method.init_server(ctx)
-    mine = copy.deepcopy(state.module)
+    module = copy.deepcopy(state.module)
     orders = [torch.randperm(4, generator=ctx.rng(f"epoch {number}")) for number in range(3)]
     assert len({tuple(order.tolist()) for order in orders}) == 3
     for rows in (rows for order in orders for rows in (order[:2], order[2:])):
-        loss = margin_loss(payload.means[rows], mine(), payload.labels[rows], 0.0).mean()
-        sgd_step(mine, loss, 0.3)
+        loss = margin_loss(payload.means[rows], module(), payload.labels[rows], 0.0).mean()
+        sgd_step(module, loss, 0.3)
     after = method.server(state, [update(payload)], ctx).module
-    assert torch.allclose(after(), mine(), atol=1e-12)
+    assert torch.allclose(after(), module(), atol=1e-12)
 
 
-def test_one_answer_of_four_makes_a_quarter_of_the_passes():
+def test_one_of_four_updates_makes_a_quarter_of_the_passes():
     ctx, payload = context(), means([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0]], [0, 1])
     part = FedTGP(server_epochs=8).server(
         FedTGP().init_server(ctx), [update(payload)], replace(ctx, cohort=4)
     )
-    whole = FedTGP(server_epochs=2).server(FedTGP().init_server(ctx), [update(payload)], ctx)
-    assert torch.equal(part.module(), whole.module())
+    state = FedTGP(server_epochs=2).server(FedTGP().init_server(ctx), [update(payload)], ctx)
+    assert torch.equal(part.module(), state.module())
 
 
 def test_a_client_trains_on_the_weighted_distance():
@@ -195,15 +195,15 @@ def test_prediction_is_the_nearest_prototype_or_the_head():
 
 
 def test_numbers_that_travel():
-    seen = Recorder()
-    make_loop(FedTGP(**FEW), tiny(2, classes_of=[(0,), (0, 2)]), rounds=2, callbacks=[seen]).run()
-    assert [update.payload.numel() for _, update in seen.updates[:2]] == [1 * 3 + 1, 2 * 3 + 2]
-    assert [message.numel() for number, _, message in seen.sent if number == 2] == [9, 9]
+    recorder = Recorder()
+    make_loop(FedTGP(**FEW), tiny(2, classes_of=[(0,), (0, 2)]), rounds=2, callbacks=[recorder]).run()
+    assert [update.payload.numel() for _, update in recorder.updates[:2]] == [1 * 3 + 1, 2 * 3 + 2]
+    assert [message.numel() for number, _, message in recorder.sent if number == 2] == [9, 9]
 
 
 def test_partial_participation_and_single_samples():
     fed = tiny(4, classes_of=[(0,), (1, 2), None], norm=True, sizes=(12, 1, 7))
-    seen = Recorder()
-    make_loop(FedTGP(**FEW), fed, rounds=4, participation=0.25, callbacks=[seen]).run()
-    assert all(step.record.accuracy is not None for step in seen.steps)
-    assert all(torch.isfinite(parameter).all() for parameter in seen.end.state.module.parameters())
+    recorder = Recorder()
+    make_loop(FedTGP(**FEW), fed, rounds=4, participation=0.25, callbacks=[recorder]).run()
+    assert all(step.record.accuracy is not None for step in recorder.steps)
+    assert all(torch.isfinite(parameter).all() for parameter in recorder.end.state.module.parameters())

@@ -35,11 +35,11 @@ def test_a_smaller_rank_gets_the_largest_singular_values() -> None:
     method, ctx = FlexLoRA(), context(fed)
     sent = updates(fed, kit.Weights)
     mean = mean_change(fed, sent)
-    one, two, _ = broadcast_changes(fed, method.server(method.init_server(ctx), sent, ctx))
+    low_rank, two, _ = broadcast_changes(fed, method.server(method.init_server(ctx), sent, ctx))
     sizes = torch.linalg.svdvals(mean)
-    assert torch.linalg.matrix_rank(one) == 1
+    assert torch.linalg.matrix_rank(low_rank) == 1
     # Eckart and Young: what is lost has the norm of the singular values that are left out.
-    assert torch.linalg.norm(mean - one) == pytest.approx(float(sizes[1:].norm()), rel=1e-9)
+    assert torch.linalg.norm(mean - low_rank) == pytest.approx(float(sizes[1:].norm()), rel=1e-9)
     assert torch.linalg.norm(mean - two) == pytest.approx(float(sizes[2:].norm()), rel=1e-9)
 
 
@@ -53,7 +53,9 @@ def test_one_client_gets_back_the_change_that_it_sent() -> None:
 
 def test_before_the_first_answers_nothing_is_changed() -> None:
     fed = ranked((1, 2, 4))
-    assert all(not bool(one.any()) for one in broadcast_changes(fed, FlexLoRA().init_server(context(fed))))
+    assert all(
+        not bool(delta.any()) for delta in broadcast_changes(fed, FlexLoRA().init_server(context(fed)))
+    )
 
 
 def test_it_is_a_method() -> None:

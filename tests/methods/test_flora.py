@@ -40,11 +40,11 @@ def test_rounds_add_up_also_where_the_stack_is_replaced_by_the_change() -> None:
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(2, 5), (5, 2)])
-def test_a_change_is_kept_beside_an_identity(outputs: int, inputs: int) -> None:
-    left, right = torch.randn(outputs, 3).double(), torch.randn(3, inputs).double()
+def test_stacked_factors_multiply_to_the_change(outputs: int, inputs: int) -> None:
+    left_factor, right = torch.randn(outputs, 3).double(), torch.randn(3, inputs).double()
     stacks: dict[str, torch.Tensor] = {}
-    add_stack(stacks, "x", left, right)
-    assert torch.allclose(stacks["x.left"] @ stacks["x.right"], left @ right, atol=1e-12)
+    add_stack(stacks, "x", left_factor, right)
+    assert torch.allclose(stacks["x.left"] @ stacks["x.right"], left_factor @ right, atol=1e-12)
     assert stacks["x.right"].shape[0] == 2
 
 
@@ -81,7 +81,7 @@ def test_a_new_client_gets_all_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "sentence"),
+    ("left_shape", "right", "sentence"),
     [
         ((5, 2), None, "no two factors"),
         ((6, 2), (2, 4), "must give a change of 5×4"),
@@ -89,10 +89,10 @@ def test_a_new_client_gets_all_rounds() -> None:
     ],
 )
 def test_stacks_of_wrong_shapes_are_refused(
-    left: tuple[int, int], right: tuple[int, int] | None, sentence: str
+    left_shape: tuple[int, int], right: tuple[int, int] | None, sentence: str
 ) -> None:
     fed = ranked((1,))
-    stacks = {LEFT: torch.zeros(left).double()}
+    stacks = {LEFT: torch.zeros(left_shape).double()}
     if right is not None:
         stacks[RIGHT] = torch.zeros(right).double()
     with pytest.raises(PayloadError, match=sentence):

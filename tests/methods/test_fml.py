@@ -39,9 +39,9 @@ def test_a_loss_trains_its_own_model_only(compat: bool):
     """HtFLlib's targets are not detached: there the private loss moves the meme as well."""
     private, meme = PRIVATE.clone().requires_grad_(), MEME.clone().requires_grad_()
     private_loss, _ = FML(htfllib_compat=compat).losses(private, meme, LABEL)
-    own, other = torch.autograd.grad(private_loss, [private, meme], allow_unused=True)
+    own, other_gradient = torch.autograd.grad(private_loss, [private, meme], allow_unused=True)
     assert own.abs().sum() > 0
-    assert (other is not None and other.abs().sum() > 0) == compat
+    assert (other_gradient is not None and other_gradient.abs().sum() > 0) == compat
 
 
 @pytest.mark.parametrize("compat", [False, True])
@@ -49,8 +49,8 @@ def test_one_round_against_two_backward_passes(compat: bool):
     """Both losses in one backward give what two backward passes and two optimisers give, clipping included."""
     fed = tiny(1, smooth=True, training=Training(epochs=2, batch_size=0, lr=0.1, clip_norm=0.05))
     method = FML(alpha=0.3, beta=0.6, htfllib_compat=compat)
-    seen = Recorder()
-    loop = make_loop(method, fed, rounds=1, callbacks=[seen])
+    recorder = Recorder()
+    loop = make_loop(method, fed, rounds=1, callbacks=[recorder])
     loop.run()
     me, meme = fed.client(0), fed.task.shared_model()
     x, y = me.train.take(slice(None))
@@ -71,7 +71,7 @@ def test_one_round_against_two_backward_passes(compat: bool):
         for model, optimizer in zip((me.model, meme), optimizers, strict=True):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
             optimizer.step()
-    upload = seen.updates[0][1].payload.tensors
+    upload = recorder.updates[0][1].payload.tensors
     assert all(torch.allclose(upload[name], tensor, atol=1e-12) for name, tensor in meme.state_dict().items())
     trained = loop.fetch(0)["model"]
     assert all(
@@ -84,7 +84,7 @@ def test_alpha_one_is_training_alone():
     alone, beside = Recorder(), Recorder()
     make_loop(FML(alpha=1.0, beta=0.5), rounds=2, callbacks=[beside]).run()
     make_loop(FML(alpha=1.0, beta=0.1), rounds=2, callbacks=[alone]).run()
-    losses = [[score.score.loss_sum for score in seen.end.scores] for seen in (alone, beside)]
+    losses = [[score.score.loss_sum for score in recorder.end.scores] for recorder in (alone, beside)]
     assert losses[0] == losses[1]
 
 
@@ -105,9 +105,9 @@ def _context(fed):
 
 
 def _updates(fed):
-    seen = Recorder()
-    make_loop(FML(), fed, rounds=1, callbacks=[seen]).run()
-    return [update for _, update in seen.updates]
+    recorder = Recorder()
+    make_loop(FML(), fed, rounds=1, callbacks=[recorder]).run()
+    return [update for _, update in recorder.updates]
 
 
 @pytest.mark.parametrize(("classes", "numbers"), [(10, 670_058), (100, 715_148)])
@@ -128,9 +128,9 @@ def test_twenty_memes_of_fedl2gs_table():
 
 
 def test_up_and_down_are_counted_from_the_messages():
-    seen = Recorder()
-    make_loop(FML(), rounds=1, callbacks=[seen]).run()
-    record = seen.steps[0].record
+    recorder = Recorder()
+    make_loop(FML(), rounds=1, callbacks=[recorder]).run()
+    record = recorder.steps[0].record
     assert record.floats_up == record.floats_down == 4 * (4 * 2 + 2 + 2 * 3 + 3 + 3 * 3 + 3)
 
 
@@ -150,10 +150,10 @@ def test_the_meme_can_be_tested_as_trained_and_as_received():
 def test_batch_norm_statistics_stay_local_without_buffers():
     """`buffers=False` sends parameters only; a client's copy keeps its own running means."""
     fed = tiny(2, shared_model=seeded_net(hidden=2, norm=True))
-    seen = Recorder()
-    loop = make_loop(FML(buffers=False), fed, rounds=2, callbacks=[seen])
+    recorder = Recorder()
+    loop = make_loop(FML(buffers=False), fed, rounds=2, callbacks=[recorder])
     loop.run()
-    assert not any("running" in name for _, _, message in seen.sent for name in message.tensors)
+    assert not any("running" in name for _, _, message in recorder.sent for name in message.tensors)
     first, second = (loop.fetch(index)["modules"]["shared"]["body.1.running_mean"] for index in range(2))
     assert not torch.equal(first, second)
     assert first.abs().sum() > 0

@@ -42,7 +42,7 @@ def recorded(
 
 @pytest.mark.parametrize("protocol", ["local", "received"])
 @pytest.mark.parametrize("sizes", [(12, 4), (300, 40)])
-def test_it_is_the_mean_over_clients_by_training_samples(protocol: Protocol, sizes: tuple[int, int]):
+def test_gradient_norm_is_the_sample_weighted_mean_over_clients(protocol: Protocol, sizes: tuple[int, int]):
     """300 samples take two batches: the norm is of the mean gradient, not a mean of norms."""
     fed = tiny(2, sizes=sizes, training=QUIET)
     large, small = (

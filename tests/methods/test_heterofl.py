@@ -21,14 +21,14 @@ from support.tiny import Recorder, make_loop, points, tiny
 
 
 def run(method, fed, **settings):
-    seen = Recorder()
-    loop = make_loop(method, fed, callbacks=[seen], **{"rounds": 2, **settings})
+    recorder = Recorder()
+    loop = make_loop(method, fed, callbacks=[recorder], **{"rounds": 2, **settings})
     loop.run()
-    return seen, loop
+    return recorder, loop
 
 
-def same(one: dict, other: dict) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def same(state: dict, expected: dict) -> bool:
+    return state.keys() == expected.keys() and all(torch.equal(state[name], expected[name]) for name in state)
 
 
 def full(value: float, *shape: int) -> torch.Tensor:
@@ -37,7 +37,7 @@ def full(value: float, *shape: int) -> torch.Tensor:
 
 def served(state: dict, slices: list[Slice], method: HeteroFL | None = None) -> dict:
     context = make_loop(HeteroFL(), wide(1.0)).server.context()
-    updates = [Update(ClientInfo(number, "c", 1, "Wide"), one) for number, one in enumerate(slices)]
+    updates = [Update(ClientInfo(number, "c", 1, "Wide"), payload) for number, payload in enumerate(slices)]
     return (method or HeteroFL()).server(Widest(state, {}), updates, context).weights
 
 
@@ -56,9 +56,9 @@ def test_scalars_are_averaged_over_their_holders():
 
 def test_output_rows_are_averaged_over_clients_that_have_the_class():
     state = {"head.weight": full(9.0, 3, 2), "head.bias": full(9.0, 3)}
-    one = Slice({"head.weight": full(1.0, 3, 2), "head.bias": full(1.0, 3)}, torch.tensor([0, 1]))
-    other = Slice({"head.weight": full(3.0, 3, 1), "head.bias": full(3.0, 3)}, torch.tensor([1]))
-    result = served(state, [one, other])
+    first_slice = Slice({"head.weight": full(1.0, 3, 2), "head.bias": full(1.0, 3)}, torch.tensor([0, 1]))
+    second_slice = Slice({"head.weight": full(3.0, 3, 1), "head.bias": full(3.0, 3)}, torch.tensor([1]))
+    result = served(state, [first_slice, second_slice])
     assert result["head.bias"].tolist() == [1.0, 2.0, 9.0]
     assert result["head.weight"].tolist() == [[1.0, 1.0], [2.0, 1.0], [9.0, 9.0]]
 
@@ -91,45 +91,48 @@ def test_masked_cross_entropy():
 @pytest.mark.parametrize("mask", [True, False])
 def test_at_full_rate_it_is_unweighted_fedavg_bit_for_bit(mask: bool):
     fed = wide(1.0, 1.0, 1.0, sizes=(12, 9, 6))
-    ours, plain = run(HeteroFL(mask=mask), fed)[0], run(FedAvg(aggregate="full", weight="uniform"), fed)[0]
-    assert same(ours.end.state.weights, plain.end.state["all"])
+    heterofl, plain = (
+        run(HeteroFL(mask=mask), fed)[0],
+        run(FedAvg(aggregate="full", weight="uniform"), fed)[0],
+    )
+    assert same(heterofl.end.state.weights, plain.end.state["all"])
 
 
 def test_every_tensor_of_a_bottleneck_network_is_sliced():
     """The published splitter knows conv1, conv2, shortcut and linear, and raises at conv3."""
     fed = wide(1.0, 0.5)
-    seen, _ = run(HeteroFL(), fed, rounds=1)
-    (_, _, large), (_, _, small) = seen.sent
+    recorder, _ = run(HeteroFL(), fed, rounds=1)
+    (_, _, large), (_, _, small) = recorder.sent
     assert small.tensors["block.conv3.weight"].shape == (4, 1, 1, 1)
     for name, tensor in small.tensors.items():
         leading_indices = tuple(slice(size) for size in tensor.shape)
         assert torch.equal(tensor, large.tensors[name][leading_indices]), name
-    one, other = (update.payload.tensors["block.conv3.weight"] for _, update in seen.updates)
-    result = seen.end.state.weights["block.conv3.weight"]
-    assert torch.equal(result[:4, :1], (one[:4, :1] + other) / 2)
-    assert torch.equal(result[4:], one[4:])
+    narrow_conv, wide_conv = (update.payload.tensors["block.conv3.weight"] for _, update in recorder.updates)
+    result = recorder.end.state.weights["block.conv3.weight"]
+    assert torch.equal(result[:4, :1], (narrow_conv[:4, :1] + wide_conv) / 2)
+    assert torch.equal(result[4:], narrow_conv[4:])
 
 
 def test_absent_classes_get_no_gradient_and_keep_their_row():
     fed = wide(1.0, 0.5, classes_of=[(0, 1)])
-    seen, _ = run(HeteroFL(), fed, rounds=1)
-    start, end = seen.sent[0][2].tensors, seen.end.state.weights
+    recorder, _ = run(HeteroFL(), fed, rounds=1)
+    start, end = recorder.sent[0][2].tensors, recorder.end.state.weights
     for name in ("head.weight", "head.bias"):
         assert torch.equal(end[name][2], start[name][2])
         assert not torch.equal(end[name][:2], start[name][:2])
-    assert [update.payload.classes.tolist() for _, update in seen.updates] == [[0, 1], [0, 1]]
+    assert [update.payload.classes.tolist() for _, update in recorder.updates] == [[0, 1], [0, 1]]
 
 
 def test_the_slice_and_the_class_ids_travel():
     fed = wide(1.0, 0.5, classes_of=[(0, 1)])
-    seen, _ = run(HeteroFL(), fed, rounds=1)
+    recorder, _ = run(HeteroFL(), fed, rounds=1)
     # stem 4·9+4; conv1 8, conv2 36, norm 4, conv3 16, shortcut 32; head 27. At half rate 2·9+2, 2+9+2+4+8, 15.
     widths = (40 + 96 + 27, 20 + 25 + 15)
-    assert tuple(message.numel() for _, _, message in seen.sent) == widths
+    assert tuple(message.numel() for _, _, message in recorder.sent) == widths
     statistics = (2 * 2, 2 * 1)  # mean and variance of the norm's channels
-    sent = [update.payload.numel() - 2 for _, update in seen.updates]
+    sent = [update.payload.numel() - 2 for _, update in recorder.updates]
     assert sent == [width + more for width, more in zip(widths, statistics, strict=True)]
-    accounted = HeteroFL().paper_accounting(seen.sent[1][2], seen.updates[1][1].payload)
+    accounted = HeteroFL().paper_accounting(recorder.sent[1][2], recorder.updates[1][1].payload)
     assert (accounted.up, accounted.down) == (widths[1], widths[1])
     assert (
         run(HeteroFL(mask=False, gather=False), fed, rounds=1)[0].updates[0][1].payload.numel() == widths[0]
@@ -153,9 +156,9 @@ def by_hand(network: nn.Module, x: torch.Tensor, data: torch.Tensor) -> torch.Te
     """A test pass with the norm's statistics taken from `data` in one batch."""
     network.block.bn.track_running_stats, network.block.bn.momentum = True, 1.0
     hidden = network.block.conv1(torch.relu(network.stem(data.reshape(-1, 1, 2, 2))))
-    seen = network.block.conv2(torch.relu(hidden))
-    network.block.bn.running_mean = seen.mean((0, 2, 3)).detach()
-    network.block.bn.running_var = seen.var((0, 2, 3)).detach()
+    hidden_features = network.block.conv2(torch.relu(hidden))
+    network.block.bn.running_mean = hidden_features.mean((0, 2, 3)).detach()
+    network.block.bn.running_var = hidden_features.var((0, 2, 3)).detach()
     return network.eval()(x)
 
 
@@ -213,8 +216,8 @@ def test_without_public_data_the_global_model_uses_the_test_batch():
 def test_on_a_shared_test_set_statistics_are_gathered_over_clients():
     """Two clients of one width: the norm's mean is the mean of what each measured on its own training data."""
     fed = wide(1.0, 1.0, classes_of=[(0,), (1, 2)])
-    seen, loop = run(HeteroFL(), fed, rounds=1)
-    sent = [update.payload.statistics["block.bn.running_mean"] for _, update in seen.updates]
+    recorder, loop = run(HeteroFL(), fed, rounds=1)
+    sent = [update.payload.statistics["block.bn.running_mean"] for _, update in recorder.updates]
     gathered = loop.progress.state.statistics["block.bn.running_mean"]
     assert not torch.allclose(sent[0], sent[1])
     assert torch.allclose(gathered, (sent[0] + sent[1]) / 2, atol=1e-12)
@@ -237,15 +240,15 @@ def test_on_a_shared_test_set_statistics_are_gathered_over_clients():
 
 def test_dynamic_widths_are_drawn_per_client_and_round():
     fed = wide(1.0, 0.5)
-    seen, loop = run(HeteroFL(rates="dynamic"), fed, rounds=6)
+    recorder, loop = run(HeteroFL(rates="dynamic"), fed, rounds=6)
     widths = [
-        [m.tensors["stem.weight"].shape[0] for n, c, m in seen.sent if c == client] for client in (0, 1)
+        [m.tensors["stem.weight"].shape[0] for n, c, m in recorder.sent if c == client] for client in (0, 1)
     ]
     assert set(widths[0]) == set(widths[1]) == {2, 4}
     assert widths[0] != widths[1]
     for client in (0, 1):
-        kept = loop.fetch(client)["private"]["width"]
-        assert kept == {4: "Wide", 2: "Wide-2"}[widths[client][-1]]
+        width = loop.fetch(client)["private"]["width"]
+        assert width == {4: "Wide", 2: "Wide-2"}[widths[client][-1]]
 
 
 def test_a_message_for_a_test_has_the_clients_own_width():
@@ -307,18 +310,18 @@ def test_width_one_single_samples_and_single_classes_are_survived():
     models = [Narrow(4).double(), Narrow(1).double(), Narrow(2).double(), Narrow(4).double()]
     fed = population(models, sizes=(1, 12, 5), classes_of=[(0,), None, (1,)])
     for rates in ("fix", "dynamic"):
-        seen, _ = run(HeteroFL(rates=rates), fed, rounds=3, participation=0.5)
-        assert len(seen.end.scores) == 4
-        assert all(torch.isfinite(tensor).all() for tensor in seen.end.state.weights.values())
+        recorder, _ = run(HeteroFL(rates=rates), fed, rounds=3, participation=0.5)
+        assert len(recorder.end.scores) == 4
+        assert all(torch.isfinite(tensor).all() for tensor in recorder.end.state.weights.values())
 
 
 def test_kept_optimisers_follow_each_width():
     fed = wide(1.0, 0.5, training=Training(epochs=1, batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=True))
-    seen, loop = run(HeteroFL(rates="dynamic"), fed, rounds=5)
+    recorder, loop = run(HeteroFL(rates="dynamic"), fed, rounds=5)
     assert set(loop.fetch(0)["optimizers"]) == {"Wide", "Wide-2"}
-    for _, client, message in seen.sent:
+    for _, client, message in recorder.sent:
         assert any(
             not torch.equal(update.payload.tensors["head.bias"], message.tensors["head.bias"])
-            for _, update in seen.updates
+            for _, update in recorder.updates
             if update.client.index == client
         )

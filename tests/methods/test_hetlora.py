@@ -32,14 +32,14 @@ def test_padded_adapters_count_by_the_norm_of_their_change() -> None:
     method, ctx = HetLoRA(), context(fed)
     sent = updates(fed, kit.Weights)
     (new,) = method.server(method.init_server(ctx), sent, ctx).values()
-    one, two = (update.payload.tensors for update in sent)
-    norms = [float(torch.linalg.norm(tensors[B] @ tensors[A])) for tensors in (one, two)]
+    small, two = (update.payload.tensors for update in sent)
+    norms = [float(torch.linalg.norm(tensors[B] @ tensors[A])) for tensors in (small, two)]
     first, second = (norm / sum(norms) for norm in norms)
-    assert torch.allclose(new[A][0], first * one[A][0] + second * two[A][0], atol=1e-12)
+    assert torch.allclose(new[A][0], first * small[A][0] + second * two[A][0], atol=1e-12)
     assert torch.allclose(new[A][1], second * two[A][1], atol=1e-12)  # the first client has zeros here
     assert torch.allclose(new[B][:, 1], second * two[B][:, 1], atol=1e-12)
     samples = [info.samples for info in fed.task.clients]
-    expected = (samples[0] * one["head.weight"] + samples[1] * two["head.weight"]) / sum(samples)
+    expected = (samples[0] * small["head.weight"] + samples[1] * two["head.weight"]) / sum(samples)
     assert torch.allclose(new["head.weight"], expected, atol=1e-12)
 
 
@@ -48,8 +48,8 @@ def test_without_sparsity_weights_clients_count_by_samples() -> None:
     method, ctx = HetLoRA(sparsity_weighted=False), context(fed)
     sent = updates(fed, kit.Weights)
     (new,) = method.server(method.init_server(ctx), sent, ctx).values()
-    one, two = (update.payload.tensors[A] for update in sent)
-    assert torch.allclose(new[A], one / 3 + 2 * two / 3, atol=1e-12)  # 4 and 8 samples
+    small, two = (update.payload.tensors[A] for update in sent)
+    assert torch.allclose(new[A], small / 3 + 2 * two / 3, atol=1e-12)  # 4 and 8 samples
 
 
 def test_the_mean_of_factors_is_not_the_mean_of_products() -> None:

@@ -102,25 +102,25 @@ def test_stages_of_equal_depth_are_not_mixed():
 @pytest.mark.parametrize("weight", ["samples", "uniform"])
 def test_without_momentum_it_is_layerwise_fedavg_bit_for_bit(weight: str):
     fed = deep((1, 1), (2, 1), (2, 2), norm=True, sizes=(12, 9, 10))
-    ours, plain = Recorder(), Recorder()
+    inclusive, plain = Recorder(), Recorder()
     make_loop(
         InclusiveFL(beta=0.0, weight=weight, tops="shared"),
         fed,
         rounds=3,
-        callbacks=[ours],
+        callbacks=[inclusive],
         participation=0.7,
     ).run()
     method = FedAvg(aggregate="layerwise", weight=weight)
     make_loop(method, fed, rounds=3, callbacks=[plain], participation=0.7).run()
-    for group in ours.end.state.values():
+    for group in inclusive.end.state.values():
         assert all(torch.equal(tensor, plain.end.state[ALL][name]) for name, tensor in group.items())
 
 
 def test_the_momentum_acts_in_every_round():
     """The published code mixes only while its momentum is still the number 0, that is, never."""
     fed = deep((1, 1), (3, 1))
-    seen = Recorder()
-    loop = make_loop(InclusiveFL(), fed, rounds=3, callbacks=[seen])
+    recorder = Recorder()
+    loop = make_loop(InclusiveFL(), fed, rounds=3, callbacks=[recorder])
     for _ in range(3):
         before = {name: tensor.clone() for name, tensor in loop.progress.state["Deep-2"].items()}
         loop.step()
@@ -132,7 +132,7 @@ def test_the_momentum_acts_in_every_round():
             large[f"layer1.{block}.fc.weight"] - before[f"layer1.{block}.fc.weight"] for block in range(3)
         ]
         assert all(change.abs().max() > 0 for change in changes)
-    first = [message.tensors["layer1.0.fc.weight"] for n, _, message in seen.sent if n == 1]
+    first = [message.tensors["layer1.0.fc.weight"] for n, _, message in recorder.sent if n == 1]
     assert torch.equal(*first)
 
 
@@ -147,12 +147,12 @@ def test_statistics_are_averaged_without_momentum():
 
 def test_each_size_sends_its_own_model():
     fed = deep((1, 1), (2, 1), norm=True)
-    seen = Recorder()
-    make_loop(InclusiveFL(), fed, rounds=1, callbacks=[seen]).run()
+    recorder = Recorder()
+    make_loop(InclusiveFL(), fed, rounds=1, callbacks=[recorder]).run()
     small, large = 30 + 2 * 66 + 21, 30 + 3 * 66 + 21
-    assert [message.numel() for _, _, message in seen.sent] == [small, large]
-    assert [update.payload.numel() for _, update in seen.updates] == [small, large]
-    accounted = InclusiveFL().paper_accounting(seen.sent[0][2], seen.updates[0][1].payload)
+    assert [message.numel() for _, _, message in recorder.sent] == [small, large]
+    assert [update.payload.numel() for _, update in recorder.updates] == [small, large]
+    accounted = InclusiveFL().paper_accounting(recorder.sent[0][2], recorder.updates[0][1].payload)
     assert (accounted.up, accounted.down) == (small - 24, small - 24)
 
 
@@ -172,6 +172,6 @@ def test_unrelated_models_are_refused_and_corner_cases_survived():
         make_loop(InclusiveFL(), tiny(2))
     for tops in ("shared", "own"):
         fed = deep((1, 1), (2, 1), (2, 2), norm=True, sizes=(1, 12, 5), classes_of=[(0,), None, (1, 2)])
-        seen = Recorder()
-        make_loop(InclusiveFL(tops=tops), fed, rounds=3, participation=0.67, callbacks=[seen]).run()
-        assert len(seen.end.scores) == 3
+        recorder = Recorder()
+        make_loop(InclusiveFL(tops=tops), fed, rounds=3, participation=0.67, callbacks=[recorder]).run()
+        assert len(recorder.end.scores) == 3

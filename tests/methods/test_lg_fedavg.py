@@ -35,7 +35,7 @@ def head(value: float) -> Head:
 
 
 @pytest.mark.parametrize(("weight", "mean"), [("samples", 3.0), ("uniform", 2.0)])
-def test_headers_are_averaged_by_samples_or_all_alike(weight: str, mean: float):
+def test_headers_are_averaged_by_samples_or_uniformly(weight: str, mean: float):
     updates = [update(head(0.0), 0, samples=1), update(head(4.0), 1, samples=3)]
     result = LGFedAvg(weight=weight).server(head(9.0).weights, updates, context())
     assert result["weight"].tolist() == [[mean] * 3] * 3
@@ -65,13 +65,13 @@ def test_extractor_and_header_learn_together():
 
 
 def test_extractors_differ_and_headers_meet():
-    seen = Recorder()
-    make_loop(LGFedAvg(), tiny(2, hidden=(5, 5)), rounds=2, callbacks=[seen]).run()
-    first, second = (seen.end.fetch(index)["model"] for index in (0, 1))
+    recorder = Recorder()
+    make_loop(LGFedAvg(), tiny(2, hidden=(5, 5)), rounds=2, callbacks=[recorder]).run()
+    first, second = (recorder.end.fetch(index)["model"] for index in (0, 1))
     assert not torch.equal(first["body.0.weight"], second["body.0.weight"])
-    received = [message.weights["weight"] for number, _, message in seen.sent if number == 2]
+    received = [message.weights["weight"] for number, _, message in recorder.sent if number == 2]
     assert torch.equal(*received)
-    sent = [update.payload.weights["weight"] for number, update in seen.updates if number == 1]
+    sent = [update.payload.weights["weight"] for number, update in recorder.updates if number == 1]
     assert torch.allclose(received[0], (sent[0] + sent[1]) / 2)
 
 
@@ -99,10 +99,10 @@ def test_received_protocol_tests_the_averaged_header_and_changes_nothing():
 
 def test_partial_participation_and_one_class_clients():
     fed = tiny(4, classes_of=[(0,), (1, 2)], norm=True, sizes=(12, 1))
-    seen = Recorder()
-    make_loop(LGFedAvg(), fed, rounds=3, participation=0.5, callbacks=[seen]).run()
-    assert all(len(step.record.participants) == 2 for step in seen.steps)
-    assert torch.isfinite(seen.end.state["weight"]).all()
+    recorder = Recorder()
+    make_loop(LGFedAvg(), fed, rounds=3, participation=0.5, callbacks=[recorder]).run()
+    assert all(len(step.record.participants) == 2 for step in recorder.steps)
+    assert torch.isfinite(recorder.end.state["weight"]).all()
 
 
 def test_unequal_heads_are_refused_with_the_remedy():

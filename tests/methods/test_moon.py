@@ -21,15 +21,15 @@ def rows(*values: float) -> torch.Tensor:
 
 
 def run(method, **settings):
-    seen = Recorder()
+    recorder = Recorder()
     fed = tiny(3, hidden=(5,), norm=True, sizes=(12, 9))
-    loop = make_loop(method, fed, callbacks=[seen], rounds=3, **settings)
+    loop = make_loop(method, fed, callbacks=[recorder], rounds=3, **settings)
     loop.run()
-    return seen, loop
+    return recorder, loop
 
 
-def same(one: dict, other: dict) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def same(state: dict, expected: dict) -> bool:
+    return state.keys() == expected.keys() and all(torch.equal(state[name], expected[name]) for name in state)
 
 
 def test_contrast_by_hand():
@@ -66,11 +66,11 @@ def test_without_weight_it_is_fedavg_bit_for_bit():
 
 def test_the_first_participation_is_plain_training():
     """There is no earlier model; nothing takes its place."""
-    ours, plain = Recorder(), Recorder()
-    make_loop(Moon(mu=5.0), tiny(2), rounds=1, callbacks=[ours]).run()
+    moon, plain = Recorder(), Recorder()
+    make_loop(Moon(mu=5.0), tiny(2), rounds=1, callbacks=[moon]).run()
     make_loop(FedAvg(), tiny(2), rounds=1, callbacks=[plain]).run()
-    for (_, one), (_, other) in zip(ours.updates, plain.updates, strict=True):
-        assert same(one.payload.tensors, other.payload.tensors)
+    for (_, update), (_, plain_update) in zip(moon.updates, plain.updates, strict=True):
+        assert same(update.payload.tensors, plain_update.payload.tensors)
 
 
 def test_the_contrast_is_added_with_its_weight():
@@ -83,16 +83,16 @@ def test_the_contrast_is_added_with_its_weight():
     last.load_state_dict(previous)
     x, y = me.train.take(slice(None))
     z, z_g, z_p = net.features(x), received.features(x).detach(), last.features(x).detach()
-    near, far = (cosine_similarity(z, other, dim=1).div(0.5).exp() for other in (z_g, z_p))
+    near, far = (cosine_similarity(z, target, dim=1).div(0.5).exp() for target in (z_g, z_p))
     loss = cross_entropy(net.head(z), y) + 2.0 * -(near / (near + far)).log().mean()
     answer(Moon(mu=2.0), me, start, number=2, rounds=2)
     assert is_one_step(net, loss, me.model)
 
 
 def test_the_previous_model_is_the_clients_last_and_waits_for_it():
-    seen, loop = run(Moon(), participation=0.34)
+    recorder, loop = run(Moon(), participation=0.34)
     last: dict[int, dict] = {}
-    for _, update in seen.updates:
+    for _, update in recorder.updates:
         last[update.client.index] = update.payload.tensors
     assert last
     for index in range(3):
@@ -117,7 +117,7 @@ def test_frozen_models_keep_their_statistics():
     assert weights.tensors["body.1.running_mean"].eq(0).all()  # training did not reach into the message
 
 
-def test_it_sends_what_fedavg_sends():
+def test_upload_equals_that_of_fedavg():
     moon, plain = run(Moon())[0], run(FedAvg())[0]
     assert [m.numel() for _, _, m in moon.sent] == [m.numel() for _, _, m in plain.sent]
     assert [u.payload.numel() for _, u in moon.updates] == [u.payload.numel() for _, u in plain.updates]
@@ -134,9 +134,9 @@ def test_the_authors_projection_head_is_part_of_the_model():
 
 def test_single_samples_and_single_classes_are_survived():
     fed = tiny(4, hidden=(5, 7), norm=True, sizes=(1, 12, 5), classes_of=[(0,), None])
-    seen = Recorder()
-    make_loop(Moon(), fed, rounds=3, participation=0.5, callbacks=[seen]).run()
-    assert len(seen.end.scores) == 4
+    recorder = Recorder()
+    make_loop(Moon(), fed, rounds=3, participation=0.5, callbacks=[recorder]).run()
+    assert len(recorder.end.scores) == 4
 
 
 def test_it_needs_features_and_what_its_way_of_sharing_needs():

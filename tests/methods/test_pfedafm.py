@@ -105,22 +105,24 @@ def test_the_second_step_leaves_the_large_model_alone(monkeypatch: pytest.Monkey
     """Head, extractor and α have the same bits before and after the small extractor is trained."""
     fed = tiny(1, smooth=True, training=FULL_BATCH)
     me, method = fed.client(0), PFedAFM()
-    seen = {}
+    gradients = {}
     fit = me.fit
 
     def watched(*args, **options):
         if "model" not in options:
             return fit(*args, **options)
-        seen["before"] = {name: tensor.clone() for name, tensor in me.model.state_dict().items()}
-        seen["small"] = options["model"].body[0].weight.clone()
+        gradients["before"] = {name: tensor.clone() for name, tensor in me.model.state_dict().items()}
+        gradients["small"] = options["model"].body[0].weight.clone()
         result = fit(*args, **options)
-        seen["moved"] = not torch.equal(seen["small"], options["model"].body[0].weight)
+        gradients["moved"] = not torch.equal(gradients["small"], options["model"].body[0].weight)
         return result
 
     monkeypatch.setattr(me, "fit", watched)
     method.client(me, first_message(fed, method))
-    assert seen["moved"]
-    assert all(torch.equal(seen["before"][name], tensor) for name, tensor in me.model.state_dict().items())
+    assert gradients["moved"]
+    assert all(
+        torch.equal(gradients["before"][name], tensor) for name, tensor in me.model.state_dict().items()
+    )
     assert all(parameter.requires_grad for parameter in me.model.parameters())
 
 
@@ -142,8 +144,8 @@ def test_the_mixing_weights_learn_as_much_in_half_precision(train: str):
 def test_a_mixing_weight_that_overflows_in_half_precision_stays(monkeypatch: pytest.MonkeyPatch):
     fed = tiny(1, training=replace(FULL_BATCH, amp="fp16"), dtype=torch.float32)
     method, me = PFedAFM(alpha_decay=0.5), fed.client(0)
-    usual = pfedafm.mixed_loss
-    monkeypatch.setattr(pfedafm, "mixed_loss", lambda *given: usual(*given).objective * 2.0**30)
+    mixed_loss = pfedafm.mixed_loss
+    monkeypatch.setattr(pfedafm, "mixed_loss", lambda *arguments: mixed_loss(*arguments).objective * 2.0**30)
     message = first_message(fed, method)
     me.begin("train", 0, 1, 1)
     method.client(me, message)
@@ -173,11 +175,11 @@ def test_weight_decay_does_not_touch_the_weights():
 
 
 def test_the_aggregate_is_not_the_last_client():
-    seen = Recorder()
-    make_loop(PFedAFM(), tiny(3, sizes=(12, 24, 6)), rounds=1, callbacks=[seen]).run()
-    uploads = [update.payload.tensors["body.0.weight"] for _, update in seen.updates]
+    recorder = Recorder()
+    make_loop(PFedAFM(), tiny(3, sizes=(12, 24, 6)), rounds=1, callbacks=[recorder]).run()
+    uploads = [update.payload.tensors["body.0.weight"] for _, update in recorder.updates]
     mean = (12 * uploads[0] + 24 * uploads[1] + 6 * uploads[2]) / 42
-    assert torch.allclose(seen.end.state["body.0.weight"], mean, atol=1e-12)
+    assert torch.allclose(recorder.end.state["body.0.weight"], mean, atol=1e-12)
     assert not torch.allclose(mean, uploads[-1], atol=1e-4)
 
 
@@ -195,13 +197,15 @@ def test_end_to_end_trains_all_at_once():
     x, y = me.train.take(slice(None))
     mixed = (1 - alpha) * small.features(x) + alpha * twin.features(x)
     F.cross_entropy(twin.head(mixed), y).backward()
-    wanted = {name: p - 0.1 * p.grad for name, p in small.named_parameters() if not name.startswith("head.")}
-    assert all(torch.allclose(upload[name], tensor, atol=1e-12) for name, tensor in wanted.items())
+    expected = {
+        name: p - 0.1 * p.grad for name, p in small.named_parameters() if not name.startswith("head.")
+    }
+    assert all(torch.allclose(upload[name], tensor, atol=1e-12) for name, tensor in expected.items())
     assert torch.allclose(me.private["alpha"], (alpha - 0.5 * alpha.grad).clamp(0, 1), atol=1e-12)
     assert all(torch.equal(me.private["extractor"][name], tensor) for name, tensor in upload.items())
 
 
-def test_the_loss_on_record_is_that_of_what_the_client_predicts_with():
+def test_recorded_loss_is_that_of_the_predicting_model():
     """At α = 1 the mixture is the own model; the small extractor's loss, which comes last, is not told."""
     fed = tiny(1, smooth=True, training=FULL_BATCH)
     me, method = fed.client(0), PFedAFM()
@@ -257,14 +261,14 @@ def test_another_feature_size_is_refused():
 
 
 def test_the_mean_of_the_mixing_weights_is_on_record():
-    seen = Recorder()
-    make_loop(PFedAFM(alpha_lr=1.0), tiny(2), rounds=3, callbacks=[seen]).run()
-    means = [step.record.notes["alpha"] for step in seen.steps]
-    kept = [seen.steps[-1].fetch(index)["private"]["alpha"].mean().item() for index in range(2)]
-    assert means[-1] == pytest.approx(sum(kept) / 2)
+    recorder = Recorder()
+    make_loop(PFedAFM(alpha_lr=1.0), tiny(2), rounds=3, callbacks=[recorder]).run()
+    means = [step.record.notes["alpha"] for step in recorder.steps]
+    alphas = [recorder.steps[-1].fetch(index)["private"]["alpha"].mean().item() for index in range(2)]
+    assert means[-1] == pytest.approx(sum(alphas) / 2)
     assert means[0] != 1.0
-    assert seen.steps[-1].record.client_notes == {"alpha": pytest.approx(kept)}
-    assert kept[0] != kept[1]
+    assert recorder.steps[-1].record.client_notes == {"alpha": pytest.approx(alphas)}
+    assert alphas[0] != alphas[1]
 
 
 def test_decay_pulls_the_mixing_weights_down():
@@ -278,8 +282,8 @@ def test_decay_pulls_the_mixing_weights_down():
 def test_at_the_default_rate_the_small_extractor_has_its_say(tmp_path: Path):
     """At the released code's 0.01 the weights stay above 0.9997 for four rounds, and the method is training alone."""
     settings = {"data": {"limit": 300}, "clients": 4, "models": "small-mlp", "engine": "serial", "rounds": 4}
-    done = potluck.run("pfedafm", out=tmp_path / "run", **settings)
-    means = [row["notes"]["alpha"] for row in done.rounds]
+    run = potluck.run("pfedafm", out=tmp_path / "run", **settings)
+    means = [row["notes"]["alpha"] for row in run.rounds]
     assert means == sorted(means, reverse=True)
     assert means[-1] < 0.995
 
@@ -291,8 +295,8 @@ def test_the_first_mixing_weights_choose_the_extractor(start: float, alone: str)
     method = PFedAFM(alpha_start=start, alpha_lr=1e-12)
     me, message = fed.client(0), first_message(fed, method)
     x = me.train.take(slice(None))[0]
-    other = PFedAFM(predict_with=alone).predict(me, message)
-    torch.testing.assert_close(method.predict(me, message)(x), other(x))
+    predictor = PFedAFM(predict_with=alone).predict(me, message)
+    torch.testing.assert_close(method.predict(me, message)(x), predictor(x))
     before = {name: tensor.clone() for name, tensor in me.model.state_dict().items()}
     method.client(me, message)
     moved = {name for name, tensor in me.model.state_dict().items() if not torch.equal(before[name], tensor)}

@@ -36,7 +36,7 @@ def descend(parts: list[Tensor], loss: Tensor, lr: float) -> None:
 
 def agree(module: nn.Module, twin: nn.Module) -> bool:
     pairs = zip(module.state_dict().values(), twin.state_dict().values(), strict=True)
-    return all(torch.allclose(one, other, rtol=0, atol=1e-13) for one, other in pairs)
+    return all(torch.allclose(actual, expected, rtol=0, atol=1e-13) for actual, expected in pairs)
 
 
 def trained(loop: Loop, number: int, like: nn.Module) -> nn.Module:
@@ -75,18 +75,18 @@ def simulate_fedgh(fed: Any, header: nn.Linear, mode: str, first: str, share: fl
 @pytest.mark.parametrize("mode", ["per_mean", "per_client"])
 @pytest.mark.parametrize(("first", "share"), [("own", 0.0), ("global", 0.3), ("own", 0.3), ("global", 0.0)])
 def test_fedgh_with_own_first_headers_and_mixed_headers(mode: Any, first: Any, share: float):
-    fed, seen = tiny(2, smooth=True, training=FULL_BATCH), Recorder()
+    fed, recorder = tiny(2, smooth=True, training=FULL_BATCH), Recorder()
     method = FedGH(server_lr=SERVER_LR, server_mode=mode, first_header=first, own_header=share)
-    loop = make_loop(method, fed, rounds=2, callbacks=[seen])
+    loop = make_loop(method, fed, rounds=2, callbacks=[recorder])
     loop.run()
     header = method.init_server(Context(fed.task, 1, 2, fed.task.seed))
     models = simulate_fedgh(fed, header, mode, first, share)
-    assert agree(seen.end.state, header)
+    assert agree(recorder.end.state, header)
     for number, model in enumerate(models):
         assert agree(trained(loop, number, model), model)
-    sent = [message.weights is None for _, _, message in seen.sent]
+    sent = [message.weights is None for _, _, message in recorder.sent]
     assert sent == ([True, True, False, False] if first == "own" else [False] * 4)
-    assert [message.numel() for _, _, message in seen.sent][2:] == [3 * CLASSES + CLASSES] * 2
+    assert [message.numel() for _, _, message in recorder.sent][2:] == [3 * CLASSES + CLASSES] * 2
 
 
 def test_a_header_all_of_the_clients_own_is_standalone_bit_for_bit():
@@ -113,17 +113,19 @@ def test_a_mixed_header_is_tested_as_received():
 
 
 def test_an_own_first_header_is_tested_with_the_one_trained_meanwhile():
-    fed, seen = tiny(2, training=FULL_BATCH), Recorder()
+    fed, recorder = tiny(2, training=FULL_BATCH), Recorder()
     evaluation = Evaluation("local", ("received",))
-    make_loop(FedGH(first_header="own"), fed, rounds=1, callbacks=[seen], evaluation=evaluation).run()
+    make_loop(FedGH(first_header="own"), fed, rounds=1, callbacks=[recorder], evaluation=evaluation).run()
     me = fed.client(0)
-    first = FedGH(first_header="own").broadcast(seen.end.state, me.info, context(fed))
+    first = FedGH(first_header="own").broadcast(recorder.end.state, me.info, context(fed))
     assert first.weights is None
-    tested = FedGH(first_header="own").broadcast(seen.end.state, me.info, replace(context(fed), testing=True))
-    assert torch.equal(tested.weights["weight"], seen.end.state.weight)
-    assert seen.steps[0].record.accuracy_received is not None
-    assert seen.steps[0].record.floats_down == 0
-    assert FedGH().paper_accounting(first, seen.updates[0][1].payload).down == 0
+    tested = FedGH(first_header="own").broadcast(
+        recorder.end.state, me.info, replace(context(fed), testing=True)
+    )
+    assert torch.equal(tested.weights["weight"], recorder.end.state.weight)
+    assert recorder.steps[0].record.accuracy_received is not None
+    assert recorder.steps[0].record.floats_down == 0
+    assert FedGH().paper_accounting(first, recorder.updates[0][1].payload).down == 0
 
 
 # -- FedHe -------------------------------------------------------------------------------------------------
@@ -132,8 +134,8 @@ def test_an_own_first_header_is_tested_with_the_one_trained_meanwhile():
 def test_fedhe_with_the_kl_distance_of_one_sample():
     """o = (2, 0), p = (1, 1), y = 0: CE 0.126928 and KL(½, ½ ‖ σ(o)) = −log 2 + (0.126928 + 2.126928)/2."""
     o, y = torch.tensor([[2.0, 0.0]]).double(), torch.tensor([0])
-    for known, pull in ((True, 0.433781), (False, 0.0)):
-        table = ClassTable(torch.ones(2, 2).double(), torch.tensor([known, True]))
+    for has_knowledge, pull in ((True, 0.433781), (False, 0.0)):
+        table = ClassTable(torch.ones(2, 2).double(), torch.tensor([has_knowledge, True]))
         loss = distilled_loss(nn.Identity(), o, y, table, 2.0, "kl")
         assert loss.objective.item() == pytest.approx(0.126928 + 2 * pull, abs=1e-6)
         assert loss.cross_entropy.item() == pytest.approx(0.126928, abs=1e-6)
@@ -168,14 +170,14 @@ class FedHeByHand:
 
 @pytest.mark.parametrize("schedule", [{}, {"buffer": 1, "concurrency": 1}], ids=["sync", "async"])
 def test_fedhe_with_the_kl_distance(schedule: dict[str, Any]):
-    fed, seen = tiny(2, smooth=True, training=FULL_BATCH, classes_of=[None, (0, 2)]), Recorder()
+    fed, recorder = tiny(2, smooth=True, training=FULL_BATCH, classes_of=[None, (0, 2)]), Recorder()
     loop = make_loop(
-        FedHe(distance="kl", distillation_weight=0.7), fed, rounds=3, callbacks=[seen], **schedule
+        FedHe(distance="kl", distillation_weight=0.7), fed, rounds=3, callbacks=[recorder], **schedule
     )
     loop.run()
     hand = FedHeByHand(fed, 2)
     if schedule:
-        for _, index, _ in seen.sent:
+        for _, index, _ in recorder.sent:
             hand.store(hand.job(index, hand.message()))
     else:
         for _ in range(3):
@@ -184,7 +186,7 @@ def test_fedhe_with_the_kl_distance(schedule: dict[str, Any]):
                 hand.store(sent)
     for number, me in enumerate(hand.clients):
         assert agree(trained(loop, number, me.model), me.model)
-    final = FedHe().broadcast(seen.end.state, fed.task.clients[0], context(fed))
+    final = FedHe().broadcast(recorder.end.state, fed.task.clients[0], context(fed))
     assert torch.allclose(final.rows, torch.stack(list(hand.message().values())), rtol=0, atol=1e-13)
 
 
@@ -248,7 +250,7 @@ def test_pfedafm_with_steps_in_turns(turns: Any, clamp: bool):
     assert me.train_ce == me.train_loss
 
 
-def test_pfedafm_with_one_epoch_takes_turns_by_epoch_and_by_round_alike():
+def test_pfedafm_with_one_epoch_alternates_equally_by_epoch_and_by_round():
     results = []
     for turns in ("round", "epoch", "batch"):
         fed = tiny(1, norm=True, training=Training(epochs=1, batch_size=6, lr=LR))

@@ -85,10 +85,12 @@ def test_the_server_divides_weights_by_participants_and_control_by_all_clients()
 
 
 def test_while_controls_agree_a_client_trains_as_in_fedavg():
-    ours, plain = Recorder(), Recorder()
-    make_loop(Scaffold(), tiny(2, norm=True), rounds=1, callbacks=[ours]).run()
+    scaffold, plain = Recorder(), Recorder()
+    make_loop(Scaffold(), tiny(2, norm=True), rounds=1, callbacks=[scaffold]).run()
     make_loop(FedAvg(), tiny(2, norm=True), rounds=1, callbacks=[plain]).run()
-    for (_, change), (_, weights), (_, _, start) in zip(ours.updates, plain.updates, ours.sent, strict=True):
+    for (_, change), (_, weights), (_, _, start) in zip(
+        scaffold.updates, plain.updates, scaffold.sent, strict=True
+    ):
         for name, tensor in weights.payload.tensors.items():
             if is_statistic(name):
                 assert torch.equal(change.payload.statistics[name], tensor)
@@ -154,12 +156,12 @@ def test_no_local_step_changes_nothing():
 
 
 def test_twice_the_weights_travel():
-    seen = Recorder()
-    make_loop(Scaffold(buffers=False), tiny(1, hidden=(5,)), rounds=1, callbacks=[seen]).run()
-    assert seen.sent[0][2].numel() == 2 * 55 + 1  # and which job counted last
-    assert seen.updates[0][1].payload.numel() == 2 * 55
-    make_loop(Scaffold(), tiny(1, hidden=(5,), norm=True), rounds=1, callbacks=[seen]).run()
-    down, up = seen.sent[1][2], seen.updates[1][1].payload
+    recorder = Recorder()
+    make_loop(Scaffold(buffers=False), tiny(1, hidden=(5,)), rounds=1, callbacks=[recorder]).run()
+    assert recorder.sent[0][2].numel() == 2 * 55 + 1  # and which job counted last
+    assert recorder.updates[0][1].payload.numel() == 2 * 55
+    make_loop(Scaffold(), tiny(1, hidden=(5,), norm=True), rounds=1, callbacks=[recorder]).run()
+    down, up = recorder.sent[1][2], recorder.updates[1][1].payload
     assert down.numel() - 1 == up.numel() == 2 * 65 + 10  # statistics have no control variate
     accounted = Scaffold().paper_accounting(down, up)
     assert (accounted.up, accounted.down) == (130, 130)
@@ -167,11 +169,11 @@ def test_twice_the_weights_travel():
 
 def test_layerwise_controls_belong_to_tensors():
     fed = deep((1, 1), (2, 1), (2, 1), norm=True)
-    seen = Recorder()
-    loop = make_loop(Scaffold(aggregate="layerwise"), fed, rounds=2, callbacks=[seen])
+    recorder = Recorder()
+    loop = make_loop(Scaffold(aggregate="layerwise"), fed, rounds=2, callbacks=[recorder])
     loop.step()
     state = loop.progress.state
-    changes = [update.payload.control for _, update in seen.updates]
+    changes = [update.payload.control for _, update in recorder.updates]
     deep_only, common = "layer1.1.fc.weight", "layer1.0.fc.weight"
     assert torch.allclose(state.control[ALL][deep_only], (changes[1][deep_only] + changes[2][deep_only]) / 2)
     assert torch.allclose(state.control[ALL][common], sum(change[common] for change in changes) / 3)
@@ -179,9 +181,9 @@ def test_layerwise_controls_belong_to_tensors():
 
 def test_clients_that_never_took_part_single_samples_and_single_classes():
     fed = tiny(5, hidden=(5, 7), norm=True, sizes=(1, 12, 5), classes_of=[(0,), None])
-    seen = Recorder()
-    make_loop(Scaffold(), fed, rounds=3, participation=0.4, callbacks=[seen]).run()
-    assert len(seen.end.scores) == 5
+    recorder = Recorder()
+    make_loop(Scaffold(), fed, rounds=3, participation=0.4, callbacks=[recorder]).run()
+    assert len(recorder.end.scores) == 5
 
 
 def test_a_dropped_answer_leaves_the_controls_in_step():
@@ -190,11 +192,11 @@ def test_a_dropped_answer_leaves_the_controls_in_step():
     faults = Faults(crash=0.5)
     loop = make_loop(Scaffold(), fed, rounds=8, min_clients=0)
     loop.dispatcher.engine = FaultyEngine(loop.dispatcher.engine, faults, seed=3)
-    seen = Recorder()
-    loop.callbacks = [seen]
+    recorder = Recorder()
+    loop.callbacks = [recorder]
     loop.run()
-    lost = [failure for step in seen.steps for failure in step.failures]
-    assert 3 < len(lost) < 13
+    failed_jobs = [failure for step in recorder.steps for failure in step.failures]
+    assert 3 < len(failed_jobs) < 13
     state, counted = loop.progress.state, []
     for index in range(2):
         private = loop.fetch(index)["private"]
@@ -227,16 +229,18 @@ def test_clients_without_data_are_none_of_those_that_control_is_divided_by():
 def test_a_change_of_control_counts_once():
     """Both sent -1; the first one's is in c already, the second one's half of it comes now."""
     state, update, context = one_parameter((5, 5))
-    other = replace(update, client=context.task.clients[1])
-    after = Scaffold().server(state, [replace(update, fresh=False), other], replace(context, cohort=2))
+    second_update = replace(update, client=context.task.clients[1])
+    after = Scaffold().server(
+        state, [replace(update, fresh=False), second_update], replace(context, cohort=2)
+    )
     assert values(after.control["Net"]).unique().tolist() == [-0.5]
 
 
 def test_absent_client_learns_which_job_counted():
     state, update, context = one_parameter((5, 5))
-    other = replace(update, client=context.task.clients[1], job=7)
-    state = Scaffold().server(Scaffold().server(state, [update], context), [other], context)
-    assert state.counted == {update.client.name: 4, other.client.name: 7}
+    second_update = replace(update, client=context.task.clients[1], job=7)
+    state = Scaffold().server(Scaffold().server(state, [update], context), [second_update], context)
+    assert state.counted == {update.client.name: 4, second_update.client.name: 7}
 
 
 def test_no_job_of_a_client_counts_before_the_server_has_one():

@@ -28,12 +28,12 @@ def test_hard_populations_are_survived(name: str):
         classes_of=[(0,), None, (1, 2), None, (2,)],
         shared_model=seeded_net(hidden=2, norm=True),
     )
-    seen = Recorder()
+    recorder = Recorder()
     method = method_class(name)()
-    make_loop(method, fed, rounds=3, participation=0.4, callbacks=[seen], evaluation=ALL_TESTS).run()
-    assert len(seen.end.scores) == 5
-    assert all(torch.isfinite(torch.tensor(score.score.loss_sum)) for score in seen.end.scores)
-    assert not any(step.failures for step in seen.steps)
+    make_loop(method, fed, rounds=3, participation=0.4, callbacks=[recorder], evaluation=ALL_TESTS).run()
+    assert len(recorder.end.scores) == 5
+    assert all(torch.isfinite(torch.tensor(score.score.loss_sum)) for score in recorder.end.scores)
+    assert not any(step.failures for step in recorder.steps)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,31 +60,34 @@ def test_a_saved_client_goes_on_as_if_nothing_had_happened(name: str):
     fed = tiny(1, sizes=(40,), training=settings)
     method, context = method_class(name)(), Context(fed.task, 1, 2, 0, 1)
     message = method.broadcast(method.init_server(context), fed.task.clients[0], context).copy()
-    one, other = fed.client(0), fed.client(0)
-    method.client(one, message)
-    other.restore(one.state())
-    for me in (one, other):
+    uninterrupted, restored = fed.client(0), fed.client(0)
+    method.client(uninterrupted, message)
+    restored.restore(uninterrupted.state())
+    for me in (uninterrupted, restored):
         me.begin("train", 1, 2, 2)
-    answers = [method.client(me, message) for me in (one, other)]
+    answers = [method.client(me, message) for me in (uninterrupted, restored)]
     tensors = [answer.flatten()[0] for answer in answers]
     assert all(torch.equal(tensors[0][key], tensors[1][key]) for key in tensors[0])
-    assert same_state(one.state(), other.state())
+    assert same_state(uninterrupted.state(), restored.state())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_answers_may_come_late(name: str):
     """A buffered asynchronous schedule: two answers make a step, three clients are at work."""
-    seen = Recorder()
-    make_loop(method_class(name)(), rounds=3, buffer=2, concurrency=3, callbacks=[seen]).run()
-    assert any(max(step.record.staleness) > 0 for step in seen.steps)
+    recorder = Recorder()
+    make_loop(method_class(name)(), rounds=3, buffer=2, concurrency=3, callbacks=[recorder]).run()
+    assert any(max(step.record.staleness) > 0 for step in recorder.steps)
 
 
 def test_models_trained_together_are_clipped_apart():
     """A loss a thousand times steeper for one model does not shrink the other's step."""
     fed = tiny(1, smooth=True, training=Training(epochs=1, batch_size=0, lr=1.0, clip_norm=1.0))
-    me, other = fed.client(0), fed.task.shared_model()
+    me, shared_model = fed.client(0), fed.task.shared_model()
     before = [parameter.detach().clone() for parameter in me.model.parameters()]
-    me.fit_models({"model": me.model, "other": other}, lambda x, y: me.model(x).sum() + 1000 * other(x).sum())
+    me.fit_models(
+        {"model": me.model, "other": shared_model},
+        lambda x, y: me.model(x).sum() + 1000 * shared_model(x).sum(),
+    )
     moved = sum(
         float((now - then).detach().square().sum())
         for now, then in zip(me.model.parameters(), before, strict=True)
@@ -98,5 +101,5 @@ def test_a_stale_answer_weighs_less(by: str, expected: float):
     infos = tiny(2, sizes=(4, 16)).task.clients
     parts = [Weights({"w": torch.tensor(0.0)}), Weights({"w": torch.tensor(3.0)})]
     updates = [Update(infos[0], parts[0]), Update(infos[1], parts[1], staleness=1, weight=0.5)]
-    found = average(context(), {"w": torch.tensor(9.0)}, updates, attrgetter("tensors"), by=by)
-    assert found["w"].item() == expected
+    averaged = average(context(), {"w": torch.tensor(9.0)}, updates, attrgetter("tensors"), by=by)
+    assert averaged["w"].item() == expected

@@ -14,11 +14,11 @@ def trained(fed, client: int, **schedule):
     return loop.fetch(client)["model"]
 
 
-def test_a_clients_weights_do_not_depend_on_anybody_elses_data():
-    usual = trained(tiny(3), 0)
-    other = trained(tiny(3, classes_of=[None, (0,), (1,)], sizes=(12, 5, 8)), 0)
-    assert usual.keys() == other.keys()
-    assert all(torch.equal(usual[name], other[name]) for name in usual)
+def test_standalone_weights_do_not_depend_on_data_of_other_clients():
+    reference = trained(tiny(3), 0)
+    changed_data = trained(tiny(3, classes_of=[None, (0,), (1,)], sizes=(12, 5, 8)), 0)
+    assert reference.keys() == changed_data.keys()
+    assert all(torch.equal(reference[name], changed_data[name]) for name in reference)
 
 
 def test_one_batch_is_one_plain_gradient_step():
@@ -33,19 +33,19 @@ def test_one_batch_is_one_plain_gradient_step():
 
 
 def test_nothing_travels():
-    seen = Recorder()
-    make_loop(Standalone(), tiny(2), callbacks=[seen]).run()
-    assert [message.numel() for _, _, message in seen.sent] == [0] * 4
-    assert [update.payload.numel() for _, update in seen.updates] == [0] * 4
-    assert all(step.record.floats_up == step.record.floats_down == 0 for step in seen.steps)
+    recorder = Recorder()
+    make_loop(Standalone(), tiny(2), callbacks=[recorder]).run()
+    assert [message.numel() for _, _, message in recorder.sent] == [0] * 4
+    assert [update.payload.numel() for _, update in recorder.updates] == [0] * 4
+    assert all(step.record.floats_up == step.record.floats_down == 0 for step in recorder.steps)
 
 
 def test_only_the_selected_clients_train():
     fed = tiny(4)
-    seen = Recorder()
-    loop = make_loop(Standalone(), fed, rounds=1, participation=0.25, callbacks=[seen])
+    recorder = Recorder()
+    loop = make_loop(Standalone(), fed, rounds=1, participation=0.25, callbacks=[recorder])
     loop.run()
-    (chosen,) = {client for _, client, _ in seen.sent}
+    (chosen,) = {client for _, client, _ in recorder.sent}
     for index in range(4):
         before, after = fed.client(index).model.head.weight, loop.fetch(index)["model"]["head.weight"]
         assert torch.equal(before, after) == (index != chosen)

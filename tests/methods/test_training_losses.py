@@ -47,51 +47,51 @@ FROM_ZERO = {"fedprox", "fedin"}
 QUICK: dict[str, dict[str, Any]] = {"fedtgp": {"server_epochs": 2}, "fedgen": {"server_steps": 2}}
 
 
-def scores(model: ClientModel, x: Tensor, others: dict[str, Any]) -> Tensor:
+def scores(model: ClientModel, x: Tensor, other_models: dict[str, Any]) -> Tensor:
     """What a client predicts with, spelled out: its model, or the mixture or fusion that holds it."""
-    if "alpha" in others:
-        small = others["small"].features(x)
-        return model.head((1 - others["alpha"]) * small + others["alpha"] * model.features(x))
-    if "projector" in others:
-        both = torch.cat([others["shared"].features(x), model.features(x)], dim=1)
-        return model.head(others["projector"](both))
-    if "present" in others:
-        return torch.where(others["present"], model(x), 0.0)
+    if "alpha" in other_models:
+        small = other_models["small"].features(x)
+        return model.head((1 - other_models["alpha"]) * small + other_models["alpha"] * model.features(x))
+    if "projector" in other_models:
+        both = torch.cat([other_models["shared"].features(x), model.features(x)], dim=1)
+        return model.head(other_models["projector"](both))
+    if "present" in other_models:
+        return torch.where(other_models["present"], model(x), 0.0)
     return model(x)
 
 
 def watch(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Compute the cross-entropy of each fit over everything, just before it begins."""
-    seen: list[float] = []
+    losses: list[float] = []
     request: dict[str, Any] = {}
     train_alone, fit_models = Client.train_alone, Client.fit_models
 
-    def watched_request(me: Client, asked: Any) -> FitResult:
-        named = {"mixed_loss": "small", "masked_loss": "present"}.get(asked.loss.__name__)
+    def watched_request(me: Client, fit_request: Any) -> FitResult:
+        named = {"mixed_loss": "small", "masked_loss": "present"}.get(fit_request.loss.__name__)
         if named:
-            request[named] = asked.loss_args[0]
-        if asked.also:
-            request["alpha"] = asked.also[0].detach().clone()
-        return train_alone(me, asked)
+            request[named] = fit_request.loss_args[0]
+        if fit_request.also:
+            request["alpha"] = fit_request.also[0].detach().clone()
+        return train_alone(me, fit_request)
 
     def watched_fit(me: Client, models: Any, loss: Any, **named: Any) -> FitResult:
         samples = named.get("samples")
         x, y = me.prepare(*(me.train if samples is None else samples).take(slice(None)))
-        first, *others = models.values()
+        first, *other_models = models.values()
         if y.dim() == 1:  # FedMD's digest has scores in place of labels
-            copies = [copy.deepcopy(model).train() for model in (first, *others)]
+            copies = [copy.deepcopy(model).train() for model in (first, *other_models)]
             parts = {**request, **dict(zip(list(models)[1:], copies[1:], strict=True))}
             with torch.no_grad():
-                seen.append(float(F.cross_entropy(scores(copies[0], x, parts), y)))
+                losses.append(float(F.cross_entropy(scores(copies[0], x, parts), y)))
         return fit_models(me, models, loss, **named)
 
     monkeypatch.setattr(Client, "train_alone", watched_request)
     monkeypatch.setattr(Client, "fit_models", watched_fit)
-    return seen
+    return losses
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_the_cross_entropy_is_that_of_what_a_client_predicts_with(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_cross_entropy_is_that_of_the_predicting_model(name: str, monkeypatch: pytest.MonkeyPatch):
     """In its second job; the first has no message to be drawn to, and its weights are still those of the start."""
     method = make_method(method_class(name), QUICK.get(name, {}))
     fed = small_federation(method, training=ONE_BATCH)
@@ -102,9 +102,9 @@ def test_the_cross_entropy_is_that_of_what_a_client_predicts_with(name: str, mon
     state = method.server(state, updates, ctx)
     me, later = clients[0], context(fed, number=2, rounds=2)
     message = method.broadcast(state, me.info, later)
-    seen = watch(monkeypatch)
+    losses = watch(monkeypatch)
     answer(method, me, message, number=2, rounds=2)
-    assert me.train_ce == pytest.approx(seen[-1 if name == "fedmd" else 0], rel=1e-12)
+    assert me.train_ce == pytest.approx(losses[-1 if name == "fedmd" else 0], rel=1e-12)
     alone = me.train_ce == me.train_loss
     assert alone == (name in ALONE | FROM_ZERO), (
         f"{'add' if alone else 'remove'} {name!r} in ALONE, or in FROM_ZERO"
@@ -161,7 +161,7 @@ def test_no_cross_entropy_is_on_record_where_a_step_did_not_say(method: type[Sta
 
 
 @pytest.mark.parametrize("method", [FedProx(mu=5.0), Standalone(), Silent()])
-def test_stacked_clients_record_what_each_records_by_itself(method: Any):
+def test_stacked_clients_record_the_notes_of_single_clients(method: Any):
     """With one batch or two of 4 samples, in two epochs, so that clients of the stack end at different steps."""
     runs = []
     for stacked in (False, True):

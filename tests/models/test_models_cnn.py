@@ -58,15 +58,15 @@ def test_the_rectifier_may_follow_the_pooling(layout: str, window: tuple[int, in
     ties[0, 0], ties[0, 1], ties[0, 2], ties[0, 3, 0, 0] = -1.0, 0.0, -0.0, -0.0
     slopes = torch.randn(6, 16, 4, 4, generator=rng)
     for values in (ties, torch.randn(6, 16, 8, 8, generator=rng)):
-        found = []
+        calls = []
         for order in ("as printed", "as computed"):
             x = values.contiguous(memory_format=LAYOUTS[layout]).detach().requires_grad_()
             y = F.relu(x) if order == "as printed" else x
             y = F.max_pool2d(y, *window)
             y = F.relu(y) if order == "as computed" else y
             (gradient,) = torch.autograd.grad(y, x, slopes)
-            found.append((y, gradient))
-        (printed, its), (computed, own) = found
+            calls.append((y, gradient))
+        (printed, its), (computed, own) = calls
         assert torch.equal(bits(printed), bits(computed))
         assert torch.equal(bits(its), bits(own))
         assert values is not ties or not own[0, :3].any()

@@ -20,37 +20,37 @@ INPUTS, OUTPUTS, ROWS = 768, 512, 6  # large enough to be worth it
 
 def pair(bias: bool = True) -> tuple[Dense, nn.Linear, Tensor]:
     torch.manual_seed(0)
-    mine, plain = Dense(INPUTS, OUTPUTS, bias), nn.Linear(INPUTS, OUTPUTS, bias)
-    plain.load_state_dict(mine.state_dict())
-    assert ROWS * mine.weight.numel() >= dense.MIN_MULTIPLICATIONS
-    return mine, plain, torch.randn(ROWS, INPUTS)
+    dense_layer, plain = Dense(INPUTS, OUTPUTS, bias), nn.Linear(INPUTS, OUTPUTS, bias)
+    plain.load_state_dict(dense_layer.state_dict())
+    assert ROWS * dense_layer.weight.numel() >= dense.MIN_MULTIPLICATIONS
+    return dense_layer, plain, torch.randn(ROWS, INPUTS)
 
 
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes of the products that oneDNN was asked for."""
-    asked: list[tuple[int, ...]] = []
+    shapes: list[tuple[int, ...]] = []
     multiply = dense._multiply
 
     def noting(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        asked.append((*x.shape, len(weight)))
+        shapes.append((*x.shape, len(weight)))
         return multiply(x, weight, bias)
 
     monkeypatch.setattr(dense, "_multiply", noting)
-    return asked
+    return shapes
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_output_and_gradients_are_those_of_a_linear_layer(bias: bool, products: list[tuple[int, ...]]):
-    mine, plain, x = pair(bias)
+    dense_layer, plain, x = pair(bias)
     results = []
-    for layer in (mine, plain):
-        given = x.clone().requires_grad_()
-        out = layer(given)
+    for layer in (dense_layer, plain):
+        inputs = x.clone().requires_grad_()
+        out = layer(inputs)
         (out**2).sum().backward()
-        results.append([out, given.grad, *(parameter.grad for parameter in layer.parameters())])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+        results.append([out, inputs.grad, *(parameter.grad for parameter in layer.parameters())])
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     if dense._AVAILABLE:  # forward, by the input, by the weight
         assert products == [
             (ROWS, INPUTS, OUTPUTS),
@@ -60,8 +60,8 @@ def test_output_and_gradients_are_those_of_a_linear_layer(bias: bool, products: 
 
 
 def test_rows_may_have_further_dimensions(products: list[tuple[int, ...]]):
-    mine, plain, x = pair()
-    out = mine(x.view(3, 2, INPUTS))
+    dense_layer, plain, x = pair()
+    out = dense_layer(x.view(3, 2, INPUTS))
     assert out.shape == (3, 2, OUTPUTS)
     torch.testing.assert_close(out, plain(x.view(3, 2, INPUTS)), rtol=1e-4, atol=1e-4)
     assert products in ([], [(ROWS, INPUTS, OUTPUTS)])
@@ -69,8 +69,8 @@ def test_rows_may_have_further_dimensions(products: list[tuple[int, ...]]):
 
 @pytest.mark.skipif(not dense._AVAILABLE, reason="torch has no oneDNN here")
 def test_rows_as_they_are_take_one_step_back():
-    mine, _, x = pair()
-    node = mine(x).grad_fn
+    dense_layer, _, x = pair()
+    node = dense_layer(x).grad_fn
     assert node is not None
     assert type(node).__name__ == "_ProductBackward"
     assert all(type(before).__name__ == "AccumulateGrad" for before, _ in node.next_functions[1:])
@@ -83,46 +83,46 @@ def test_a_transformer_keeps_its_weights_and_draws_no_others():
 
     plain = layer()
     after = torch.rand(1)
-    mine = dense.with_dense(layer())
+    dense_network = dense.with_dense(layer())
     assert torch.rand(1) == after
-    assert isinstance(mine.linear1, Dense)
+    assert isinstance(dense_network.linear1, Dense)
     x = torch.randn(2, 3, 16)
-    assert torch.equal(mine(x), plain(x))
+    assert torch.equal(dense_network(x), plain(x))
 
 
 def test_unneeded_gradients_are_not_computed(products: list[tuple[int, ...]]):
-    mine, _, x = pair()
-    mine(x).sum().backward()
+    dense_layer, _, x = pair()
+    dense_layer(x).sum().backward()
     assert len(products) in (0, 2)  # forward and by the weight; none where torch has no oneDNN
 
 
 def test_the_same_product_twice_has_the_same_bits():
-    mine, _, x = pair()
-    again = copy.deepcopy(mine)
-    for layer in (mine, again):
+    dense_layer, _, x = pair()
+    again = copy.deepcopy(dense_layer)
+    for layer in (dense_layer, again):
         layer(x).square().sum().backward()
-    assert torch.equal(mine(x), again(x))
-    assert mine.weight.grad is not None
+    assert torch.equal(dense_layer(x), again(x))
+    assert dense_layer.weight.grad is not None
     assert again.weight.grad is not None
-    assert torch.equal(mine.weight.grad, again.weight.grad)
+    assert torch.equal(dense_layer.weight.grad, again.weight.grad)
 
 
 def test_second_derivatives_are_those_of_a_linear_layer():
-    mine, plain, x = pair()
-    found = []
-    for layer in (mine, plain):
-        given = x.clone().requires_grad_()
-        (first,) = torch.autograd.grad(layer(given).pow(3).mean(), layer.weight, create_graph=True)
-        found.append(torch.autograd.grad(first.square().sum(), [given, layer.weight]))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-7)
+    dense_layer, plain, x = pair()
+    gradients = []
+    for layer in (dense_layer, plain):
+        inputs = x.clone().requires_grad_()
+        (first,) = torch.autograd.grad(layer(inputs).pow(3).mean(), layer.weight, create_graph=True)
+        gradients.append(torch.autograd.grad(first.square().sum(), [inputs, layer.weight]))
+    for actual, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-7)
 
 
 def test_forward_mode_is_that_of_a_linear_layer():
-    mine, plain, x = pair()
-    along = torch.randn_like(x), torch.randn_like(mine.weight), torch.randn_like(mine.bias)
-    found = []
-    for layer in (mine, plain):
+    dense_layer, plain, x = pair()
+    along = torch.randn_like(x), torch.randn_like(dense_layer.weight), torch.randn_like(dense_layer.bias)
+    outputs = []
+    for layer in (dense_layer, plain):
         with torch.autograd.forward_ad.dual_level():
             dual = torch.autograd.forward_ad.make_dual
             tensors = {
@@ -130,27 +130,34 @@ def test_forward_mode_is_that_of_a_linear_layer():
                 "bias": dual(layer.bias.detach(), along[2]),
             }
             out = functional_call(layer, tensors, (dual(x, along[0]),))
-            found.append(torch.autograd.forward_ad.unpack_dual(out).tangent)
-    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
+            outputs.append(torch.autograd.forward_ad.unpack_dual(out).tangent)
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-4, atol=1e-4)
 
 
-def test_transforms_autocast_other_numbers_and_small_layers_take_torchs_own_way(
+def test_transforms_autocast_and_small_layers_fall_back_to_torch(
     products: list[tuple[int, ...]],
 ):
-    mine, plain, x = pair()
-    tensors = {name: torch.stack([tensor, 2 * tensor]).detach() for name, tensor in mine.state_dict().items()}
+    dense_layer, plain, x = pair()
+    tensors = {
+        name: torch.stack([tensor, 2 * tensor]).detach() for name, tensor in dense_layer.state_dict().items()
+    }
 
-    def loss(layer: nn.Module, one: dict[str, Tensor], x: Tensor) -> Tensor:
-        return functional_call(layer, one, (x,)).square().sum()
+    def loss(layer: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(layer, weights, (x,)).square().sum()
 
-    both = [vmap(grad(lambda one, layer=layer: loss(layer, one, x)))(tensors) for layer in (mine, plain)]
+    both = [
+        vmap(grad(lambda weights, layer=layer: loss(layer, weights, x)))(tensors)
+        for layer in (dense_layer, plain)
+    ]
     assert all(torch.equal(both[0][name], both[1][name]) for name in tensors)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(mine(x), plain(x))
-    assert torch.equal(copy.deepcopy(mine).double()(x.double()), copy.deepcopy(plain).double()(x.double()))
+        assert torch.equal(dense_layer(x), plain(x))
+    assert torch.equal(
+        copy.deepcopy(dense_layer).double()(x.double()), copy.deepcopy(plain).double()(x.double())
+    )
     small = Dense(3, 2)
     small(torch.randn(4, 3)).sum().backward()
-    mine(x[:0])
+    dense_layer(x[:0])
     assert products == []
 
 

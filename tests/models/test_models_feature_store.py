@@ -32,9 +32,9 @@ def keys(*numbers: int) -> list[bytes]:
 def test_rows_are_computed_once_and_read_by_later_requests(tmp_path: Path) -> None:
     first, second = Counted(), Counted()
     store = FeatureStore(tmp_path)
-    one = store.read(keys(5, 6, 5), first, "net")
+    features = store.read(keys(5, 6, 5), first, "net")
     assert first.places == [0, 1]  # equal rows are one
-    assert one.tolist() == [[0, 0], [1, -1], [0, 0]]
+    assert features.tolist() == [[0, 0], [1, -1], [0, 0]]
     two = FeatureStore(tmp_path).read(keys(6, 7), second, "net")
     assert second.places == [1]
     assert two.tolist() == [[1, -1], [1, -1]]
@@ -56,24 +56,24 @@ def test_an_interrupted_computation_is_continued(tmp_path: Path, monkeypatch: py
     assert again.places == [2]
 
 
-@pytest.mark.parametrize("what", ["features", "keys"])
-def test_damaged_files_are_removed_and_their_rows_computed_again(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("damage", ["features", "keys"])
+def test_damaged_files_are_removed_and_their_rows_computed_again(tmp_path: Path, damage: str) -> None:
     FeatureStore(tmp_path).read(keys(1, 2), Counted(), "net")
-    (file,) = tmp_path.glob(f"{what}-*.npy")
+    (file,) = tmp_path.glob(f"{damage}-*.npy")
     content = bytearray(file.read_bytes())
-    content[-1 if what == "features" else 10] ^= 1
+    content[-1 if damage == "features" else 10] ^= 1
     file.write_bytes(content)
     again = Counted()
-    found = FeatureStore(tmp_path).read(keys(1, 2), again, "net")
+    features = FeatureStore(tmp_path).read(keys(1, 2), again, "net")
     assert again.places == [0, 1]
-    assert found.tolist() == [[0, 0], [1, -1]]
+    assert features.tolist() == [[0, 0], [1, -1]]
     assert not file.exists()
 
 
 def test_features_stay_in_memory_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    found = FeatureStore(tmp_path / "file" / "folder").read(keys(1), Counted(), "net")
-    assert np.array_equal(found, [[0, 0]])
+    features = FeatureStore(tmp_path / "file" / "folder").read(keys(1), Counted(), "net")
+    assert np.array_equal(features, [[0, 0]])
 
 
 def test_a_table_reads_rows_by_their_first_number() -> None:

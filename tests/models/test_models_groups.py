@@ -83,9 +83,9 @@ def test_images_of_64_by_64_give_fedavgs_network_its_10816_inputs() -> None:
 def test_outputs_equal_torchvisions_for_equal_weights(name: str, original: str) -> None:
     torchvision = pytest.importorskip("torchvision")
     options = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
-    theirs = getattr(torchvision.models, original)(num_classes=10, **options).eval()
-    ours = build_model(name, (3, 64, 64), 10).eval()
-    for mine, tensor in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True):
-        mine.copy_(tensor)
+    reference = getattr(torchvision.models, original)(num_classes=10, **options).eval()
+    network = build_model(name, (3, 64, 64), 10).eval()
+    for parameter, tensor in zip(network.state_dict().values(), reference.state_dict().values(), strict=True):
+        parameter.copy_(tensor)
     x = torch.rand(2, 3, 64, 64)
-    torch.testing.assert_close(ours(x), theirs(x))
+    torch.testing.assert_close(network(x), reference(x))

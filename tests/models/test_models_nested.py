@@ -31,17 +31,17 @@ def test_counts_of_the_small_family() -> None:
 @pytest.mark.parametrize("family", ["slim-cnn", "preresnet18", "preresnet152"])
 def test_every_rate_has_the_same_names_and_no_larger_shapes(family: str) -> None:
     with torch.device("meta"):
-        whole = build_model(family, (3, 32, 32), 10).state_dict()
+        widest = build_model(family, (3, 32, 32), 10).state_dict()
         for rate in ("0.5", "0.3", "0.001"):
             part = build_model(f"{family}@{rate}", (3, 32, 32), 10).state_dict()
-            assert list(part) == list(whole)
+            assert list(part) == list(widest)
             for name, tensor in part.items():
-                assert all(a <= b for a, b in zip(tensor.shape, whole[name].shape, strict=True))
+                assert all(a <= b for a, b in zip(tensor.shape, widest[name].shape, strict=True))
 
 
-def window(full: int, kept: int, offset: int) -> Tensor:
+def window(full: int, size: int, offset: int) -> Tensor:
     """The indices that FedRolex keeps of a layer: a window that wraps around."""
-    return (torch.arange(kept) + offset) % full
+    return (torch.arange(size) + offset) % full
 
 
 @pytest.mark.parametrize(
@@ -53,25 +53,25 @@ def test_a_slice_by_shape_is_the_wide_network_with_all_other_channels_off(
     whole_name: str, part_name: str, offset: int
 ) -> None:
     with seeded("nested"):
-        whole = build_model(whole_name, (1, 8, 8), 3)
+        wide_network = build_model(whole_name, (1, 8, 8), 3)
         part = build_model(part_name, (1, 8, 8), 3)
     pieces = part.state_dict()
-    for name, tensor in whole.state_dict().items():
-        for axis, kept in enumerate(pieces[name].shape):
+    for name, tensor in wide_network.state_dict().items():
+        for axis, size in enumerate(pieces[name].shape):
             full = tensor.shape[axis]
-            kept_indices = window(full, kept, offset)
+            kept_indices = window(full, size, offset)
             off = torch.ones(full, dtype=torch.bool)
             off[kept_indices] = False
             tensor.index_fill_(axis, off.nonzero().flatten(), 0.0)
         piece = tensor
-        for axis, kept in enumerate(pieces[name].shape):
+        for axis, size in enumerate(pieces[name].shape):
             piece = piece.index_select(
                 axis,
-                window(tensor.shape[axis], kept, offset) if kept < tensor.shape[axis] else torch.arange(kept),
+                window(tensor.shape[axis], size, offset) if size < tensor.shape[axis] else torch.arange(size),
             )
         pieces[name].copy_(piece)
     x = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(part.eval()(x), whole.eval()(x))
+    torch.testing.assert_close(part.eval()(x), wide_network.eval()(x))
 
 
 def test_the_scaler_divides_in_training_only() -> None:

@@ -238,8 +238,8 @@ def test_transformers_networks_read_texts_from_a_folder(tmp_path: Path) -> None:
 
 
 def test_pictures_get_the_networks_normalisation_channels_and_size() -> None:
-    wanted = PictureFormat(4, (0.5, 0.25, 0.0), (0.5, 0.25, 1.0))
-    inputs = PictureInput("net", 1, InputFacts((0.1,), (0.2,)), wanted)
+    picture_format = PictureFormat(4, (0.5, 0.25, 0.0), (0.5, 0.25, 1.0))
+    inputs = PictureInput("net", 1, InputFacts((0.1,), (0.2,)), picture_format)
     x = torch.full((1, 1, 2, 2), 2.0)  # pixels of 0.5
     pictures = inputs(x)
     assert pictures.shape == (1, 3, 4, 4)
@@ -249,11 +249,11 @@ def test_pictures_get_the_networks_normalisation_channels_and_size() -> None:
 
 
 def test_pictures_of_other_channels_or_without_a_normalisation_are_refused() -> None:
-    wanted = PictureFormat(4, (0.5,) * 3, (0.5,) * 3)
+    picture_format = PictureFormat(4, (0.5,) * 3, (0.5,) * 3)
     with pytest.raises(PotluckError, match="data have 2 channels"):
-        PictureInput("net", 2, InputFacts(), wanted)
+        PictureInput("net", 2, InputFacts(), picture_format)
     with pytest.raises(PotluckError, match="data.normalise = 'mean-image'"):
-        PictureInput("net", 3, InputFacts(None), wanted)
+        PictureInput("net", 3, InputFacts(None), picture_format)
 
 
 def pieces(longest: int) -> PieceInput:
@@ -268,8 +268,8 @@ def pieces(longest: int) -> PieceInput:
     )
 
 
-def rows(found: tuple[Tensor, Tensor]) -> tuple[list[list[int]], list[int]]:
-    return found[0].tolist(), found[1].sum(1).tolist()
+def rows(batch: tuple[Tensor, Tensor]) -> tuple[list[list[int]], list[int]]:
+    return batch[0].tolist(), batch[1].sum(1).tolist()
 
 
 def test_word_numbers_become_pieces_between_start_and_end() -> None:

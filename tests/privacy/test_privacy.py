@@ -71,10 +71,10 @@ def test_secret_noise_comes_from_the_operating_system_alone(monkeypatch: pytest.
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a torch generator was used")
 
-    asked: list[int] = []
+    sizes: list[int] = []
 
     def counted(count: int, urandom: Any = os.urandom) -> bytes:
-        asked.append(count)
+        sizes.append(count)
         return urandom(count)
 
     me, answer = client(), ClassMeans(torch.zeros(401, 501, dtype=torch.float64), torch.arange(401))
@@ -82,18 +82,18 @@ def test_secret_noise_comes_from_the_operating_system_alone(monkeypatch: pytest.
         monkeypatch.setattr(torch, name, refuse)
     monkeypatch.setattr(os, "urandom", counted)
     protect = partial(privatize, Privacy(clip=2.0, noise_multiplier=1.5, reproducible=False))
-    one, other = (protect(me, EmptyPayload(), answer).means.flatten() / 3.0 for _ in range(2))
-    assert sum(asked) >= 2 * 8 * 401 * 501  # 64 random bits for every number
-    both = torch.stack([one, other])
+    first_noise, second_noise = (protect(me, EmptyPayload(), answer).means.flatten() / 3.0 for _ in range(2))
+    assert sum(sizes) >= 2 * 8 * 401 * 501  # 64 random bits for every number
+    both = torch.stack([first_noise, second_noise])
     # 200,901 draws each; every limit is at least ten standard errors wide.
     assert both.mean(dim=1).abs().max() < 0.025
     assert (both.var(dim=1) - 1).abs().max() < 0.035
     assert (both.pow(4).mean(dim=1) - 3).abs().max() < 0.25
     assert ((both.abs() < 1).double().mean(dim=1) - 0.6827).abs().max() < 0.012
-    assert (one * other).mean().abs() < 0.025
-    assert (one[1:] * one[:-1]).mean().abs() < 0.025
-    assert not torch.equal(one, other)
-    assert len(torch.unique(one)) > 200_000
+    assert (first_noise * second_noise).mean().abs() < 0.025
+    assert (first_noise[1:] * first_noise[:-1]).mean().abs() < 0.025
+    assert not torch.equal(first_noise, second_noise)
+    assert len(torch.unique(first_noise)) > 200_000
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5), (2 * PAIRS + 3,)])
@@ -142,7 +142,7 @@ def test_epsilon_of_one_release_lies_below_the_classic_bound_and_grows_with_rele
     assert epsilon(1.0, 0, 1e-5) == 0.0
 
 
-def test_a_run_reports_what_it_spent(tmp_path: Any):
+def test_run_reports_the_spent_privacy_budget(tmp_path: Any):
     pytest.importorskip("opacus")
     federation = tiny(3)
     run = potluck.run(
@@ -190,14 +190,14 @@ def test_hidden_classes_leave_a_row_for_every_class_and_equal_counts():
 
 def test_two_clients_of_different_classes_say_the_same_but_for_noise():
     private = Privacy(1.0, 1.0, hide_classes=True)
-    one, other = (
+    first_client, second_client = (
         privatize(
             private, client(), EmptyPayload(), ClassMeans(torch.zeros(len(labels), 3), torch.tensor(labels))
         )
         for labels in ([0], [1, 2])
     )
-    assert torch.equal(one.labels, other.labels)
-    assert torch.equal(one.means, other.means)  # the same stream: nothing but noise
+    assert torch.equal(first_client.labels, second_client.labels)
+    assert torch.equal(first_client.means, second_client.means)  # the same stream: nothing but noise
 
 
 def test_counts_that_cannot_be_hidden_are_refused():

@@ -43,13 +43,13 @@ def clipped_sum(
     loss: Callable[[Tensor, Tensor], Tensor], over: list[Tensor], me: Client, clip: float
 ) -> list[Tensor]:
     """Σ g_i · min(1, C/|g_i|), a row's gradient over all tensors taken as one vector."""
-    total = [torch.zeros_like(one) for one in over]
+    total = [torch.zeros_like(tensor) for tensor in over]
     x, y = me.prepare(*me.train.take(slice(None)))
     for row in range(len(y)):
-        found = torch.autograd.grad(loss(x[row : row + 1], y[row : row + 1]), over)
-        length = math.sqrt(sum(float(one.square().sum()) for one in found))
-        for place, one in enumerate(found):
-            total[place] += min(1.0, clip / length) * one
+        gradients = torch.autograd.grad(loss(x[row : row + 1], y[row : row + 1]), over)
+        length = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
+        for place, tensor_gradient in enumerate(gradients):
+            total[place] += min(1.0, clip / length) * tensor_gradient
     return total
 
 
@@ -136,7 +136,7 @@ def test_both_phases_of_pfedafm_by_hand():
     for new, old, step in zip(me.model.parameters(), large.parameters(), total, strict=False):
         assert torch.allclose(new, old - 0.5 * step / 12, atol=1e-12)
     assert torch.allclose(me.private["alpha"], alpha - 0.2 * total[-1] / 12, atol=1e-12)
-    extractor = [one for name, one in small.named_parameters() if not name.startswith("head.")]
+    extractor = [parameter for name, parameter in small.named_parameters() if not name.startswith("head.")]
     total = clipped_sum(lambda x, y: cross_entropy(me.model.head(small.features(x)), y), extractor, me, 0.3)
     for new, old, step in zip(answer.values(), extractor, total, strict=True):
         assert torch.allclose(new, old - 0.5 * step / 12, atol=1e-12)
@@ -148,23 +148,23 @@ def test_one_row_moves_large_model_and_mixing_weights_by_one_bound_together():
     sums = []
     for outlier in (False, True):
         me = client(outlier=outlier, fits=2)
-        before = [one.detach().clone() for one in me.model.parameters()]
+        before = [parameter.detach().clone() for parameter in me.model.parameters()]
         me.private["alpha"] = torch.full((3,), 0.5, dtype=torch.float64)
         PFedAFM(alpha_lr=0.2, clamp=False).client(me, received(me))
         steps = [(old - new) / 0.5 for old, new in zip(before, me.model.parameters(), strict=True)]
         steps.append((0.5 - me.private["alpha"]) / 0.2)
-        sums.append(torch.cat([len(me.train) * one.detach().flatten() for one in steps]))
+        sums.append(torch.cat([len(me.train) * tensor.detach().flatten() for tensor in steps]))
     assert (sums[1] - sums[0]).norm().item() == pytest.approx(0.3, abs=1e-9)
 
 
 def test_both_phases_have_noise():
     """Gradients clipped to almost nothing: all that moves is noise, in the large model, in α and in what leaves."""
     me = client(fits=2, clip=1e-8, noise_multiplier=300.0, training=Training(epochs=40, batch_size=0, lr=1.0))
-    before = torch.cat([one.detach().flatten() for one in me.model.parameters()])
+    before = torch.cat([parameter.detach().flatten() for parameter in me.model.parameters()])
     message = received(me)
     answer = PFedAFM(alpha_lr=1.0, clamp=False).client(me, message).tensors
     size = math.sqrt(40) * 3e-6 / 12  # a walk of forty steps
-    large = torch.cat([one.detach().flatten() for one in me.model.parameters()]) - before
+    large = torch.cat([parameter.detach().flatten() for parameter in me.model.parameters()]) - before
     sent = torch.cat([(answer[name] - message.tensors[name]).flatten() for name in answer])
     assert large.std().item() == pytest.approx(size, rel=0.4)
     assert sent.std().item() == pytest.approx(size, rel=0.4)

@@ -31,11 +31,11 @@ def guarded(training: Training, rows: int = 12, **settings: Any) -> tuple[Any, R
 def row_gradients(me: Any) -> list[list[Tensor]]:
     """Every row's gradient by a backward pass of its own."""
     x, y = me.prepare(*me.train.take(slice(None)))
-    found = []
+    gradients = []
     for row in range(len(y)):
         loss = cross_entropy(me.model(x[row : row + 1]), y[row : row + 1])
-        found.append(list(torch.autograd.grad(loss, list(me.model.parameters()))))
-    return found
+        gradients.append(list(torch.autograd.grad(loss, list(me.model.parameters()))))
+    return gradients
 
 
 def request(me: Any) -> FitRequest:
@@ -46,12 +46,15 @@ def test_a_step_is_the_mean_of_clipped_gradients():
     """One batch of all rows, no noise: w − lr · Σ g_i · min(1, C/|g_i|) / n, worked out row by row."""
     me, guard = guarded(Training(epochs=1, batch_size=0, lr=0.5), clip=0.3)
     gradients = row_gradients(me)
-    lengths = [math.sqrt(sum(float(part.square().sum()) for part in one)) for one in gradients]
+    lengths = [
+        math.sqrt(sum(float(part.square().sum()) for part in row_gradient)) for row_gradient in gradients
+    ]
     assert any(length > 0.3 for length in lengths)
     assert any(length < 3.0 for length in lengths)
     scales = [min(1.0, 0.3 / length) for length in lengths]
     wanted = [
-        parameter.detach() - 0.5 * sum(s * one[number] for s, one in zip(scales, gradients, strict=True)) / 12
+        parameter.detach()
+        - 0.5 * sum(s * row_gradient[number] for s, row_gradient in zip(scales, gradients, strict=True)) / 12
         for number, parameter in enumerate(me.model.parameters())
     ]
     guard.train(request(me))
@@ -63,12 +66,12 @@ def test_a_step_is_the_mean_of_clipped_gradients():
 def test_noise_has_the_promised_size_per_step():
     """Gradients clipped to almost nothing: all that moves the weights is z·C/n times the learning rate."""
     me, guard = guarded(Training(epochs=1, batch_size=0, lr=1.0), clip=1e-6, noise_multiplier=3.0)
-    before = torch.cat([one.detach().flatten() for one in me.model.parameters()])
+    before = torch.cat([parameter.detach().flatten() for parameter in me.model.parameters()])
     moved = []
     for job in range(60):
         me.begin("train", job, 1, 1)
         RecordPrivacy(guard.settings, me).train(request(me))
-        after = torch.cat([one.detach().flatten() for one in me.model.parameters()])
+        after = torch.cat([parameter.detach().flatten() for parameter in me.model.parameters()])
         moved.append(after - before)
         before = after
     assert torch.stack(moved).std().item() == pytest.approx(3e-6 / 12, rel=0.1)
@@ -151,13 +154,13 @@ AFTER = {"fedhe": {"collect": "after"}}
     "method",
     ["fedavg", "fedprox", "moon", "lg-fedavg", "fedgh", "fedproto", "fedtgp", "fedhe", "pfedafm"],
 )
-def test_methods_train_under_it_and_say_what_was_spent(tmp_path: Path, method: str):
+def test_methods_train_under_row_privacy_and_report_the_budget(tmp_path: Path, method: str):
     private = {"unit": "record", "clip": 1.0, "noise_multiplier": 1.0}
     run = potluck.run(method, method=AFTER.get(method, {}), privacy=private, engine="serial",
                       out=tmp_path / "run", **SMALL)  # fmt: skip
-    found = run.summary["privacy"]
-    assert found["unit"] == "record"
-    assert 0 < found["epsilon"] < 100
+    summary = run.summary["privacy"]
+    assert summary["unit"] == "record"
+    assert 0 < summary["epsilon"] < 100
     assert all(row["train_loss"] is None and not row["failures"] for row in run.rounds)
 
 

@@ -73,17 +73,17 @@ def test_sum_is_exact(ciphers):
 
 @pytest.mark.parametrize("gone", [2, 5, 7, 11])
 def test_any_single_drop_out_leaves_the_sum_of_the_others(ciphers, gone):
-    left = [n for n in VECTORS if n != gone]
-    assert Protocol(ciphers).sum({n: VECTORS[n] for n in left}) == added(left)
+    survivors = [n for n in VECTORS if n != gone]
+    assert Protocol(ciphers).sum({n: VECTORS[n] for n in survivors}) == added(survivors)
 
 
 def test_every_set_of_survivors_from_the_threshold_on_gives_its_sum():
     protocol = Protocol(SimulatedCiphers(), members=(0, 1, 2, 3, 4), threshold=3)
     vectors = {n: [n + 1, -(10**n)] for n in range(5)}
     for count in (3, 4, 5):
-        for left in itertools.combinations(range(5), count):
-            expected = [sum(n + 1 for n in left), -sum(10**n for n in left)]
-            assert protocol.sum({n: vectors[n] for n in left}) == expected
+        for survivors in itertools.combinations(range(5), count):
+            expected = [sum(n + 1 for n in survivors), -sum(10**n for n in survivors)]
+            assert protocol.sum({n: vectors[n] for n in survivors}) == expected
 
 
 def test_fewer_survivors_than_the_threshold_open_nothing(ciphers):
@@ -115,8 +115,8 @@ def test_wrong_share_is_detected_and_its_sender_named(ciphers):
 
 def test_wrong_share_without_a_spare_one_fails_the_sum(ciphers):
     protocol = Protocol(ciphers)
-    left = [2, 5, 7]
-    masked, revealed = protocol.mask({n: VECTORS[n] for n in left}), protocol.reveal(left)
+    survivors = [2, 5, 7]
+    masked, revealed = protocol.mask({n: VECTORS[n] for n in survivors}), protocol.reveal(survivors)
     revealed[5][11] = revealed[5][2]
     with pytest.raises(SumFailed, match="shares of client 11's pairwise masks are wrong or too few"):
         open_sum(protocol.group, ciphers, protocol.public, masked, revealed)
@@ -133,11 +133,11 @@ def test_sealed_share_opens_for_its_receiver_alone(ciphers):
         protocol.parties[5].reveal(protocol.public, {**protocol.boxes[5], 2: bytes(changed)}, list(VECTORS))
 
 
-def test_party_tells_either_its_share_of_a_seed_or_of_a_key(ciphers):
+def test_party_reveals_its_share_of_a_seed_or_of_a_key_never_both(ciphers):
     protocol = Protocol(ciphers)
     (all_sent, one_gone) = (
-        protocol.parties[2].reveal(protocol.public, protocol.boxes[2], left)
-        for left in (list(VECTORS), [2, 5, 7])
+        protocol.parties[2].reveal(protocol.public, protocol.boxes[2], survivors)
+        for survivors in (list(VECTORS), [2, 5, 7])
     )
     assert all_sent[11] != one_gone[11]
     assert all(all_sent[n] == one_gone[n] for n in (2, 5, 7))
@@ -199,12 +199,15 @@ def test_shares_of_a_polynomial_computed_by_hand():
     assert int.from_bytes(join_shares({1: shares[1], 3: shares[3]}), "big") == 5
 
 
-def test_wrong_places_are_told_from_right_ones():
+def test_wrong_shares_are_distinguished_from_right_ones():
     secret = bytes(range(32))
     shares = split_secret(secret, range(1, 6), 3, stream("shares"))
     wrong = {**shares, 1: shares[2], 4: bytes(66)}
-    assert find_secret(wrong, 3, lambda found: found == secret) == (secret, [1, 4])
-    assert find_secret({n: wrong[n] for n in (1, 2, 3)}, 3, lambda found: found == secret) == (None, [])
+    assert find_secret(wrong, 3, lambda candidate: candidate == secret) == (secret, [1, 4])
+    assert find_secret({n: wrong[n] for n in (1, 2, 3)}, 3, lambda candidate: candidate == secret) == (
+        None,
+        [],
+    )
 
 
 def test_stated_bytes_are_those_of_the_protocol(ciphers):
@@ -219,13 +222,13 @@ def test_stated_bytes_are_those_of_the_protocol(ciphers):
 def test_real_keys_agree_and_streams_are_long_enough():
     pytest.importorskip("cryptography")
     ciphers = SecretCiphers()
-    one, two = bytes(range(32)), bytes(range(1, 33))
+    first_key, two = bytes(range(32)), bytes(range(1, 33))
     keys = {
-        ciphers.shared_key(one, ciphers.public_key(two), b"a"),
-        ciphers.shared_key(two, ciphers.public_key(one), b"a"),
+        ciphers.shared_key(first_key, ciphers.public_key(two), b"a"),
+        ciphers.shared_key(two, ciphers.public_key(first_key), b"a"),
     }
     assert len(keys) == 1
-    assert ciphers.shared_key(one, ciphers.public_key(two), b"b") not in keys
-    assert len(ciphers.stream(one, 1001)) == 1001
+    assert ciphers.shared_key(first_key, ciphers.public_key(two), b"b") not in keys
+    assert len(ciphers.stream(first_key, 1001)) == 1001
     with pytest.raises(BrokenBox, match="not valid"):
-        ciphers.shared_key(one, bytes(32), b"a")
+        ciphers.shared_key(first_key, bytes(32), b"a")

@@ -41,7 +41,7 @@ def test_a_method_is_recommended_where_it_is_ahead(tmp_path: Path):
     assert "without public samples, ahead: fedgh on *Digits, label skew*." in hospital(tmp_path)
 
 
-def test_a_hospital_is_told_what_each_step_brought(tmp_path: Path):
+def test_hospital_advice_has_the_gain_of_each_step(tmp_path: Path):
     stored(
         tmp_path,
         {"fedgh": [0.01, -0.01, 0.01, -0.01, 0.0], "standalone-public": [0.07] * 5, "ridge": [-0.02] * 5},

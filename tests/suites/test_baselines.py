@@ -37,12 +37,14 @@ def plan():
 
 
 def test_majority_is_the_share_of_the_most_frequent_training_class():
-    found = plan()
-    scores = compute_line("majority", found)
-    taking_part = [info.index for info in found.federation.task.clients if info.index not in found.newcomers]
+    planned = plan()
+    scores = compute_line("majority", planned)
+    taking_part = [
+        info.index for info in planned.federation.task.clients if info.index not in planned.newcomers
+    ]
     assert len(scores.clients) == 4
     for accuracy, samples, index in zip(scores.clients, scores.samples, taking_part, strict=True):
-        member = found.federation.members[index]
+        member = planned.federation.members[index]
         most = torch.bincount(member.train.labels).argmax()
         assert accuracy == pytest.approx(float((member.test.labels == most).float().mean()))
         assert samples == len(member.train)
@@ -58,22 +60,24 @@ def test_every_line_is_a_share_of_right_answers(name: str):
 
 
 def test_pooled_clients_train_on_the_samples_of_all_that_take_part():
-    found = plan()
-    taking_part = [info.index for info in found.federation.task.clients if info.index not in found.newcomers]
-    own = [len(found.federation.members[index].train) for index in taking_part]
-    pooled = with_training_samples(found.federation, "pooled", found.newcomers)
+    planned = plan()
+    taking_part = [
+        info.index for info in planned.federation.task.clients if info.index not in planned.newcomers
+    ]
+    own = [len(planned.federation.members[index].train) for index in taking_part]
+    pooled = with_training_samples(planned.federation, "pooled", planned.newcomers)
     assert {len(member.train) for member in pooled.members} == {sum(own)}
     assert {info.samples for info in pooled.task.clients} == {sum(own)}
-    for before, after in zip(found.federation.members, pooled.members, strict=True):
+    for before, after in zip(planned.federation.members, pooled.members, strict=True):
         assert torch.equal(before.test.labels, after.test.labels)
 
 
 def test_public_samples_are_added_to_each_clients_own():
-    found = plan()
-    public = found.federation.task.public
+    planned = plan()
+    public = planned.federation.task.public
     assert public is not None
-    more = with_training_samples(found.federation, "public", found.newcomers)
-    for before, after in zip(found.federation.members, more.members, strict=True):
+    more = with_training_samples(planned.federation, "public", planned.newcomers)
+    for before, after in zip(planned.federation.members, more.members, strict=True):
         assert len(after.train) == len(before.train) + len(public)
     without = parse_experiment({**VALUES, "data": {**VALUES["data"], "public": 0.0}})
     with pytest.raises(PotluckError, match="set data.public"):
@@ -102,8 +106,8 @@ def test_a_measured_variant_counts_clients_own_samples():
 
 
 def test_a_line_is_measured_like_a_run():
-    found = measure(Work(parse_experiment(VALUES), "ridge").text)
-    row, details = found["row"], found["details"]
+    measured = measure(Work(parse_experiment(VALUES), "ridge").text)
+    row, details = measured["row"], measured["details"]
     assert row["accuracy"] == pytest.approx(float(np.mean(details["best_clients"])), abs=1e-4)
     assert row["worst_best"] == pytest.approx(min(details["best_clients"]), abs=1e-4)
     assert row["newcomers"] == row["newcomers_alone"]

@@ -86,15 +86,15 @@ def test_trials_are_on_another_seed_for_a_part_of_the_rounds():
 
 def test_learning_rates_are_added_beyond_the_best_while_it_is_at_an_end(tmp_path: Path):
     """Of 0.05 and 0.1 the higher is better, so 0.3 is tried, then 1; two are added at most."""
-    found = runner(tmp_path, parse_suite("small", SMALL.replace("share = 0.5", "share = 0.5\nwider = 2")))
-    task = found.suite.tasks[0]
+    tuned = runner(tmp_path, parse_suite("small", SMALL.replace("share = 0.5", "share = 0.5\nwider = 2")))
+    task = tuned.suite.tasks[0]
 
     def store(rate: float, validation: float | None) -> None:
-        (trial,) = [t for t in found.trials(task, "standalone") if t.settings["training.lr"] == rate]
-        found.results.add_trial(found._as_trial(trial, validation, 1.0))
+        (trial,) = [t for t in tuned.trials(task, "standalone") if t.settings["training.lr"] == rate]
+        tuned.results.add_trial(tuned._as_trial(trial, validation, 1.0))
 
     def rates() -> list[float]:
-        return [settings["training.lr"] for settings in found.candidates(task, "standalone")]
+        return [settings["training.lr"] for settings in tuned.candidates(task, "standalone")]
 
     assert rates() == [0.05, 0.1]
     store(0.1, 0.5)
@@ -105,50 +105,52 @@ def test_learning_rates_are_added_beyond_the_best_while_it_is_at_an_end(tmp_path
     assert rates() == [0.05, 0.1, 0.3, 1.0]
     store(1.0, None)  # it failed: worse than any
     assert rates() == [0.05, 0.1, 0.3, 1.0]
-    assert found.best(task, "standalone") == {"training.lr": 0.3}
+    assert tuned.best(task, "standalone") == {"training.lr": 0.3}
 
 
 def test_no_learning_rate_is_added_where_the_best_is_inside(tmp_path: Path):
     text = SMALL.replace("share = 0.5", "share = 0.5\nwider = 2").replace("[0.05, 0.1]", "[0.03, 0.1, 0.3]")
-    found = runner(tmp_path, parse_suite("small", text))
-    task = found.suite.tasks[0]
-    for trial, validation in zip(found.trials(task, "standalone"), (0.5, 0.6, 0.5), strict=True):
-        found.results.add_trial(found._as_trial(trial, validation, 1.0))
-    assert len(found.candidates(task, "standalone")) == 3
+    tuned = runner(tmp_path, parse_suite("small", text))
+    task = tuned.suite.tasks[0]
+    for trial, validation in zip(tuned.trials(task, "standalone"), (0.5, 0.6, 0.5), strict=True):
+        tuned.results.add_trial(tuned._as_trial(trial, validation, 1.0))
+    assert len(tuned.candidates(task, "standalone")) == 3
     assert [neighbour_rate(rate, up=False) for rate in (0.3, 0.1, 0.03)] == [0.1, 0.03, 0.01]
 
 
 def test_a_benchmark_is_done_in_pieces_and_nothing_twice(tmp_path: Path):
-    said: list[str] = []
+    messages: list[str] = []
     first = runner(tmp_path, methods=("standalone",))
     assert first.count() == (2, 2)
-    assert first.run(1, said.append) == []
-    assert len(said) == 4
+    assert first.run(1, messages.append) == []
+    assert len(messages) == 4
     second = runner(tmp_path)
     assert second.count() == (4, 2)  # fedproto alone is left
-    second.run(2, said.append)
+    second.run(2, messages.append)
     third = runner(tmp_path)
     assert third.count() == (0, 0)
-    found = Results.read(tmp_path, "small")
-    assert [(row.task, row.method, row.seed) for row in found.rows] == [
+    stored = Results.read(tmp_path, "small")
+    assert [(row.task, row.method, row.seed) for row in stored.rows] == [
         ("few", method, seed) for method in ("fedproto", "standalone") for seed in (0, 1)
     ]
-    best = max((one for one in found.trials if one.method == "fedproto"), key=lambda one: one.validation)
-    assert {row.settings for row in found.rows if row.method == "fedproto"} == {best.settings}
-    row = found.rows[0]
+    best = max(
+        (trial for trial in stored.trials if trial.method == "fedproto"), key=lambda trial: trial.validation
+    )
+    assert {row.settings for row in stored.rows if row.method == "fedproto"} == {best.settings}
+    row = stored.rows[0]
     assert 0 < row.accuracy <= 1
     assert row.newcomers is not None
     assert row.versions.startswith("potluck ")
-    details = found.details[row.experiment]
+    details = stored.details[row.experiment]
     assert len(details["clients"]) == len(details["best_clients"]) == 3  # a fourth is the newcomer
     assert row.accuracy == pytest.approx(sum(details["best_clients"]) / 3, abs=1e-4)
     assert row.worst_best == pytest.approx(min(details["best_clients"]), abs=1e-4)
     assert row.best_round in (1, 2)
     assert (row.rounds, len(details["client_samples"])) == (2, 3)
-    text = page_text(small(), found)
+    text = page_text(small(), stored)
     assert "| standalone |" in text
     assert text == page_text(small(), Results.read(tmp_path, "small"))
-    write_page(small(), found, tmp_path / "docs" / "page.md")
+    write_page(small(), stored, tmp_path / "docs" / "page.md")
     assert (tmp_path / "docs" / "figures" / "benchmark-gains.svg").read_text().count("fedproto") == 1
 
 
@@ -182,9 +184,9 @@ def test_a_row_of_other_settings_takes_the_place_of_the_old_one(tmp_path: Path):
     results.add(first, {"clients": [0.5]})
     results.add(make_row("one", "fedgh", 1, 0.6), {"clients": [0.6]})
     results.add(replace(first, accuracy=0.9, experiment="tuned otherwise"), {"clients": [0.9]})
-    kept = Results.read(tmp_path, "made")
-    assert [(row.seed, row.accuracy) for row in kept.rows] == [(0, 0.9), (1, 0.6)]
-    assert kept.details.keys() == {row.experiment for row in kept.rows}
+    stored = Results.read(tmp_path, "made")
+    assert [(row.seed, row.accuracy) for row in stored.rows] == [(0, 0.9), (1, 0.6)]
+    assert stored.details.keys() == {row.experiment for row in stored.rows}
 
 
 def test_merging_a_folder_without_results_is_refused(potluck, tmp_path: Path):
@@ -207,7 +209,7 @@ def test_experiment_digest_depends_on_settings_that_decide_results():
     assert experiment_digest(first) == experiment_digest(first.with_settings({"engine.workers": 2}))
     other_seed = suite.experiment(task, "fedproto", 1, {"training.lr": 0.1})
     other_rate = suite.experiment(task, "fedproto", 0, {"training.lr": 0.2})
-    assert len({experiment_digest(one) for one in (first, other_seed, other_rate)}) == 3
+    assert len({experiment_digest(experiment) for experiment in (first, other_seed, other_rate)}) == 3
     # A default may be written out or not: a setting that is added later changes no digest.
     spelled = suite.experiment(task, "fedproto", 0, {"training.lr": 0.1, "schedule.participation": 1.0})
     assert experiment_digest(first) == experiment_digest(spelled)
@@ -223,7 +225,7 @@ def at_commit(monkeypatch: pytest.MonkeyPatch):
     return set_commit
 
 
-def test_confirmation_is_recorded_beside_rows_that_stay_as_they_are(tmp_path: Path, at_commit):
+def test_confirmation_is_recorded_without_changing_rows(tmp_path: Path, at_commit):
     at_commit("aaaa")
     runner(tmp_path).run(1, lambda _: None)
     results = Results.read(tmp_path, "small")
@@ -234,9 +236,10 @@ def test_confirmation_is_recorded_beside_rows_that_stay_as_they_are(tmp_path: Pa
     assert confirm(small(), results, chosen, 1, lambda _: None) == (1, 0)
     again = Results.read(tmp_path, "small")
     assert (again.table.read_bytes(), again.curves.read_bytes()) == before
-    assert [(one.experiment, one.made, one.commit, one.outcome) for one in again.confirmations] == [
-        (chosen[0].experiment, "aaaa", "bbbb", "same")
-    ]
+    assert [
+        (confirmation.experiment, confirmation.made, confirmation.commit, confirmation.outcome)
+        for confirmation in again.confirmations
+    ] == [(chosen[0].experiment, "aaaa", "bbbb", "same")]
     assert provenance_text(again.rows, again.confirmations) == "Made at aaaa; 1 of 4 rows confirmed at bbbb."
     assert chosen[0] not in choose_sample(again, again.rows, 4)  # the next sample takes other rows
     assert len(choose_sample(again, again.rows, 4)) == 3
@@ -248,9 +251,9 @@ def test_a_row_that_gives_other_numbers_is_recorded_as_different(tmp_path: Path,
     results = Results.read(tmp_path, "small")
     results.rows = [replace(row, worst_tenth=0.123) for row in results.rows]
     results.write()
-    said: list[str] = []
-    assert confirm(small(), results, results.rows[:1], 1, said.append) == (0, 1)
-    assert said == ["few, standalone, seed 0 (made at aaaa): other numbers (worst_tenth)"]
+    messages: list[str] = []
+    assert confirm(small(), results, results.rows[:1], 1, messages.append) == (0, 1)
+    assert messages == ["few, standalone, seed 0 (made at aaaa): other numbers (worst_tenth)"]
     again = Results.read(tmp_path, "small")
     assert {row.worst_tenth for row in again.rows} == {0.123}
     assert provenance_text(again.rows, again.confirmations).endswith(
@@ -312,8 +315,8 @@ def test_a_suite_ends_with_a_table_of_means(potluck, tmp_path: Path):
     )
     assert code == 0
     lines = [line.split() for line in out.splitlines()]
-    found = Results.read(Path("here"), "small")
-    for line in summarise_task(found, "few"):
+    stored = Results.read(Path("here"), "small")
+    for line in summarise_task(stored, "few"):
         gain = [] if line.gain is None else [f"{100 * line.gain.mean:+.1f}"]
         assert ["few", line.method, "2", f"{100 * line.accuracy:.1f}", *gain] in lines
 
@@ -344,7 +347,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", suite_names())
-def test_the_pages_say_what_the_data_say(name: str):
+def test_pages_equal_those_generated_from_stored_rows(name: str):
     suite, stored = find_suite(name), Results.read(ROOT / "results", name)
     if not stored.rows and suite.page not in WITHOUT_ROWS:
         pytest.skip("no results are stored")
@@ -360,15 +363,15 @@ def test_the_page_on_engines_has_the_table_of_asynchrony():
 
 def test_the_page_on_asynchrony_compares_seed_by_seed(tmp_path: Path):
     """Accuracy 1, 2 and 3 points lower: -2 ± 4.3027 / √3. Half, a quarter and an eighth of the time: a quarter."""
-    suite, found = find_suite("asynchrony"), Results(tmp_path, "asynchrony")
+    suite, stored = find_suite("asynchrony"), Results(tmp_path, "asynchrony")
     ends = {"sync": [(0.90, 8.0)] * 3, "async, 5 at work": [(0.89, 4.0), (0.88, 2.0), (0.87, 1.0)]}
     for schedule, runs in ends.items():
         task = f"two-classes-{schedule}"
         for seed, (accuracy, seconds) in enumerate(runs):
-            found.rows.append(make_row(task, "fedavg", seed, accuracy))
+            stored.rows.append(make_row(task, "fedavg", seed, accuracy))
             clock = [(seconds / 2, 0.5), (seconds, 0.8), (9.0, accuracy)]
-            found.details[f"{task}-fedavg-{seed}"] = {"clock": clock, "clients": [1 / 299]}
-    text = page_text(suite, found)
+            stored.details[f"{task}-fedavg-{seed}"] = {"clock": clock, "clients": [1 / 299]}
+    text = page_text(suite, stored)
     # 4.3027 · ln 2 / √3 = 1.7219, and e to that is 5.595: from 0.25 / 5.595 to 0.25 · 5.595
     assert "| fedavg | async, 5 at work | -2.0 [-4.5, +0.5] | 0.25 [0.04, 1.40] |" in text
     assert text.index("## Against whole rounds") < text.index("## Provenance")
@@ -392,16 +395,16 @@ def test_stored_rows_name_a_clean_commit(name: str):
     assert "unknown" not in {made_at(row) for row in Results.read(ROOT / "results", name).rows}
 
 
-def test_an_estimate_counts_what_is_missing(tmp_path: Path):
+def test_estimate_counts_missing_runs(tmp_path: Path):
     """Standalone lacks 2 trials and 2 runs, fedproto 4 and 2; half an hour each makes 2 and 3 core-hours."""
-    found = list(estimate(runner(tmp_path), lambda work: 1800.0))
-    assert [(one.method, one.trials, one.runs, one.core_hours) for one in found] == [
+    estimates = list(estimate(runner(tmp_path), lambda work: 1800.0))
+    assert [(line.method, line.trials, line.runs, line.core_hours) for line in estimates] == [
         ("standalone", 2, 2, 2.0),
         ("fedproto", 4, 2, 3.0),
     ]
     stored = runner(tmp_path, methods=("fedproto",))
     stored.results.rows.append(make_row("few", "fedproto", 7, 0.5, core_seconds=900.0))
-    assert [one.seconds for one in estimate(stored, lambda work: 1.0)] == [900.0]
+    assert [line.seconds for line in estimate(stored, lambda work: 1.0)] == [900.0]
 
 
 def test_a_suite_is_estimated_by_short_trials(potluck, tmp_path: Path):
@@ -423,21 +426,21 @@ def test_start_up_is_counted_once_in_an_estimate():
     def longer(changes: dict[str, int]) -> Work:
         return replace(work, experiment=work.experiment.with_settings(changes))
 
-    asked: list[int] = []
+    calls: list[int] = []
 
     def spent(work: Work, rounds: int) -> float:
-        asked.append(rounds)
+        calls.append(rounds)
         return 3.0 + 0.5 * rounds
 
     assert short_trial(longer({"schedule.rounds": 20}), spent) == pytest.approx(13.0)
-    assert asked == [2, 4]  # a second more
+    assert calls == [2, 4]  # a second more
     assert short_trial(longer({"schedule.rounds": 20, "evaluate.every": 5}), spent) == pytest.approx(13.0)
-    assert asked[2:] == [5, 10]  # whole periods of evaluation
+    assert calls[2:] == [5, 10]  # whole periods of evaluation
     assert short_trial(longer({"schedule.rounds": 2}), spent) == pytest.approx(4.0)
-    assert asked[4:] == [2]
-    asked.clear()
+    assert calls[4:] == [2]
+    calls.clear()
     assert short_trial(longer({"schedule.rounds": 20}), lambda w, n: spent(w, n) / 10) == pytest.approx(1.3)
-    assert asked == [
+    assert calls == [
         2,
         4,
         8,
@@ -453,7 +456,7 @@ def test_an_estimate_says_how_many_trials_may_come_on_top(tmp_path: Path):
     assert [cost.wider for cost in estimate(runner(tmp_path), lambda work: 1.0)] == [0, 0]
 
 
-def test_an_estimate_of_what_cannot_run_gives_the_reason(potluck, tmp_path: Path):
+def test_estimate_of_invalid_experiment_gives_the_reason(potluck, tmp_path: Path):
     (tmp_path / "small.toml").write_text(SMALL.replace("6:2:2", "10:390:100"))
     code, out, _ = potluck("benchmark", "small.toml", "--estimate", "--results", "here")
     assert code == 1
@@ -463,24 +466,24 @@ def test_an_estimate_of_what_cannot_run_gives_the_reason(potluck, tmp_path: Path
     assert "Missing in all" not in out
 
 
-def test_what_the_page_says_of_tuning_follows_from_the_stored_trials(tmp_path: Path):
+def test_statements_on_tuning_follow_from_the_stored_trials(tmp_path: Path):
     """Best at 0.05, the lowest of two; then 0.01 is tried and is worse, so the best is inside."""
-    found = runner(tmp_path, parse_suite("small", SMALL.replace("share = 0.5", "share = 0.5\nwider = 2")))
-    suite, task = found.suite, found.suite.tasks[0]
-    add_rows(found.results, "few", "standalone", [0.8, 0.8])
-    add_rows(found.results, "few", "fedproto", [0.8, 0.7])
-    found.results.rows = [replace(row, settings="{}") for row in found.results.rows]
-    for trial, validation in zip(found.trials(task, "standalone"), (0.6, 0.5), strict=True):
-        found.results.add_trial(found._as_trial(trial, validation, 1.0))
-    text = " ".join(page_text(suite, found.results).split())
+    tuned = runner(tmp_path, parse_suite("small", SMALL.replace("share = 0.5", "share = 0.5\nwider = 2")))
+    suite, task = tuned.suite, tuned.suite.tasks[0]
+    add_rows(tuned.results, "few", "standalone", [0.8, 0.8])
+    add_rows(tuned.results, "few", "fedproto", [0.8, 0.7])
+    tuned.results.rows = [replace(row, settings="{}") for row in tuned.results.rows]
+    for trial, validation in zip(tuned.trials(task, "standalone"), (0.6, 0.5), strict=True):
+        tuned.results.add_trial(tuned._as_trial(trial, validation, 1.0))
+    text = " ".join(page_text(suite, tuned.results).split())
     assert (
         "In 1 of the 1 tunings the best learning rate is the lowest or the highest that was tried; the"
         in text
     )
     assert "are not among the stored trials" in text
-    (wider,) = [run for run in found.trials(task, "standalone") if run.settings["training.lr"] == 0.01]
-    found.results.add_trial(found._as_trial(wider, 0.4, 1.0))
-    text = " ".join(page_text(suite, found.results).split())
+    (wider,) = [run for run in tuned.trials(task, "standalone") if run.settings["training.lr"] == 0.01]
+    tuned.results.add_trial(tuned._as_trial(wider, 0.4, 1.0))
+    text = " ".join(page_text(suite, tuned.results).split())
     assert (
         "In 0 of the 1 tunings the best learning rate is the lowest or the highest that was tried; in 1"
         in text

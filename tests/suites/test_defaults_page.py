@@ -34,21 +34,21 @@ def test_a_method_is_compared_with_standalone_training_of_the_same_networks(tmp_
         make_row("digits", "fd", 0, 0.86),
         make_row("digits", "heterofl", 0, 0.69),
     ]
-    found = Results(tmp_path, "defaults", rows=rows)
-    gains = {line.method: (round(line.gain, 6), line.sensible) for line in lines(SUITE, found)}
+    results = Results(tmp_path, "defaults", rows=rows)
+    gains = {line.method: (round(line.gain, 6), line.sensible) for line in lines(SUITE, results)}
     assert gains == {
         "standalone": (0.0, True),
         "fedgh": (-0.02, True),
         "fd": (-0.04, False),
         "heterofl": (-0.01, True),
     }
-    text = page(SUITE, found)
+    text = page(SUITE, results)
     assert "| fedgh | 88.0 | -2.0 |  | 1 | 10 |" in text
     assert "More than 3 points below standalone training: fd (not explained)." in text
     assert text.index("With nothing tuned") < text.index("| method |") < text.index("## Provenance")
     for row in rows:
-        found.details[row.experiment] = {"clients": [row.accuracy, row.accuracy, 0.9, 0.9]}
-    text = page(SUITE, found)
+        results.details[row.experiment] = {"clients": [row.accuracy, row.accuracy, 0.9, 0.9]}
+    text = page(SUITE, results)
     assert "| fedgh | 88.0 | -2.0 | 50% | 1 | 10 |" in text
     assert "| standalone | 90.0 |  |  | 1 | 10 |" in text
     better = Results(tmp_path, "defaults", rows=[replace(row, final_accuracy=0.9) for row in rows])
@@ -59,18 +59,18 @@ def test_stored_results_are_of_all_methods_and_sensible():
     stored = Results.read(ROOT / "results", "defaults")
     if not stored.rows:
         pytest.skip("no results are stored")
-    found = lines(SUITE, stored)
-    missing = set(METHODS) - LEFT_OUT - {line.method for line in found}
+    summaries = lines(SUITE, stored)
+    missing = set(METHODS) - LEFT_OUT - {line.method for line in summaries}
     text = page(SUITE, stored)
     assert all(f"`{name}`" in text.partition("Not run yet: ")[2] for name in missing)
-    assert {line.method for line in found if not line.sensible} <= set(KNOWN_WEAK)
+    assert {line.method for line in summaries if not line.sensible} <= set(KNOWN_WEAK)
 
 
 @functools.cache
 def trained(task: str, method: str) -> tuple[float, ...]:
-    found = SUITE.task(task)
-    settings = SUITE.candidates(found, method)[0]
-    texts = [SUITE.work(found, method, seed, settings).text for seed in SUITE.seeds]
+    selected = SUITE.task(task)
+    settings = SUITE.candidates(selected, method)[0]
+    texts = [SUITE.work(selected, method, seed, settings).text for seed in SUITE.seeds]
     return tuple(measure(text)["row"]["final_accuracy"] for text in texts)
 
 
@@ -78,6 +78,8 @@ def trained(task: str, method: str) -> tuple[float, ...]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("method", sorted(set(METHODS) - LEFT_OUT))
 def test_default_settings_are_not_far_below_standalone_training(method: str):
-    mine, alone = trained("digits", method), trained(BASELINE_TASK.get(method, "digits"), REFERENCE)
-    gain = sum(one - other for one, other in zip(mine, alone, strict=True)) / len(alone)
+    accuracies, alone = trained("digits", method), trained(BASELINE_TASK.get(method, "digits"), REFERENCE)
+    gain = sum(accuracy - reference for accuracy, reference in zip(accuracies, alone, strict=True)) / len(
+        alone
+    )
     assert gain >= -MARGIN or method in KNOWN_WEAK, f"{100 * gain:+.1f} points against standalone training"

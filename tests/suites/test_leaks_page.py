@@ -25,7 +25,7 @@ PICTURE = "inverted with the extractor, classes of 1: PSNR in dB"
 
 def stored(tmp_path: Path) -> Results:
     """fedproto tells classes with both seeds and the sender with one of two; with noise it tells nothing."""
-    found = Results(tmp_path, "leaks")
+    stored_results = Results(tmp_path, "leaks")
     values: dict[str, list[dict[str, tuple[float, float]]]] = {
         "plain": [
             {HELD: (0.96, 0.75), SENDER: (0.3, 0.1), PICTURE: (17.4, 14.0)},
@@ -43,14 +43,14 @@ def stored(tmp_path: Path) -> Results:
                 final_accuracy=0.8 if task == "plain" else 0.5,
                 settings="{}",
             )
-            found.rows.append(row)
+            stored_results.rows.append(row)
             leaks = [LeakScore(question, *pair, "by hand", 1) for question, pair in each.items()]
             shown = [Reconstruction(0, 4, 1, {"its mean picture": torch.zeros(1, 8, 8)})]
             details: dict[str, Any] = {"clients": [], "leaks": LeakFindings(leaks, shown).stored()}
             if task != "plain":
                 details["privacy"] = {"epsilon": 3.4 + seed}
-            found.details[row.experiment] = details
-    return found
+            stored_results.details[row.experiment] = details
+    return stored_results
 
 
 def test_cells_have_the_spread_and_the_chance_and_are_bold_where_every_seed_leaks(tmp_path: Path):
@@ -89,7 +89,7 @@ def test_a_leak_is_an_interval_above_chance():
     assert not Score((0.6,), (0.5,)).leaks
 
 
-def test_what_the_page_says_holds_in_the_stored_rows():
+def test_statements_of_the_page_hold_in_the_stored_rows():
     """The page's sentences, one by one; where one fails, the data have changed and the words must follow."""
     results = Results.read(ROOT / "results", "leaks")
     plain = {method: scores(results, PLAIN, method) for kind in KINDS.values() for method in kind}
@@ -98,36 +98,36 @@ def test_what_the_page_says_holds_in_the_stored_rows():
         assert set(plain[method][HELD].scores) == {1.0}
     for method in ("fedproto", "fedgh"):
         seen = {
-            question: one
-            for question, one in plain[method].items()
+            question: score
+            for question, score in plain[method].items()
             if question.startswith("inverted with the")
         }
         assert len(seen) == 8
-        assert all(one.leaks for one in seen.values())
+        assert all(score.leaks for score in seen.values())
         assert set(
             plain[method]["is the sample nearest to a class vector its own? (classes of 1)"].scores
         ) == {1.0}
         assert plain[method][PICTURE].gain > plain["fedhe"][PICTURE].gain + 1
     for table in plain.values():
-        blind = [one for question, one in table.items() if "without it, classes" in question]
-        assert all(one.gain < 0 for one in blind)
+        blind = [score for question, score in table.items() if "without it, classes" in question]
+        assert all(score.gain < 0 for score in blind)
         assert table[SENDER].leaks
     alike = scores(results, ALIKE, "fedproto")
-    blind = {question: one for question, one in alike.items() if "without it, classes" in question}
-    assert all(plain["fedproto"][question].gain < one.gain < 0 for question, one in blind.items())
+    blind = {question: score for question, score in alike.items() if "without it, classes" in question}
+    assert all(plain["fedproto"][question].gain < score.gain < 0 for question, score in blind.items())
     assert not alike["inverted without it, nearest of two or more samples: PSNR in dB"].leaks
     for method in ("lg-fedavg", "fedavg"):
         assert plain[method][HELD].gain < 0 < plain[method]["in what proportions? (overlap)"].gain
         rest = [
-            one
-            for question, one in plain[method].items()
+            score
+            for question, score in plain[method].items()
             if re.search("extractor, classes of [26].*PSNR", question)
         ]
-        assert all(one.gain < 0 for one in rest)
+        assert all(score.gain < 0 for score in rest)
         assert plain[method][PICTURE].gain > 0
-    left = [one.leaks for table in noise.values() for one in table.values()]
-    before = [one.leaks for table in plain.values() for one in table.values()]
-    assert sum(left) < 0.1 * len(left) < 0.3 * len(before) < sum(before)
+    noisy_leaks = [score.leaks for table in noise.values() for score in table.values()]
+    before = [score.leaks for table in plain.values() for score in table.values()]
+    assert sum(noisy_leaks) < 0.1 * len(noisy_leaks) < 0.3 * len(before) < sum(before)
     costs = {method: _cost(results, method) for method in plain}
     assert max(costs["fedproto"], costs["fedgh"]) < min(costs["lg-fedavg"], costs["fedavg"])
     assert max(costs, key=lambda method: costs[method]) == "fedavg"
@@ -135,11 +135,11 @@ def test_what_the_page_says_holds_in_the_stored_rows():
 
 def _cost(results: Results, method: str) -> float:
     """Points of accuracy that noise takes, in the mean over seeds."""
-    found = [
+    costs = [
         [row.final_accuracy for row in results.rows if row.method == method and row.task in tasks]
         for tasks in (PLAIN, NOISE)
     ]
-    return sum(found[0]) / len(found[0]) - sum(found[1]) / len(found[1])
+    return sum(costs[0]) / len(costs[0]) - sum(costs[1]) / len(costs[1])
 
 
 def test_the_picture_is_that_of_the_first_run(tmp_path: Path):
@@ -157,14 +157,14 @@ def test_every_run_of_the_suite_keeps_its_answers_and_most_protect_them():
             assert experiment.models.same_init == (task.name == "alike")
 
 
-def test_a_measured_run_that_keeps_its_answers_is_asked_what_they_give_away():
+def test_measured_runs_with_stored_answers_are_checked_for_leaks():
     suite = find_suite("leaks")
     experiment = suite.experiment(
         suite.task("plain"), "fedproto", 0, {"data.limit": 150, "schedule.rounds": 1, "partition.clients": 3}
     )
-    found = measure(Work(experiment).text)["details"]["leaks"]
-    assert {one["question"] for one in found["scores"]} >= {HELD}
-    assert found["pictures"]
+    leaks = measure(Work(experiment).text)["details"]["leaks"]
+    assert {score["question"] for score in leaks["scores"]} >= {HELD}
+    assert leaks["pictures"]
     assert (
         "leaks" not in measure(Work(experiment.with_settings({"engine.keep_answers": False})).text)["details"]
     )

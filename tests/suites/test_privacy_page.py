@@ -14,24 +14,24 @@ from tests.support.suites import make_row
 
 def stored(tmp_path: Path) -> Results:
     """Alone 70 ± 1.4; fedavg 60 at ε = 1, 75 at ε = 10 and 80 without noise; pfedafm never above."""
-    found = Results(tmp_path, "privacy")
+    stored_results = Results(tmp_path, "privacy")
 
     def add(task: str, method: str, accuracy: float, epsilon: float | None, noise: float | None) -> None:
         for seed, moved in ((0, -0.01), (1, 0.01)):
             row = replace(make_row(task, method, seed, 0.0), final_accuracy=accuracy + moved, settings="{}")
-            found.rows.append(row)
+            stored_results.rows.append(row)
             spent = {} if noise is None else {"privacy": {"epsilon": epsilon, "noise_multiplier": noise}}
-            found.details[row.experiment] = {"clients": [accuracy, 0.6], **spent}
+            stored_results.details[row.experiment] = {"clients": [accuracy, 0.6], **spent}
 
     add("plain", "standalone", 0.70, None, None)
     add("plain", "fedavg", 0.80, None, None)
     add("sgd-1", "fedavg", 0.60, 0.98, 4.5)
     add("sgd-10", "fedavg", 0.75, 9.7, 1.0)
     add("twice-1", "pfedafm", 0.71, 0.95, 6.0)
-    return found
+    return stored_results
 
 
-def test_the_table_has_what_was_spent_and_compares_nothing(tmp_path: Path):
+def test_table_has_the_spent_budget_and_compares_nothing(tmp_path: Path):
     text = page_text(find_suite("privacy"), stored(tmp_path))
     assert "| standalone | no promise |  | 70.0 ± 1.4 |  | 2 |" in text
     order = [

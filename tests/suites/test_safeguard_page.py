@@ -18,12 +18,12 @@ from potluck.suites.suite import find_suite
 
 def outcome(client: int = 0, **counts: Any) -> ClientOutcome:
     """A client with 100 test samples, of which its standalone model gets 50 right."""
-    known: dict[str, Any] = {
+    details: dict[str, Any] = {
         "train": 20, "classes": 5, "largest_class": 8, "validation": 20, "test": 100, "alone": 50, "gained": 0,
         "lost": 0, "weight": 0.5, "used_gained": 0, "used_lost": 0, "validation_gained": 0, "validation_lost": 0,
         "early_alone": 5, "early_gained": 0, "early_lost": 0,
     }  # fmt: skip
-    return ClientOutcome(client, **(known | counts))
+    return ClientOutcome(client, **(details | counts))
 
 
 def stored(folder: Path, runs: dict[tuple[str, str], list[ClientOutcome]], attackers: list[int]) -> Results:
@@ -44,7 +44,7 @@ def stored(folder: Path, runs: dict[tuple[str, str], list[ClientOutcome]], attac
             "safeguard": {
                 "mode": "ensemble",
                 "flops": [3.0, 1.0],
-                "clients": [list(astuple(one)) for one in clients],
+                "clients": [list(astuple(client)) for client in clients],
             },
             **({"attack": {"clients": attackers}} if task.startswith("attacked") else {}),
         }
@@ -53,10 +53,10 @@ def stored(folder: Path, runs: dict[tuple[str, str], list[ClientOutcome]], attac
 
 def test_modes_are_read_from_the_counts_of_one_run():
     """Five gains without a loss on validation samples are what `select` needs; `off` uses the federated model."""
-    one = outcome(gained=9, lost=2, used_gained=6, used_lost=1, validation_gained=4)
-    assert made.used_counts("off", one) == (9, 2)
-    assert made.used_counts("select", one) == (0, 0)
-    assert made.used_counts("ensemble", one) == (6, 1)
+    counts = outcome(gained=9, lost=2, used_gained=6, used_lost=1, validation_gained=4)
+    assert made.used_counts("off", counts) == (9, 2)
+    assert made.used_counts("select", counts) == (0, 0)
+    assert made.used_counts("ensemble", counts) == (6, 1)
     assert made.used_counts("select", outcome(gained=9, lost=2, validation_gained=5)) == (9, 2)
 
 
@@ -83,7 +83,7 @@ def test_evidence_counts_losses_gains_kept_compute_and_honest_clients(tmp_path: 
     assert "more than 0.0 points below alone with `select`, 2.0 with `ensemble`, and 30.0 without" in text
 
 
-def test_page_is_what_the_stored_rows_give():
+def test_page_equals_the_one_generated_from_stored_rows():
     suite, text = find_suite("safeguard"), (made.DOCS / "safeguard.md").read_text(encoding="utf-8")
     results = Results.read(made.DOCS.parent / "results", suite.name)
     assert made.page(suite, results) == text

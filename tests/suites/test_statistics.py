@@ -32,16 +32,20 @@ from tests.support.suites import add_rows, make_row
 
 def test_interval_over_three_seeds_by_hand():
     """Differences 1, 2 and 3 points: mean 2, standard deviation 1, standard error 1/√3, t(0.975; 2) = 4.3027."""
-    found = paired_difference({0: 0.51, 1: 0.62, 2: 0.73, 3: 0.9}, {0: 0.5, 1: 0.6, 2: 0.7})
-    assert found is not None
-    assert (found.seeds, found.mean, found.std) == (3, pytest.approx(0.02), pytest.approx(0.01))
+    difference = paired_difference({0: 0.51, 1: 0.62, 2: 0.73, 3: 0.9}, {0: 0.5, 1: 0.6, 2: 0.7})
+    assert difference is not None
+    assert (difference.seeds, difference.mean, difference.std) == (
+        3,
+        pytest.approx(0.02),
+        pytest.approx(0.01),
+    )
     reach = 4.30265 * 0.01 / math.sqrt(3)
-    assert (found.low, found.high) == (
+    assert (difference.low, difference.high) == (
         pytest.approx(0.02 - reach, abs=1e-6),
         pytest.approx(0.02 + reach, abs=1e-6),
     )
     # t = 2√3 = 3.4641 with two degrees of freedom: p = 1 - t / √(t² + 2)
-    assert found.p == pytest.approx(1 - 3.4641016 / math.sqrt(14))
+    assert difference.p == pytest.approx(1 - 3.4641016 / math.sqrt(14))
 
 
 def test_level_needs_both_one_sided_tests():
@@ -50,17 +54,17 @@ def test_level_needs_both_one_sided_tests():
     With three degrees of freedom P(T < t) = 1/2 + (x / (1 + x²) + atan x) / π at x = t / √3 = 2.
     """
     values = {0: 0.005, 1: -0.005, 2: 0.005, 3: -0.005}
-    found = paired_difference(values, dict.fromkeys(values, 0.0))
-    assert found is not None
-    assert found.std == pytest.approx(0.005 * math.sqrt(4 / 3))
-    assert found.p == pytest.approx(1.0)
-    assert found.p_level == pytest.approx(0.5 - (2 / 5 + math.atan(2)) / math.pi)
+    difference = paired_difference(values, dict.fromkeys(values, 0.0))
+    assert difference is not None
+    assert difference.std == pytest.approx(0.005 * math.sqrt(4 / 3))
+    assert difference.p == pytest.approx(1.0)
+    assert difference.p_level == pytest.approx(0.5 - (2 / 5 + math.atan(2)) / math.pi)
 
 
 def test_one_seed_has_no_interval_and_no_seed_no_difference():
-    found = paired_difference({0: 0.6}, {0: 0.5, 1: 0.5})
-    assert found is not None
-    assert (found.p, found.p_level, math.isnan(found.low)) == (None, None, True)
+    difference = paired_difference({0: 0.6}, {0: 0.5, 1: 0.5})
+    assert difference is not None
+    assert (difference.p, difference.p_level, math.isnan(difference.low)) == (None, None, True)
     assert paired_difference({0: 0.6}, {1: 0.5}) is None
 
 
@@ -83,23 +87,23 @@ def test_verdicts_follow_the_tests(tmp_path: Path):
             "wild": [0.2, -0.1, 0.15, -0.12, 0.05],
         },
     )
-    found = {line.method: line for line in summarise_task(results, "one")}
-    verdicts = {name: line.verdict for name, line in found.items()}
+    summaries = {line.method: line for line in summarise_task(results, "one")}
+    verdicts = {name: line.verdict for name, line in summaries.items()}
     assert verdicts == {"standalone": "", "good": AHEAD, "bad": BEHIND, "same": EQUAL, "wild": UNDECIDED}
-    assert next(iter(found)) == "standalone"
+    assert next(iter(summaries)) == "standalone"
     # Holm: good and bad share the smallest p of four tests.
-    assert found["good"].gain is not None
-    assert found["good"].corrected == pytest.approx(4 * found["good"].gain.p)
+    assert summaries["good"].gain is not None
+    assert summaries["good"].corrected == pytest.approx(4 * summaries["good"].gain.p)
 
 
 def test_baselines_stand_first_and_take_no_part_in_corrections(tmp_path: Path):
     results = gains(
         tmp_path, {"good": [0.05, 0.052, 0.048, 0.051, 0.049], "ridge": [0.01, 0.02, 0.01, 0.02, 0.01]}
     )
-    found = summarise_task(results, "one")
-    assert [line.method for line in found] == ["standalone", "ridge", "good"]
-    assert found[1].verdict == ""
-    assert found[2].corrected == pytest.approx(found[2].gain.p)
+    summaries = summarise_task(results, "one")
+    assert [line.method for line in summaries] == ["standalone", "ridge", "good"]
+    assert summaries[1].verdict == ""
+    assert summaries[2].corrected == pytest.approx(summaries[2].gain.p)
 
 
 def test_standalone_must_reach_ridge_regression(tmp_path: Path):
@@ -119,9 +123,11 @@ def test_share_of_clients_below_themselves_alone(tmp_path: Path):
     results = Results(tmp_path, "made")
     add_rows(results, "one", "standalone", [0.5, 0.5], clients=[[0.5, 0.6, 0.7], [0.4, 0.4, 0.4]])
     add_rows(results, "one", "fedgh", [0.5, 0.5], clients=[[0.4, 0.6, 0.8], [0.3, 0.3, 0.5]])
-    mine, alone = ([row for row in results.rows if row.method == name] for name in ("fedgh", "standalone"))
-    assert share_below(results, mine, alone) == pytest.approx(3 / 6)
-    assert share_below(results, mine, []) is None
+    fedgh_rows, alone = (
+        [row for row in results.rows if row.method == name] for name in ("fedgh", "standalone")
+    )
+    assert share_below(results, fedgh_rows, alone) == pytest.approx(3 / 6)
+    assert share_below(results, fedgh_rows, []) is None
 
 
 def test_power_of_the_t_test_matches_tables():
@@ -135,7 +141,7 @@ def test_power_of_the_t_test_matches_tables():
 
 def test_power_of_a_task_uses_the_median_spread(tmp_path: Path):
     spread = [0.02, -0.02, 0.02, -0.02, 0.0]
-    results = gains(tmp_path, {"a": [0.0] * 5, "b": spread, "c": [3 * one for one in spread]})
+    results = gains(tmp_path, {"a": [0.0] * 5, "b": spread, "c": [3 * gain for gain in spread]})
     power = task_power(summarise_task(results, "one"))
     assert power is not None
     assert (power.seeds, power.methods, power.std) == (5, 3, pytest.approx(0.02))
@@ -153,9 +159,9 @@ def test_training_length_is_of_the_costliest_method(tmp_path: Path):
 
 def test_methods_are_compared_seed_by_seed(tmp_path: Path):
     results = gains(tmp_path, {"fedmd": [0.03, 0.05, 0.04, 0.03, 0.05], "standalone-public": [0.06] * 5})
-    found = compare_methods(results, "one", "fedmd", "standalone-public")
-    assert found is not None
-    assert found.mean == pytest.approx(-0.02)
+    comparison = compare_methods(results, "one", "fedmd", "standalone-public")
+    assert comparison is not None
+    assert comparison.mean == pytest.approx(-0.02)
     assert compare_methods(results, "one", "fedmd", "fedgh") is None
 
 
@@ -170,9 +176,9 @@ def test_equal_differences_of_seeds_are_no_certainty():
     wide = paired_difference({0: 0.7, 1: 0.9}, {0: 0.8, 1: 0.8})
     assert wide is not None
     assert with_least_spread(wide, 0.01) == wide
-    one = paired_difference({0: 0.7}, {0: 0.8})
-    assert one is not None
-    assert with_least_spread(one, 0.01) is one
+    difference = paired_difference({0: 0.7}, {0: 0.8})
+    assert difference is not None
+    assert with_least_spread(difference, 0.01) is difference
 
 
 def test_clients_that_end_below_themselves_are_counted_where_both_were_tested(tmp_path: Path):

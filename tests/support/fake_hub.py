@@ -40,7 +40,7 @@ class FakeHub:
             case [_, _, "info", "lfs", "objects", "batch"]:
                 return 200, {
                     "transfer": "basic",
-                    "objects": [self._place(one) for one in json.loads(body)["objects"]],
+                    "objects": [self._place(item) for item in json.loads(body)["objects"]],
                 }
             case ["blobs", oid] if method == "PUT":
                 assert hashlib.sha256(body).hexdigest() == oid
@@ -50,12 +50,12 @@ class FakeHub:
                 return self._commit(f"{owner}/{name}", [json.loads(line) for line in body.splitlines()])
         return 404, {"error": f"{method} {path} is not implemented"}
 
-    def _create(self, asked: dict[str, Any]) -> tuple[int, Any]:
-        repo = f"{asked['organization']}/{asked['name']}"
-        known = repo in self.private
-        self.private.setdefault(repo, bool(asked.get("private") or asked.get("visibility") == "private"))
+    def _create(self, request: dict[str, Any]) -> tuple[int, Any]:
+        repo = f"{request['organization']}/{request['name']}"
+        private = repo in self.private
+        self.private.setdefault(repo, bool(request.get("private") or request.get("visibility") == "private"))
         self.files.setdefault(repo, {})
-        return 409 if known else 200, {"url": f"{self.address}/{repo}", "error": "exists"}
+        return 409 if private else 200, {"url": f"{self.address}/{repo}", "error": "exists"}
 
     def _place(self, wanted: dict[str, Any]) -> dict[str, Any]:
         upload = {"href": f"{self.address}/blobs/{wanted['oid']}", "header": {}}

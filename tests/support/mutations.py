@@ -153,16 +153,16 @@ def _names(payload: Payload, rng: Random) -> Payload:
         return payload
     name = rng.choice(places)
     entries = dict(getattr(payload, name))
-    what = rng.randrange(4)
-    if what == 0 and entries:
+    mutation = rng.randrange(4)
+    if mutation == 0 and entries:
         entries.pop(rng.choice(list(entries)))
-    elif what == 1:
+    elif mutation == 1:
         entries[rng.choice(("", "x", "head.weight", "__class__", "a.b.c", "\0", 7))] = torch.zeros(2)
-    elif what == 2 and entries:
+    elif mutation == 2 and entries:
         entries["other"] = entries.pop(rng.choice(list(entries)))
     elif len(entries) > 1:
-        one, other = rng.sample(list(entries), 2)
-        entries[one], entries[other] = entries[other], entries[one]
+        first_name, second_name = rng.sample(list(entries), 2)
+        entries[first_name], entries[second_name] = entries[second_name], entries[first_name]
     return replace(payload, **{name: entries})
 
 
@@ -182,8 +182,8 @@ def _rows(payload: Payload, rng: Random) -> Payload:
 
 def _class(payload: Payload, rng: Random) -> Payload:
     """An object of another type with the same fields."""
-    other = type(type(payload).__name__, (type(payload),), {})
-    return other(**{field.name: getattr(payload, field.name) for field in fields(payload)})
+    renamed = type(type(payload).__name__, (type(payload),), {})
+    return renamed(**{field.name: getattr(payload, field.name) for field in fields(payload)})
 
 
 _MUTATIONS: tuple[Callable[[Payload, Random], Payload], ...] = (
@@ -199,12 +199,12 @@ def _spoil_bytes(data: bytes, rng: Random) -> bytes:
     spoiled = bytearray(data)
     for _ in range(rng.choice((1, 2, 8))):
         where = rng.randrange(len(spoiled) + 1)
-        what = rng.randrange(4)
-        if what == 0 and where < len(spoiled):
+        mutation = rng.randrange(4)
+        if mutation == 0 and where < len(spoiled):
             spoiled[where] = rng.randrange(256)
-        elif what == 1:
+        elif mutation == 1:
             del spoiled[where : where + rng.choice((1, 8, 1000))]
-        elif what == 2:
+        elif mutation == 2:
             spoiled[where:where] = rng.randbytes(rng.choice((1, 8, 40)))
         else:
             spoiled[where : where + 8] = b"\xff" * 8
@@ -216,16 +216,16 @@ def _spoil_header(data: bytes, rng: Random) -> bytes:
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     name = rng.choice(list(header))
-    what = rng.randrange(6)
-    if what == 0:
+    mutation = rng.randrange(6)
+    if mutation == 0:
         header["__metadata__"] = {"potluck": rng.choice(("", "[", "[]", "null", "[" * 9000, '{"x": 1e999}'))}
-    elif what == 1:
+    elif mutation == 1:
         header["__metadata__"] = {
             "potluck": json.dumps({f"f{rng.randrange(3)}": rng.choice((1, "a", None, [1]))})
         }
-    elif what == 2:
+    elif mutation == 2:
         header.pop(name)
-    elif what == 3:
+    elif mutation == 3:
         header[name + rng.choice((".x", "x", ""))] = header.pop(name)
     elif name != "__metadata__":
         key, value = rng.choice(

@@ -61,30 +61,32 @@ def experiment(method: str = "fedgh", **more: Any) -> Experiment:
     return parse_experiment({**values, **more})
 
 
-def combined_federation(one: Experiment, paths: list[Path]) -> Federation:
+def combined_federation(settings: Experiment, paths: list[Path]) -> Federation:
     """The same clients in one process, as the serial engine would have them."""
-    parts = [node_federation(one, read_node(path)) for path in paths]
+    parts = [node_federation(settings, read_node(path)) for path in paths]
     builders = {part.members[0].architecture: part.members[0].build for part in parts}
     task = parts[0].task
     return assemble(
         [part.members[0] for part in parts],
         DataFacts(num_classes=3, input_shape=task.input_shape),
-        training=one.training,
-        seed=one.seed,
+        training=settings.training,
+        seed=settings.seed,
         builders=builders,
     )
 
 
-def serial_values(one: Experiment) -> dict[str, Any]:
+def serial_values(settings: Experiment) -> dict[str, Any]:
     """What the experiment asks on the serial engine, where the population is an object."""
-    asked = one.model_dump(exclude_none=True)
-    return {name: asked[name] for name in ("method", "training", "schedule")} | {"engine": {"name": "serial"}}
+    values = settings.model_dump(exclude_none=True)
+    return {name: values[name] for name in ("method", "training", "schedule")} | {
+        "engine": {"name": "serial"}
+    }
 
 
-def node_registrations(one: Experiment, paths: list[Path]) -> list[Registration]:
-    found = []
+def node_registrations(settings: Experiment, paths: list[Path]) -> list[Registration]:
+    registrations = []
     for path in paths:
-        task = node_federation(one, read_node(path)).task
+        task = node_federation(settings, read_node(path)).task
         info = task.clients[0]
-        found.append(Registration.of(info, task.architectures[info.architecture], task.input_shape))
-    return found
+        registrations.append(Registration.of(info, task.architectures[info.architecture], task.input_shape))
+    return registrations

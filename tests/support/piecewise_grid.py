@@ -44,7 +44,7 @@ class PiecewiseGrid(LoopGrid):
         raise AssertionError("a reply was waited for")
 
     def _heads(self, request: PullAppMessagesRequest) -> Any:
-        found, trees = [], []
+        replies, trees = [], []
         for number in request.message_ids:
             for reply in super().pull_messages([number]):
                 parts = get_all_nested_objects(reply)
@@ -53,12 +53,12 @@ class PiecewiseGrid(LoopGrid):
                 for index, (name, part) in enumerate(zip(names, parts.values(), strict=True)):
                     self._pieces[name] = (node, reply, index, part.deflate())
                 head = next(name for name, part in zip(names, parts.values(), strict=True) if part is reply)
-                found.append(
+                replies.append(
                     SimpleNamespace(metadata=SimpleNamespace(message_id=head, reply_to_message_id=number))
                 )
                 rest = [ObjectTree(object_id=name) for name in names if name != head]
                 trees.append(ObjectTree(object_id=head, children=rest))
-        return SimpleNamespace(messages_list=found, message_object_trees=trees)
+        return SimpleNamespace(messages_list=replies, message_object_trees=trees)
 
     def _piece(self, request: PullObjectRequest) -> Any:
         self.requests += 1

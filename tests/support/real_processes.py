@@ -67,13 +67,13 @@ def _hear_interrupts() -> None:
 def commands_in(place: Path) -> Iterator[Commands]:
     """Commands with this folder as theirs; all have ended, with what they started, when the block is left."""
     with no_processes_left(place):
-        ours = Commands(place)
+        commands = Commands(place)
         try:
-            yield ours
+            yield commands
         finally:
-            for process in ours.running.values():
+            for process in commands.running.values():
                 process.terminate()
-            for process in ours.running.values():
+            for process in commands.running.values():
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(60)
                 process.kill()
@@ -86,21 +86,21 @@ def no_processes_left(place: Path) -> Iterator[None]:
         yield
     finally:
         ends = time.monotonic() + 5  # a child of a killed program sees within a second that it is alone
-        while (left := started_in(place)) and time.monotonic() < ends:
+        while (processes := started_in(place)) and time.monotonic() < ends:
             time.sleep(0.2)
-        for process in left:
+        for process in processes:
             os.kill(process, signal.SIGKILL)
-    assert left == []
+    assert processes == []
 
 
 def started_in(place: Path) -> list[int]:
     """The processes that a test's commands, or what they started, have started."""
-    mark, found = f"POTLUCK_TEST={place}".encode(), []
+    mark, numbers = f"POTLUCK_TEST={place}".encode(), []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
+                numbers.append(int(entry.name))
+    return numbers
 
 
 def started_with(place: Path, *words: str) -> list[int]:
@@ -123,9 +123,9 @@ def kill(place: Path, *words: str) -> None:
             os.kill(process, signal.SIGKILL)
 
 
-def wait_for(what: Callable[[], Any], why: str) -> None:
+def wait_for(condition: Callable[[], Any], why: str) -> None:
     ends = time.monotonic() + PATIENCE
-    while not what():
+    while not condition():
         assert time.monotonic() < ends, why
         time.sleep(0.5)
 

@@ -100,31 +100,33 @@ class Soak:
     def wake(self, *, all_of_them: bool = False) -> None:
         """Let stopped programs go on whose time is over."""
         now = time.monotonic()
-        for due, process in [one for one in self.asleep if all_of_them or one[0] <= now]:
+        for due, process in [sleeper for sleeper in self.asleep if all_of_them or sleeper[0] <= now]:
             self.asleep.remove((due, process))
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGCONT)
 
     def strike(self) -> str:
         """Kill or stop one program that is awake: the next that was drawn and is there."""
-        for name, way in list(self.ahead or self._drawn()):
-            if processes := set(started_with(self.place, *PROGRAMS[name])) - {one for _, one in self.asleep}:
-                self.ahead.remove((name, way))
-                self.faults[f"{way} {name}"] += 1
-                return self._struck(name, way, processes)
+        for name, signal_name in list(self.ahead or self._drawn()):
+            if processes := set(started_with(self.place, *PROGRAMS[name])) - {
+                sleeper for _, sleeper in self.asleep
+            }:
+                self.ahead.remove((name, signal_name))
+                self.faults[f"{signal_name} {name}"] += 1
+                return self._struck(name, signal_name, processes)
         return "nobody of those drawn is awake"
 
     def _drawn(self) -> list[tuple[str, str]]:
         """Every program in both ways, in a new order."""
-        self.ahead = [(name, way) for name in PROGRAMS for way in WAYS]
+        self.ahead = [(name, signal_name) for name in PROGRAMS for signal_name in WAYS]
         self.random.shuffle(self.ahead)
         return self.ahead
 
-    def _struck(self, name: str, way: str, processes: set[int]) -> str:
+    def _struck(self, name: str, signal_name: str, processes: set[int]) -> str:
         for process in processes:
             with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL if way == "killed" else signal.SIGSTOP)
-        if way == "killed":
+                os.kill(process, signal.SIGKILL if signal_name == "killed" else signal.SIGSTOP)
+        if signal_name == "killed":
             return f"killed {name}"
         seconds = self.random.uniform(*STOPS)
         self.asleep += [(time.monotonic() + seconds, process) for process in processes]
@@ -136,41 +138,41 @@ def judge(soak: Soak, rounds: int) -> list[str]:
     code, run = soak.commands.running["run"].poll(), soak.place / "run"
     if code != 0 or not (run / folder.SUMMARY).exists():
         return [f"potluck run ended with {code}: {soak.commands.said('run')[-2000:]}"]
-    done = rows(run)
-    wrong = []
-    if [row["round"] for row in done] != list(range(1, rounds + 1)):
-        wrong.append(f"the rounds are {[row['round'] for row in done]}")
-    for row in done:
-        seen = sorted([*row["participants"], *(failure["client"] for failure in row["failures"])])
-        if seen != [0, 1, 2]:
-            wrong.append(f"round {row['round']} accounts for {seen}")
+    steps = rows(run)
+    problems = []
+    if [row["round"] for row in steps] != list(range(1, rounds + 1)):
+        problems.append(f"the rounds are {[row['round'] for row in steps]}")
+    for row in steps:
+        clients_of_row = sorted([*row["participants"], *(failure["client"] for failure in row["failures"])])
+        if clients_of_row != [0, 1, 2]:
+            problems.append(f"round {row['round']} accounts for {clients_of_row}")
         if not all(failure["kind"] and failure["reason"] for failure in row["failures"]):
-            wrong.append(f"round {row['round']} does not say why somebody is missing")
+            problems.append(f"round {row['round']} does not say why somebody is missing")
     for path in soak.paths:
         list(AuditLog(read_node(path).audit_log()).lines())
-    every = {f"{way} {name}" for name in PROGRAMS for way in WAYS}
+    every = {f"{signal_name} {name}" for name in PROGRAMS for signal_name in WAYS}
     if sum(soak.faults.values()) >= 2 * len(every) and (missed := every - soak.faults.keys()):
-        wrong.append(f"never {', '.join(sorted(missed))}")
-    return wrong
+        problems.append(f"never {', '.join(sorted(missed))}")
+    return problems
 
 
 def summary(soak: Soak, rounds: int) -> dict[str, Any]:
     """What happened, in numbers."""
-    done = rows(soak.place / "run")
-    kinds = Counter(failure["kind"] for row in done for failure in row["failures"])
-    said = {name: soak.commands.said(name) for name in soak.commands.running}
+    steps = rows(soak.place / "run")
+    kinds = Counter(failure["kind"] for row in steps for failure in row["failures"])
+    outputs = {name: soak.commands.said(name) for name in soak.commands.running}
     return {
         "rounds asked": rounds,
-        "rounds": len(done),
+        "rounds": len(steps),
         "strikes": sum(soak.faults.values()),
         "faults": dict(sorted(soak.faults.items())),
-        "answers": sum(len(row["participants"]) for row in done),
+        "answers": sum(len(row["participants"]) for row in steps),
         "losses on record": dict(kinds),
-        "rounds without a loss": sum(not row["failures"] for row in done),
+        "rounds without a loss": sum(not row["failures"] for row in steps),
         "starts again": {
-            name: text.count("started again") for name, text in said.items() if "started again" in text
+            name: text.count("started again") for name, text in outputs.items() if "started again" in text
         },
-        "submitted again": said["run"].count("going on from its last checkpoint"),
+        "submitted again": outputs["run"].count("going on from its last checkpoint"),
     }
 
 
@@ -203,31 +205,33 @@ def main() -> None:
     parser.add_argument(
         "--secure-sums", action="store_true", help="answers are masked (fedproto in fedgh's place)"
     )
-    given = parser.parse_args()
-    rounds = given.rounds or max(4, int(3 * given.minutes))
+    arguments = parser.parse_args()
+    rounds = arguments.rounds or max(4, int(3 * arguments.minutes))
     place = Path(tempfile.mkdtemp(prefix="potluck-soak-"))
     with commands_in(place) as commands:
-        soak = Soak(commands, rounds, given.seed, sums=given.secure_sums)
-        seconds = fire(soak, given.minutes, given.every)
-        wrong = judge(soak, rounds)
-        asked = {
-            "minutes": given.minutes,
-            "every": given.every,
-            "seed": given.seed,
-            **({"secure sums": True} if given.secure_sums else {}),
+        soak = Soak(commands, rounds, arguments.seed, sums=arguments.secure_sums)
+        seconds = fire(soak, arguments.minutes, arguments.every)
+        problems = judge(soak, rounds)
+        settings = {
+            "minutes": arguments.minutes,
+            "every": arguments.every,
+            "seed": arguments.seed,
+            **({"secure sums": True} if arguments.secure_sums else {}),
             "seconds": round(seconds),
         }
         made = {**provenance(), "flwr": metadata.version("flwr"), "load": round(os.getloadavg()[2], 1)}
-        outcome = {**asked, **summary(soak, rounds), "made": made}
+        outcome = {**settings, **summary(soak, rounds), "made": made}
         print(json.dumps(outcome, indent=2))
-    if wrong:
+    if problems:
         print(f"what everybody said is in {place}")
     else:
         shutil.rmtree(place)
-    if given.record and not wrong:
-        given.record.write_text(json.dumps(outcome, indent=1) + "\n", encoding="utf-8")
-    print("\n".join(wrong) if wrong else "all rounds are there, and every client is in every one of them")
-    sys.exit(1 if wrong else 0)
+    if arguments.record and not problems:
+        arguments.record.write_text(json.dumps(outcome, indent=1) + "\n", encoding="utf-8")
+    print(
+        "\n".join(problems) if problems else "all rounds are there, and every client is in every one of them"
+    )
+    sys.exit(1 if problems else 0)
 
 
 if __name__ == "__main__":

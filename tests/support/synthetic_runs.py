@@ -114,7 +114,7 @@ class Synthetic:
         return records
 
     def _client_rows(self, number: int, accuracies: np.ndarray, final: bool) -> list[dict[str, Any]]:
-        held = [sum(counts) for counts in self.class_counts()]
+        samples = [sum(counts) for counts in self.class_counts()]
         return [
             {
                 **(self._details(client, float(accuracy)) if final else {}),
@@ -124,7 +124,7 @@ class Synthetic:
                 "architecture": self._architecture(client),
                 "protocol": "local",
                 "samples": 50 + client,
-                "train_samples": held[client],
+                "train_samples": samples[client],
                 "accuracy": float(accuracy),
                 "loss": float(2 * (1 - accuracy)),
                 "final": final,

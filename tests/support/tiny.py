@@ -88,8 +88,8 @@ def tiny(
         only = classes_of[index % len(classes_of)] if classes_of else None
         size = sizes[index % len(sizes)]
         train, test = points(size, 10 + index, only=only), points(9, 90 + index, only=only)
-        held = points(5, 50 + index, only=only) if validation else None
-        members.append(Member(net, train, test, validation=held))
+        validation_part = points(5, 50 + index, only=only) if validation else None
+        members.append(Member(net, train, test, validation=validation_part))
     with seeded(seed, "shared"):
         shared = Net(hidden=2, smooth=smooth).double()
     settings = training or Training(epochs=1, batch_size=4, lr=0.1)

@@ -23,12 +23,12 @@ def rows_of(path: Path) -> list[tuple[int, str, float]]:
 
 def test_csv_has_a_row_per_step_and_figure(tracked: Tracked):
     run = tracked("csv")
-    found = {(step, figure): value for step, figure, value in rows_of(run.path)}
+    values = {(step, figure): value for step, figure, value in rows_of(run.path)}
     for record in run.rounds:
-        assert found[record["step"], "accuracy"] == record["accuracy"]
-        assert found[record["step"], "bytes_up"] == record["bytes_up"]
-        assert found[record["step"], "failures"] == 0
-    assert found[2, "final_accuracy"] == run.summary["final_accuracy"]
+        assert values[record["step"], "accuracy"] == record["accuracy"]
+        assert values[record["step"], "bytes_up"] == record["bytes_up"]
+        assert values[record["step"], "failures"] == 0
+    assert values[2, "final_accuracy"] == run.summary["final_accuracy"]
 
 
 def test_csv_of_a_resumed_run_has_every_step_once(tracked: Tracked, tmp_path: Path):

@@ -67,17 +67,17 @@ def mlflow_runs(mlflow: Any) -> list[Any]:
 
 def test_mlflow_has_parameters_metrics_and_the_end(mlflow: Any, tracked: Tracked):
     run = tracked("mlflow")
-    (found,) = mlflow_runs(mlflow)
-    assert found.info.status == "FINISHED"
-    assert found.info.run_name == run.path.name
+    (mlflow_run,) = mlflow_runs(mlflow)
+    assert mlflow_run.info.status == "FINISHED"
+    assert mlflow_run.info.run_name == run.path.name
     expected = {"method": "fedavg", "rounds": "2", "clients": "2", "seed": "0", "folder": str(run.path)}
-    assert found.data.params == expected
-    history = mlflow.MlflowClient().get_metric_history(found.info.run_id, "accuracy")
+    assert mlflow_run.data.params == expected
+    history = mlflow.MlflowClient().get_metric_history(mlflow_run.info.run_id, "accuracy")
     assert [(point.step, point.value) for point in history] == [
         (r["step"], r["accuracy"]) for r in run.rounds
     ]
-    assert found.data.metrics["bytes_up"] == run.rounds[-1]["bytes_up"]
-    assert found.data.metrics["final_accuracy"] == run.summary["final_accuracy"]
+    assert mlflow_run.data.metrics["bytes_up"] == run.rounds[-1]["bytes_up"]
+    assert mlflow_run.data.metrics["final_accuracy"] == run.summary["final_accuracy"]
 
 
 def test_mlflow_of_a_resumed_run_is_one_run(mlflow: Any, tracked: Tracked):
@@ -85,18 +85,18 @@ def test_mlflow_of_a_resumed_run_is_one_run(mlflow: Any, tracked: Tracked):
     (stopped,) = mlflow_runs(mlflow)
     assert stopped.info.status == "KILLED"
     run = tracked("mlflow", rounds=3, resume=True)
-    (found,) = mlflow_runs(mlflow)
-    assert found.info.status == "FINISHED"
-    history = mlflow.MlflowClient().get_metric_history(found.info.run_id, "accuracy")
+    (mlflow_run,) = mlflow_runs(mlflow)
+    assert mlflow_run.info.status == "FINISHED"
+    history = mlflow.MlflowClient().get_metric_history(mlflow_run.info.run_id, "accuracy")
     assert {point.step: point.value for point in history} == {r["step"]: r["accuracy"] for r in run.rounds}
 
 
 def test_mlflow_leaves_the_callers_own_run_alone(mlflow: Any, tracked: Tracked):
-    with mlflow.start_run(run_name="mine") as mine:
+    with mlflow.start_run(run_name="mine") as own_run:
         tracked("mlflow")
-        assert mlflow.active_run().info.run_id == mine.info.run_id
+        assert mlflow.active_run().info.run_id == own_run.info.run_id
         mlflow.log_metric("own", 1.0)
-    assert mlflow.get_run(mine.info.run_id).data.metrics == {"own": 1.0}
+    assert mlflow.get_run(own_run.info.run_id).data.metrics == {"own": 1.0}
 
 
 # -- Weights & Biases -----------------------------------------------------------------------------------------

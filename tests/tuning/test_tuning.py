@@ -35,26 +35,26 @@ def study(folder: Path, trials: int) -> Study:
 
 
 def facts(tried: list[TrialResult]) -> list[tuple[int, dict[str, Any], float]]:
-    return [(one.number, one.settings, one.score) for one in tried]
+    return [(trial.number, trial.settings, trial.score) for trial in tried]
 
 
 def test_a_study_is_the_same_on_any_number_of_cores_and_in_pieces(tmp_path: Path):
-    whole = facts(study(tmp_path / "whole", 6).run(2, lambda _: None))
-    assert len(whole) == 6
-    assert len({one[1]["training.lr"] for one in whole}) == 6
-    said: list[str] = []
-    study(tmp_path / "pieces", 3).run(1, said.append)
-    assert len(said) == 3
-    assert facts(study(tmp_path / "pieces", 6).run(1, said.append)) == whole
-    assert len(said) == 6  # nothing was done twice
+    uninterrupted = facts(study(tmp_path / "whole", 6).run(2, lambda _: None))
+    assert len(uninterrupted) == 6
+    assert len({trial[1]["training.lr"] for trial in uninterrupted}) == 6
+    messages: list[str] = []
+    study(tmp_path / "pieces", 3).run(1, messages.append)
+    assert len(messages) == 3
+    assert facts(study(tmp_path / "pieces", 6).run(1, messages.append)) == uninterrupted
+    assert len(messages) == 6  # nothing was done twice
 
 
 def test_an_interrupted_trial_is_done_again_with_the_same_settings(tmp_path: Path):
-    whole = facts(study(tmp_path / "whole", 4).run(1, lambda _: None))
+    uninterrupted = facts(study(tmp_path / "whole", 4).run(1, lambda _: None))
     cut = study(tmp_path / "cut", 4)
-    asked = cut._next_batch()  # and then the process dies
-    assert len(asked) == 4
-    assert facts(study(tmp_path / "cut", 4).run(1, lambda _: None)) == whole
+    batch = cut._next_batch()  # and then the process dies
+    assert len(batch) == 4
+    assert facts(study(tmp_path / "cut", 4).run(1, lambda _: None)) == uninterrupted
 
 
 def test_another_question_is_not_added_to_a_study(tmp_path: Path):
@@ -79,22 +79,22 @@ def test_a_trial_is_given_up_when_its_best_is_below_the_floor():
     watch.on_step(step(2, 0.7))
     watch.on_step(step(3, 0.2))  # the best so far counts
     watch.on_step(step(3, None))
-    other = ValidationCurve({2: 0.5})
-    other.on_step(step(1, 0.49))
+    curve = ValidationCurve({2: 0.5})
+    curve.on_step(step(1, 0.49))
     with pytest.raises(TrialPruned):
-        other.on_step(step(2, 0.4))
+        curve.on_step(step(2, 0.4))
 
 
 def test_the_floor_is_the_median_of_the_best_so_far(tmp_path: Path):
-    one = study(tmp_path, 8)
+    tuning_study = study(tmp_path, 8)
     curves = ([(1, 0.9), (2, 0.1)], [(1, 0.1), (2, 0.3)], [(1, 0.2), (2, 0.4)], [(1, 0.3), (2, 0.5)])
     for curve in curves:
-        trial = one._study.ask()
+        trial = tuning_study._study.ask()
         for number, value in curve:
             trial.report(value, number)
-        one._study.tell(trial, 0.5)
+        tuning_study._study.tell(trial, 0.5)
     # By round 2 the trials' best were 0.9, 0.3, 0.4, 0.5: between 0.4 and 0.5.
-    assert one._floor()[2] == pytest.approx(0.45)
+    assert tuning_study._floor()[2] == pytest.approx(0.45)
 
 
 def test_the_command_ends_with_the_best_experiment_a_table_and_a_figure(potluck: Any, tmp_path: Path):
@@ -139,10 +139,10 @@ def test_mistakes_are_one_sentence_before_anything_is_trained(
 
 
 def test_spaces_are_lists_or_ranges():
-    found = parse_space({"training": {"lr": [0.1, 0.2]}, "method.mu": {"low": 1, "high": 5}}, "x")
-    assert found.choices["training.lr"].values == (0.1, 0.2)
-    assert found.choices["method.mu"].whole
-    assert not found.is_grid
+    space = parse_space({"training": {"lr": [0.1, 0.2]}, "method.mu": {"low": 1, "high": 5}}, "x")
+    assert space.choices["training.lr"].values == (0.1, 0.2)
+    assert space.choices["method.mu"].whole
+    assert not space.is_grid
     assert grid_space(["method.hidden=true,false", "training.lr=0.1"]).combinations() == [
         {"method.hidden": True, "training.lr": 0.1},
         {"method.hidden": False, "training.lr": 0.1},

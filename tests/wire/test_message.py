@@ -122,6 +122,6 @@ def test_job_roundtrip_keeps_every_field():
         epochs=7,
         step=6,
     )
-    unlike = {one.name for one in fields(Job) if getattr(job, one.name) != one.default}
-    assert unlike | {"state", "sums"} == {one.name for one in fields(Job)}  # no facts: they are enclosed
+    unlike = {field.name for field in fields(Job) if getattr(job, field.name) != field.default}
+    assert unlike | {"state", "sums"} == {field.name for field in fields(Job)}  # no facts: they are enclosed
     assert unpack_job(from_bytes(to_bytes(pack_job(job))), EmptyPayload) == job

@@ -51,9 +51,9 @@ def test_batches_are_one_test(seed: int, cuts: list[int]):
     scores, y = random_outputs(seed, 40, 5)
     ends = sorted(cuts)
     parts = list(zip(torch.tensor_split(scores, ends), torch.tensor_split(y, ends), strict=True))
-    whole, pieces = score_outputs([(scores, y)], details=True), score_outputs(parts, details=True)
-    assert pieces.loss_sum == pytest.approx(whole.loss_sum)
-    assert replace(pieces, loss_sum=0.0) == replace(whole, loss_sum=0.0)
+    single, pieces = score_outputs([(scores, y)], details=True), score_outputs(parts, details=True)
+    assert pieces.loss_sum == pytest.approx(single.loss_sum)
+    assert replace(pieces, loss_sum=0.0) == replace(single, loss_sum=0.0)
 
 
 def test_calibration_by_hand():
@@ -97,21 +97,21 @@ def test_accuracy_and_loss_have_the_bits_they_always_had():
     assert score.correct == int((scores.float().argmax(1) == y).sum())
 
 
-def test_clients_count_alike():
+def test_clients_have_equal_weight_in_summaries():
     summary = summarise([Score(1, 2, 1.0, 0.25, 0.5), Score(8, 8, 4.0, 0.75, 0.1)])
     assert (summary.macro_f1, summary.calibration_error) == (0.5, 0.3)
 
 
 def test_score_parts_are_sent_at_the_end_only():
-    seen = Recorder()
+    recorder = Recorder()
     make_loop(
-        Standalone(), tiny(2), rounds=1, evaluation=Evaluation("local", ("received",)), callbacks=[seen]
+        Standalone(), tiny(2), rounds=1, evaluation=Evaluation("local", ("received",)), callbacks=[recorder]
     ).run()
-    assert all(score.score.details is None for score in seen.steps[0].scores)
-    assert all(score.score.details is not None for score in seen.end.scores)
-    assert all(score.score.details is None for score in seen.end.validation)
-    record = seen.steps[0].record
-    local = [score.score for score in seen.steps[0].scores if score.protocol == "local"]
+    assert all(score.score.details is None for score in recorder.steps[0].scores)
+    assert all(score.score.details is not None for score in recorder.end.scores)
+    assert all(score.score.details is None for score in recorder.end.validation)
+    record = recorder.steps[0].record
+    local = [score.score for score in recorder.steps[0].scores if score.protocol == "local"]
     assert record.macro_f1 == pytest.approx(sum(score.macro_f1 for score in local) / 2)
     assert record.calibration_error == pytest.approx(sum(score.calibration_error for score in local) / 2)
 
@@ -191,7 +191,9 @@ def believed(loop: Any, job: Job, scores: dict[Any, Score]) -> Any:
 
 def test_unrequested_scores_make_an_answer_invalid():
     loop = make_loop(Standalone(), tiny(2), on_failure="continue")
-    plain, detailed = (score_outputs([(torch.eye(3), torch.arange(3))], details=one) for one in (False, True))
+    plain, detailed = (
+        score_outputs([(torch.eye(3), torch.arange(3))], details=details) for details in (False, True)
+    )
     train = Job(1, "train", 0, 0, round=1, rounds=1, tests=("own",))
     assert isinstance(believed(loop, train, {"own": plain}), Answer)
     for test in ("shared", "alone", "federated"):

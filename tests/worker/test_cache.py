@@ -99,18 +99,18 @@ def test_a_copy_that_was_overtaken_elsewhere_is_not_used() -> None:
 
 
 def test_budget_may_be_measured_at_first_eviction() -> None:
-    asked: list[int] = []
+    calls: list[int] = []
 
-    def found() -> int:
-        asked.append(1)
+    def measure() -> int:
+        calls.append(1)
         return 2 * ONE
 
     residents, _ = limited(None)
-    residents.set_budget(Shelf(), found)
-    assert not asked
+    residents.set_budget(Shelf(), measure)
+    assert not calls
     for index in (0, 1, 2):
         visit(residents, index)
-    assert asked == [1]
+    assert calls == [1]
     assert [index in residents for index in range(3)] == [False, True, True]
 
 
@@ -122,7 +122,7 @@ def test_gradients_are_freed_with_the_job() -> None:
     assert all(parameter.grad is None for parameter in client.model.parameters())
 
 
-def test_who_can_be_had_again_is_let_go_and_who_cannot_stays() -> None:
+def test_unchanged_clients_are_discarded_and_changed_ones_stay() -> None:
     residents, shelf = limited(None)
     for index, version in ((0, 0), (1, 4), (2, 6)):
         visit(residents, index, version)
@@ -136,14 +136,14 @@ def test_who_can_be_had_again_is_let_go_and_who_cannot_stays() -> None:
 
 
 def test_final_evaluation_keeps_untrained_clients_out_of_memory() -> None:
-    seen = Recorder()
-    loop = make_loop(Standalone(), tiny(12), rounds=2, participation=0.25, callbacks=[seen])
+    recorder = Recorder()
+    loop = make_loop(Standalone(), tiny(12), rounds=2, participation=0.25, callbacks=[recorder])
     loop.run()
-    worked = {number for step in seen.steps for number in step.record.participants}
-    assert len(seen.end.scores) == 12
+    worked = {number for step in recorder.steps for number in step.record.participants}
+    assert len(recorder.end.scores) == 12
     assert {index for index in range(12) if index in loop.dispatcher.engine.worker.cache} == worked
     never = next(index for index in range(12) if index not in worked)
-    again = seen.end.fetch(never)["model"]
+    again = recorder.end.fetch(never)["model"]
     assert all(
         torch.equal(again[name], tensor) for name, tensor in tiny(12).client(never).model.state_dict().items()
     )

@@ -13,7 +13,7 @@ from potluck.core.tree import flatten, unflatten
 from potluck.worker.memory import SpillFolder, _group_allowance, available_memory, default_budget
 
 
-def test_the_default_is_half_of_what_is_free() -> None:
+def test_default_budget_is_half_of_free_memory() -> None:
     free = available_memory()
     assert 50_000_000 < free < 1 << 50
     assert 0.3 * free < default_budget() < 0.7 * free
@@ -81,8 +81,8 @@ print(before - resident())
 @pytest.mark.skipif(sys.platform != "linux", reason="what malloc_trim does is seen in /proc")
 def test_idle_memory_goes_back_when_a_run_is_over() -> None:
     """Forty tensors of 4 MB were freed: most of 160 MB comes back."""
-    done = subprocess.run([sys.executable, "-c", IDLE], capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 100e6
+    process = subprocess.run([sys.executable, "-c", IDLE], capture_output=True, text=True, check=True)
+    assert int(process.stdout) > 100e6
 
 
 def test_memory_of_temporaries_is_kept_for_the_next_ones() -> None:

@@ -113,7 +113,7 @@ def test_ensemble_that_makes_more_errors_than_alone_is_not_used():
     assert choose_weight(Safeguard("ensemble", prior=10.0), federated, alone, torch.tensor(labels)) == 0.0
 
 
-def test_mix_averages_probabilities_and_replaces_what_is_no_number():
+def test_mix_averages_probabilities_and_replaces_nan():
     federated = torch.tensor([[2.0, 0.0], [float("nan"), 0.0], [float("-inf"), 0.0]])
     alone = torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
     expected = 0.25 * federated.softmax(1) + 0.75 * alone.softmax(1)
@@ -139,7 +139,7 @@ def test_mix_averages_probabilities_and_replaces_what_is_no_number():
 def test_standalone_models_are_those_of_standalone_and_federated_ones_do_not_change(
     tmp_path: Path, settings: dict[str, Any]
 ):
-    kept = {name: value for name, value in TINY.items() if name not in ("rounds", "engine", "epochs")}
+    base = {name: value for name, value in TINY.items() if name not in ("rounds", "engine", "epochs")}
     plain = {"rounds": 2, "epochs": 1, "engine": "serial", **settings}
     if "schedule" in settings:
         del plain["rounds"]
@@ -152,7 +152,7 @@ def test_standalone_models_are_those_of_standalone_and_federated_ones_do_not_cha
         ("on", "fedproto", {"safeguard": "select"}),
     ):
         keeper = States()
-        potluck.run(method, out=tmp_path / name, callbacks=[keeper], **kept, **plain, **more)
+        potluck.run(method, out=tmp_path / name, callbacks=[keeper], **base, **plain, **more)
         states[name] = keeper.states
     for alone, off, on in zip(states["alone"], states["off"], states["on"], strict=True):
         assert equal(on["standalone"]["model"], alone["model"])
@@ -165,30 +165,30 @@ def test_vectorized_engine_trains_standalone_models_in_stacks(tmp_path: Path):
     settings = {"models": "small-mlp", "vectorize": "on"}
     alone = run(tmp_path / "alone", "standalone", **settings)[1]
     on = run(tmp_path / "on", safeguard="ensemble", **settings)[1]
-    for one, other in zip(on, alone, strict=True):
-        for name, tensor in one["standalone"]["model"].items():
-            assert torch.allclose(tensor, other["model"][name], atol=1e-6)
+    for observed, reference in zip(on, alone, strict=True):
+        for name, tensor in observed["standalone"]["model"].items():
+            assert torch.allclose(tensor, reference["model"][name], atol=1e-6)
 
 
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path):
-    whole, states = run(tmp_path / "whole", safeguard="ensemble")
+    uninterrupted, states = run(tmp_path / "whole", safeguard="ensemble")
     run(tmp_path / "parts", safeguard="ensemble", rounds=1)
     parts, resumed = run(tmp_path / "parts", safeguard="ensemble", resume=True)
-    assert final_rows(parts) == final_rows(whole)
+    assert final_rows(parts) == final_rows(uninterrupted)
     assert all(
         equal(a["standalone"]["model"], b["standalone"]["model"])
         for a, b in zip(states, resumed, strict=True)
     )
 
 
-def test_records_say_what_was_chosen_and_what_it_cost(tmp_path: Path):
+def test_records_have_the_choice_and_its_cost(tmp_path: Path):
     finished, _ = run(tmp_path / "run", safeguard={"mode": "select", "level": 0.6})
     plain, _ = run(tmp_path / "plain")
     alone, _ = run(tmp_path / "alone", "standalone")
     rows = final_rows(finished)
-    for row, off, one in zip(rows, final_rows(plain), final_rows(alone), strict=True):
+    for row, off, standalone_row in zip(rows, final_rows(plain), final_rows(alone), strict=True):
         assert row["accuracy_federated"] == off["accuracy"]
-        assert row["accuracy_alone"] == one["accuracy"]
+        assert row["accuracy_alone"] == standalone_row["accuracy"]
         chosen = row["accuracy_federated"] if row["federated_weight"] == 1 else row["accuracy_alone"]
         assert row["accuracy"] == chosen
         assert row["gained"] - row["lost"] == round(
@@ -288,8 +288,8 @@ def test_answer_with_an_impossible_comparison_is_refused():
     answer = Answer(1, 0, scores={"own": Score(3, 4, 1.0, comparison=Comparison(0.5, 1, 2, 3, 0))})
     message = pack_result(answer)
     assert unpack_result(message, EmptyPayload) == answer
-    wrong = [("weight", 1.5), ("weight", float("nan")), ("gained", 5), ("lost", 4), ("lost", -1)]
-    for name, value in [*wrong, ("federated_gained", 5), ("federated_lost", 2)]:
+    invalid_values = [("weight", 1.5), ("weight", float("nan")), ("gained", 5), ("lost", 4), ("lost", -1)]
+    for name, value in [*invalid_values, ("federated_gained", 5), ("federated_lost", 2)]:
         broken = json.loads(json.dumps(message.facts))
         broken["scores"]["own"]["comparison"][name] = value
         with pytest.raises(PayloadError):
