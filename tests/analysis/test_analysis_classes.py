@@ -65,8 +65,8 @@ def test_a_run_adds_up(tmp_path: Path, engine: str):
     assert summary["class_samples"] == matrix.sum(axis=1).tolist()
     assert summary["class_correct"] == np.diagonal(matrix).tolist()
     for row in final:
-        mine = confusion_matrix(run, row["client"])
-        assert np.trace(mine) / mine.sum() == pytest.approx(row["accuracy"])
+        client_matrix = confusion_matrix(run, row["client"])
+        assert np.trace(client_matrix) / client_matrix.sum() == pytest.approx(row["accuracy"])
         assert calibration(run, row["client"]).error == pytest.approx(row["calibration_error"])
     assert np.sum(summary["calibration"], axis=0)[:2].tolist() == [27, np.trace(matrix)]
     for key, field in (

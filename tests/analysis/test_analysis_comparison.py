@@ -179,7 +179,7 @@ def test_operations_of_a_round_are_a_column_where_they_were_counted(run_of: Make
     assert (float(first["flops_per_client_round"]), second["flops_per_client_round"]) == (30_836_736, "")
 
 
-def test_a_run_still_going_is_left_out_beside_finished_ones(run_of: Maker) -> None:
+def test_running_runs_are_left_out_where_others_are_finished(run_of: Maker) -> None:
     runs = [run_of(seed=0, level=0.9), run_of(seed=1, level=0.3, finished=False)]
     comparison = compare(runs)
     assert comparison.rows[0].accuracy == runs[0].final_accuracy
@@ -205,7 +205,7 @@ def test_markdown_marks_the_best_and_escapes_labels(run_of: Maker) -> None:
     assert len({line.replace("\\|", "").count("|") for line in lines[:4]}) == 1
 
 
-def test_latex_escapes_what_latex_would_choke_on(run_of: Maker) -> None:
+def test_latex_special_characters_are_escaped(run_of: Maker) -> None:
     latex = to_latex(compare([run_of(method="fed_avg & 50%")]))
     assert r"fed\_avg \& 50\%" in latex
     assert "±" not in latex

@@ -86,7 +86,7 @@ def test_ties_are_named(tmp_path: Path):
 @pytest.mark.parametrize(
     ("cheap", "says"), [(10, "needs"), (9000, "no other within 1 point of it sent less")]
 )
-def test_who_comes_close_for_less(tmp_path: Path, cheap: int, says: str):
+def test_methods_close_to_the_best_with_less_traffic_are_named(tmp_path: Path, cheap: int, says: str):
     facts = {"client_accuracy": [0.8, 0.8], "final_accuracy": 0.8}
     near = {"client_accuracy": [0.795, 0.795], "final_accuracy": 0.795}
     runs = [

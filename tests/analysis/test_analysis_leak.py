@@ -25,7 +25,7 @@ def head(*bias: float) -> Head:
     return Head({"weight": torch.zeros(len(bias), 2), "bias": torch.tensor(bias)})
 
 
-def test_a_head_tells_by_what_grew_in_its_bias():
+def test_bias_changes_of_a_head_reveal_classes():
     answers = [
         KeptAnswer(0, 0, head(1.0, 1.0, 1.0), head(4.0, 2.0, 0.0)),
         KeptAnswer(0, 1, head(0.0, 0.0, 0.0), head(3.0, 1.0, -9.0)),
@@ -52,7 +52,7 @@ def test_labels_and_counts_are_described():
     assert findings[0].tolist() == [0.9, 0.1]  # it was said in the first round
 
 
-def test_scores_stand_beside_what_chance_would_give():
+def test_leak_scores_are_compared_with_chance():
     counts = np.array([[10, 0], [5, 5], [0, 10]])
     exact = {0: np.array([1.0, 0.0]), 1: np.array([0.5, 0.5]), 2: np.array([0.0, 1.0])}
     scores = score_class_shares(exact, counts)
@@ -79,12 +79,12 @@ def test_the_rate_by_chance_knows_how_few_samples_it_rests_on():
     assert np.mean(drawn) == pytest.approx(0.05, abs=0.015)
 
 
-def kept(tmp_path: Path, method: str, **more: Any) -> dict[str, LeakScore]:
+def leak_table(tmp_path: Path, method: str, **more: Any) -> dict[str, LeakScore]:
     return {leak.question: leak for leak in find_leaks(kept_run(tmp_path, method, **more)).scores}
 
 
-def test_class_means_tell_classes_and_single_samples(tmp_path: Path):
-    leaks = kept(tmp_path, "fedproto", partition="dirichlet:0.3")
+def test_class_means_reveal_classes_and_single_samples(tmp_path: Path):
+    leaks = leak_table(tmp_path, "fedproto", partition="dirichlet:0.3")
     held_class = leaks["does it hold a class? (share told right)"]
     assert held_class.score == 1.0 > held_class.chance
     alone = leaks["is the sample nearest to a class vector its own? (classes of 1)"]
@@ -97,15 +97,15 @@ def test_class_means_tell_classes_and_single_samples(tmp_path: Path):
 def test_noise_takes_it_away_again(tmp_path: Path):
     pytest.importorskip("opacus")
     private = {"clip": 1.0, "noise_multiplier": 20.0, "hide_classes": True}
-    leaks = kept(tmp_path, "fedproto", partition="dirichlet:0.3", privacy=private)
+    leaks = leak_table(tmp_path, "fedproto", partition="dirichlet:0.3", privacy=private)
     held_class = leaks["does it hold a class? (share told right)"]
     assert held_class.score <= held_class.chance  # it names every class
     assert leaks["was a sample trained on? (AUC)"].score == pytest.approx(0.5, abs=0.15)
 
 
-def test_weights_tell_what_was_trained_on(tmp_path: Path):
+def test_weights_reveal_the_training_samples(tmp_path: Path):
     """A model that was trained long on few samples has a lower loss on them than on others."""
-    leaks = kept(tmp_path, "fedavg", partition="iid", training={"epochs": 20})
+    leaks = leak_table(tmp_path, "fedavg", partition="iid", training={"epochs": 20})
     assert leaks["was a sample trained on? (AUC)"].score > 0.55
     assert "loss" in leaks["was a sample trained on? (AUC)"].way
 
@@ -132,7 +132,7 @@ def test_the_command_prints_and_writes_the_scores(potluck: Any, tmp_path: Path):
     assert {"question", "score", "chance", "way", "cases"} == stored["scores"][0].keys()
 
 
-def test_the_command_says_what_it_left_out(potluck: Any):
+def test_leak_command_says_why_no_pictures_were_made(potluck: Any):
     words = ("--clients", "3", "--rounds", "1", "--models", "small-mlp", "--set", "data.limit=150", "-q")
     potluck("run", "fedmd", *words, "--engine", "serial", "--keep-answers", "--out", "run")
     code, out, _ = potluck("leak", "run")

@@ -85,7 +85,7 @@ def test_a_decoder_recovers_samples_and_means_of_a_linear_extractor():
     assert float((mean - private_samples.mean(0)).abs().max()) < 1 / 255  # no shade is wrong
 
 
-def test_a_decoder_without_anything_to_go_by_gives_the_usual_picture():
+def test_decoder_of_constant_vectors_returns_class_means():
     known_samples, labels = drawn(60, "blind"), torch.arange(60) % 3
     decode = fit_decoder(torch.ones(60, 5), known_samples, labels, 4)
     image = decode(torch.ones(4, 5), torch.arange(4))
@@ -93,7 +93,7 @@ def test_a_decoder_without_anything_to_go_by_gives_the_usual_picture():
     assert torch.allclose(image[3], known_samples.mean(0))  # a class of which nothing is known
 
 
-def test_a_decoder_of_few_samples_does_not_believe_what_it_has_learned_by_heart():
+def test_decoder_of_few_samples_is_not_trusted_on_its_training_samples():
     """As many features as samples fit any picture; of noise nothing but the mean picture is worth keeping."""
     known_samples, labels = drawn(30, "few"), torch.zeros(30, dtype=torch.int64)
     noise = torch.randn(60, 40, generator=generator("noise"))
@@ -104,7 +104,7 @@ def test_a_decoder_of_few_samples_does_not_believe_what_it_has_learned_by_heart(
     )
 
 
-def test_a_vector_that_is_far_from_its_class_is_believed_as_far_as_samples_go():
+def test_distances_beyond_those_of_samples_are_clipped():
     known_samples, labels = drawn(50, "far"), torch.zeros(50, dtype=torch.int64)
     decode = fit_decoder(known_samples.flatten(1), known_samples, labels, 1)
     near = known_samples.flatten(1).mean(0)
@@ -115,7 +115,7 @@ def test_a_vector_that_is_far_from_its_class_is_believed_as_far_as_samples_go():
     assert decode(torch.full((1, 16), float("nan")), labels[:1]).isfinite().all()
 
 
-def test_a_head_tells_mean_features_by_what_its_weights_and_bias_learned():
+def test_weight_and_bias_changes_of_a_head_reveal_mean_features():
     """Three samples (2, 0) of class 0, one (0, 4) of class 1; at scores of 0 every class is given a third of each."""
     sums = torch.tensor([[6.0, 0.0], [0.0, 4.0], [0.0, 0.0]])
     counts = torch.tensor([3.0, 1.0, 0.0])
@@ -130,7 +130,7 @@ def test_a_head_tells_mean_features_by_what_its_weights_and_bias_learned():
     assert head_vectors(KeptAnswer(0, 0, means, means), 3) is None
 
 
-def test_pictures_stand_beside_what_chance_would_give():
+def test_picture_scores_are_compared_with_chance():
     case = Case(
         0, 5, torch.stack([grey(0.5)]), torch.stack([grey(0.9)]), grey(0.4), {WITH_EXTRACTOR: grey(0.49)}
     )
@@ -165,7 +165,7 @@ def look(tmp_path: Path, method: str, **more: Any) -> LeakFindings:
     return find_leaks(kept_run(tmp_path, method, **more))
 
 
-def test_class_means_show_single_samples_to_who_has_the_extractor(tmp_path: Path):
+def test_class_means_reveal_single_samples_to_an_observer_with_the_extractor(tmp_path: Path):
     leaks = look(tmp_path, "fedproto", partition="dirichlet:0.3", training={"epochs": 2})
     scores = {leak.question: leak for leak in leaks.scores}
     for name in ("PSNR in dB", "SSIM"):
@@ -183,7 +183,7 @@ def test_class_means_show_single_samples_to_who_has_the_extractor(tmp_path: Path
     assert again.stored() == leaks.stored()
 
 
-def test_clients_that_begin_alike_are_open_to_a_model_of_the_server(tmp_path: Path):
+def test_common_start_lets_the_server_invert_clients_with_its_own_model(tmp_path: Path):
     """With the same first weights and hardly any training, the server's own model is nearly the client's."""
     same = {"names": ["small-mlp"], "same_init": True}
     leaks = look(
@@ -203,7 +203,7 @@ def test_weights_bring_their_extractor_along(tmp_path: Path):
     assert all(math.isfinite(leak.score) for leak in inverted)
 
 
-def test_what_cannot_be_inverted_is_said_in_a_line(tmp_path: Path):
+def test_payloads_without_inversion_are_named_in_a_line(tmp_path: Path):
     assert look(tmp_path, "fedmd").skipped == [
         "No pictures were made: nothing that was sent is a vector of one class."
     ]

@@ -65,7 +65,7 @@ def test_matrix_is_symmetric_and_mean_leaves_out_the_diagonal() -> None:
     assert mean_cka(sets) == pytest.approx(np.mean(pairs))
 
 
-def test_cka_refuses_what_it_cannot_compare() -> None:
+def test_cka_rejects_incompatible_inputs() -> None:
     with pytest.raises(PotluckError, match="not of 20 and 10 samples"):
         linear_cka(features(0), features(0, samples=10))
     with pytest.raises(PotluckError, match=r"shape \(3,\)"):
@@ -74,7 +74,7 @@ def test_cka_refuses_what_it_cannot_compare() -> None:
         mean_cka([features(0)])
 
 
-def test_tsne_separates_distant_clouds_the_same_way_every_time() -> None:
+def test_tsne_separates_distant_clouds_deterministically() -> None:
     near, far = features(0, 12, 5), features(1, 12, 5) + 50
     first = tsne({"near": near, "far": far}, labels={"near": [0] * 12, "far": [1] * 12})
     again = tsne({"near": near, "far": far})

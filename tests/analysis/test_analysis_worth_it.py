@@ -39,7 +39,7 @@ def cases(task: str, gains: dict[int, float]) -> list[Case]:
     return [Case(task, ClientFacts(samples), gain) for samples, gain in gains.items()]
 
 
-def test_rule_is_the_line_through_its_cases_and_every_task_counts_alike():
+def test_rule_fits_its_cases_with_equal_weight_per_task():
     """Two points of gain per factor of ten: 0.02 · log10(samples) - 0.03; a task's many clients do not outvote it."""
     exact = cases("a", {10: -0.01, 100: 0.01}) + cases("b", {1000: 0.03, 10000: 0.05})
     rule = fit_rule("samples", exact)
@@ -49,7 +49,7 @@ def test_rule_is_the_line_through_its_cases_and_every_task_counts_alike():
     assert fit_rule("samples", single + many).predict(ClientFacts(10)).gain == pytest.approx(0.05)
 
 
-def test_interval_holds_what_tasks_that_were_left_out_need():
+def test_interval_covers_errors_on_held_out_tasks():
     """Without task b the rule expects 0 of its clients, which gain 0.1; without task a the other way round."""
     rule = fit_rule("samples", cases("a", {10: 0.0, 100: 0.0}) + cases("b", {10: 0.1, 100: 0.1}))
     assert (rule.below, rule.above) == pytest.approx((-0.1, 0.1))
@@ -106,7 +106,7 @@ def test_facts_of_a_run_are_its_counts_and_its_evidence(tmp_path: Path):
             first[name][key] for key in ("validation_gained", "validation_lost", "validation_samples")
         )
     plain = potluck.run("fedproto", **TINY, out=tmp_path / "plain")
-    assert [one.gained for one in run_facts(plain).values()] == [None] * 3
+    assert [client_fact.gained for client_fact in run_facts(plain).values()] == [None] * 3
     assert counted_facts([0, 3, 2]) == ClientFacts(5, 2, 3, 3)
 
 

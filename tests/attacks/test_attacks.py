@@ -39,7 +39,7 @@ def lie(kind: Any, strength: float, message: Any = GOT, answer: Any = SENT) -> A
     return Attackers(Attack(kind, 0.2, strength), frozenset({0})).corrupt(client(), message, answer)
 
 
-def test_weights_are_moved_from_what_was_received():
+def test_weights_are_moved_from_the_received_ones():
     flip_labels = lie("sign-flip", 2.0).tensors
     assert flip_labels["w"].tolist() == [8.0, 26.0]  # the change was (1, −3)
     assert flip_labels["running_var"].tolist() == [0.0]  # 1 − 2·2, which no variance can be
@@ -62,7 +62,7 @@ def test_class_means_change_places():
     assert lie("prototype-swap", 0.5, EmptyPayload(), answer).means.flatten().tolist() == [2.5, 1.5, 3.0]
 
 
-def test_logits_change_places_in_the_same_way_for_all_attackers():
+def test_logit_shuffle_uses_one_permutation_for_all_attackers():
     answer = ClassLogits(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([1]))
     lie_result = lie("logit-shuffle", 1.0, EmptyPayload(), answer)
     assert sorted(lie_result.rows.flatten().tolist()) == [1.0, 2.0, 3.0]
@@ -72,7 +72,7 @@ def test_logits_change_places_in_the_same_way_for_all_attackers():
         assert not (following == torch.arange(10)).any()  # no class keeps its place
 
 
-def test_an_honest_client_sends_what_it_would():
+def test_honest_clients_send_unchanged_updates():
     attackers = Attackers(Attack("sign-flip"), frozenset({1}))
     assert attackers.corrupt(client(0), GOT, SENT) is SENT
 
@@ -105,7 +105,7 @@ def test_the_trigger_is_a_bright_corner_and_its_success_is_counted_on_other_clas
     assert Attackers(Attack("scale"), frozenset({0})).targeted_samples(samples, tiny().task) is None
 
 
-def test_attackers_are_drawn_from_the_seed_among_those_who_train():
+def test_attackers_are_drawn_by_seed_from_the_training_clients():
     task = tiny(10).task
     three = draw_attackers(Attack("scale", 0.3), task)
     assert len(three.clients) == 3

@@ -141,7 +141,7 @@ def test_unmeasurable_setting_is_one_sentence(clone: Path, tmp_path: Path) -> No
         assert process.stderr.count("\n") == 1
 
 
-def test_a_clone_that_needs_more_says_what(clone: Path, images: str) -> None:
+def test_missing_packages_of_a_clone_are_named(clone: Path, images: str) -> None:
     (clone / "system/flcore/trainmodel/models.py").write_text("import no_such_module")
     process = run("--checkout", clone, "--methods", "Local", "--data", images, "--images", 0, "--clients", 2)
     assert process.returncode == 2
@@ -159,7 +159,7 @@ def program() -> ModuleType:
 
 
 @pytest.mark.parametrize("name", ["cnn-1", "cnn-2", "cnn-5"])
-def test_its_networks_are_ours(name: str) -> None:
+def test_networks_equal_those_of_htfllib(name: str) -> None:
     network = build_model(name, (3, 32, 32), 10)
     reference = program().PaperCNN(name, (3, 32, 32), 10)
     reference.load_state_dict(dict(zip(reference.state_dict(), network.state_dict().values(), strict=True)))

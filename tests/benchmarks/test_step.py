@@ -23,7 +23,7 @@ def event(name: str, microseconds: float, *inner: Any) -> Any:
     return SimpleNamespace(name=name, time_range=span, cpu_children=list(inner))
 
 
-def test_the_outermost_operator_of_a_kind_counts_with_what_it_calls() -> None:
+def test_outermost_operator_of_a_kind_includes_its_calls() -> None:
     convolution = event("aten::conv2d", 30.0, event("aten::_convolution", 29.0, event("aten::relu", 4.0)))
     back = event("autograd::engine::evaluate_function: ReluBackward0", 5.0, event("ReluBackward0", 4.0))
     spent, noted = step.by_kind([event("other", 90.0, convolution, back), event("aten::relu", 2.0)])
@@ -31,18 +31,18 @@ def test_the_outermost_operator_of_a_kind_counts_with_what_it_calls() -> None:
     assert dict(noted) == {"convolutions, forward": 3, "rectifiers": 3}
 
 
-def test_what_others_take_from_the_clock_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_of_other_processes_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     relu = event("aten::relu", 18_000.0, event("aten::clamp_min", 17_000.0))
     events = [relu, *relu.cpu_children, event("job", 1.0)]
-    for one, parent in zip(events, (None, relu, None), strict=True):
-        one.cpu_parent = parent
+    for item, parent in zip(events, (None, relu, None), strict=True):
+        item.cpu_parent = parent
     monkeypatch.setattr(step, "profile", lambda **_: _Watch(events))
     clock = iter((0.0, 0.014)), iter((0.0, 0.028))  # half of the time is ours
     fake = SimpleNamespace(process_time=lambda: next(clock[0]), perf_counter=lambda: next(clock[1]))
     monkeypatch.setattr(step, "time", fake)
-    found = step.profiled(lambda: None)
-    assert (found.seconds, found.operators, found.noted) == (0.014, 3, {"rectifiers": 2})
-    assert {kind: spent for kind, spent in found.spent.items() if spent} == {
+    profiled = step.profiled(lambda: None)
+    assert (profiled.seconds, profiled.operators, profiled.noted) == (0.014, 3, {"rectifiers": 2})
+    assert {kind: spent for kind, spent in profiled.spent.items() if spent} == {
         "rectifiers": pytest.approx(0.009)
     }
 
@@ -50,9 +50,9 @@ def test_what_others_take_from_the_clock_is_left_out(monkeypatch: pytest.MonkeyP
 def test_shares_sum_to_one_without_profiler_time() -> None:
     """Ten milliseconds by themselves, fourteen under the profiler: one for each of four operators."""
     nothing = dict.fromkeys(step.KINDS, 0)
-    one = step.Profile({**nothing, "rectifiers": 0.009}, {**nothing, "rectifiers": 2}, 0.014, 4)
+    slow = step.Profile({**nothing, "rectifiers": 0.009}, {**nothing, "rectifiers": 2}, 0.014, 4)
     faster = step.Profile({**nothing, "rectifiers": 0.006}, {**nothing, "rectifiers": 2}, 0.014, 4)
-    shares = step.shares([one, faster], 0.010)
+    shares = step.shares([slow, faster], 0.010)
     assert [part["rectifiers"] for part in shares] == pytest.approx([0.7, 0.4])
     assert [part[step.REST] for part in shares] == pytest.approx([0.3, 0.6])
     assert [sum(part.values()) for part in shares] == pytest.approx([1, 1])
@@ -70,7 +70,7 @@ class _Watch:
 
 
 def names(events: Iterable[Any]) -> set[str]:
-    return {one.name.removeprefix("autograd::engine::evaluate_function: ") for one in events}
+    return {item.name.removeprefix("autograd::engine::evaluate_function: ") for item in events}
 
 
 def test_every_profiled_operator_name_exists_in_torch() -> None:
@@ -80,7 +80,7 @@ def test_every_profiled_operator_name_exists_in_torch() -> None:
         with profile(use_kineto=False) as watch:
             action()
         seen |= names(watch.function_events or ())
-    wanted = {name for found in step.KINDS.values() for name in found} - {"optimiser", "batches"}
+    wanted = {name for operators in step.KINDS.values() for name in operators} - {"optimiser", "batches"}
     assert wanted - seen <= (set() if dense._AVAILABLE else {"_Product", "_ProductBackward"})
 
 

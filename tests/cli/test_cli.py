@@ -104,7 +104,7 @@ def test_one_model_in_full(potluck):
     assert "samples per second" in out
 
 
-def test_data_show_draws_who_has_what(potluck, tmp_path: Path):
+def test_data_show_draws_classes_per_client(potluck, tmp_path: Path):
     code, out, _ = potluck(
         "data", "show", "digits", "--clients", "4", "--partition", "pathological:3", "--out", "b.svg"
     )
@@ -161,7 +161,7 @@ def test_help_and_import_load_nothing_heavy():
     subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
 
 
-def test_odd_input_is_one_sentence(potluck, tmp_path: Path):
+def test_invalid_input_is_one_sentence(potluck, tmp_path: Path):
     (tmp_path / "folder.toml").mkdir()
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     (tmp_path / "flat.toml").write_text('data = "digits"\n')
@@ -189,7 +189,7 @@ def test_odd_input_is_one_sentence(potluck, tmp_path: Path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_odd_places_and_damaged_runs_are_one_sentence(potluck, tmp_path: Path):
+def test_invalid_paths_and_damaged_runs_are_one_sentence(potluck, tmp_path: Path):
     potluck("run", "fedgh", *QUICK, "--engine", "serial", "--out", "run")
     (tmp_path / "file").write_text("")
     for words in (

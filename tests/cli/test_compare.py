@@ -47,7 +47,7 @@ def test_everything_is_checked_before_anything_trains(potluck, tmp_path: Path, w
     assert [path for path in sorted(tmp_path.rglob("*")) if path not in before and path.name != "runs"] == []
 
 
-def test_it_says_beforehand_what_it_will_do(potluck):
+def test_plan_is_printed_before_the_work(potluck):
     code, _, err = potluck("compare", "standalone", "fedmd", "fedin", *QUICK, "--seeds", "0,1")
     plan = err.splitlines()
     assert code == 0
@@ -74,7 +74,7 @@ def test_a_line_on_other_models_is_neither_crowned_nor_tested(potluck, tmp_path:
     assert rows["fedgh"]["set_apart"] == ""
 
 
-def test_all_leaves_out_and_names_what_the_models_do_not_suit(potluck, monkeypatch: pytest.MonkeyPatch):
+def test_all_leaves_out_and_names_incompatible_methods(potluck, monkeypatch: pytest.MonkeyPatch):
     import potluck.methods as methods
 
     some = {name: methods.METHODS[name] for name in ("standalone", "heterofl")}

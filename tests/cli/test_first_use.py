@@ -48,7 +48,7 @@ def test_the_version(potluck):
 
 
 @pytest.mark.parametrize("pattern", ["runs/compare/*", "runs/*", "runs"])
-def test_report_plot_and_compare_pass_over_what_is_no_run(
+def test_report_plot_and_compare_skip_folders_without_run(
     potluck, compared: Path, tmp_path: Path, pattern: str
 ):
     places = [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.glob(pattern))]

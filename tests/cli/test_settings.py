@@ -44,10 +44,10 @@ def test_a_section_a_setting_a_method(potluck):
 
 
 def test_the_schema_is_printed_and_is_one(potluck):
-    found = json.loads(potluck("settings", "--schema")[1])
-    jsonschema.Draft202012Validator.check_schema(found)
-    assert found == json.loads(json.dumps(schema()))
-    settings = found["$defs"]["Training"]["properties"]["lr"]
+    printed = json.loads(potluck("settings", "--schema")[1])
+    jsonschema.Draft202012Validator.check_schema(printed)
+    assert printed == json.loads(json.dumps(schema()))
+    settings = printed["$defs"]["Training"]["properties"]["lr"]
     assert settings["description"] == "learning rate of the first round"
     assert settings["exclusiveMinimum"] == 0
 
@@ -83,7 +83,7 @@ def test_the_schema_judges_as_the_reader_does(text: str, fits: bool):
     assert read() is fits
 
 
-def test_a_method_of_ones_own_may_have_any_setting():
+def test_user_defined_methods_may_have_any_setting():
     values = {"method": {"name": "mine:Method", "anything": 3}}
     assert jsonschema.Draft202012Validator(schema()).is_valid(values)
 

@@ -20,11 +20,11 @@ def sizes(me) -> list[int]:
 
 def test_batches_cover_the_data_once_per_epoch():
     me = client(epochs=2)
-    seen = torch.cat([x for x, _ in me.batches()])
+    batch_rows = torch.cat([x for x, _ in me.batches()])
     x, _ = me.train.take(slice(None))
-    assert len(seen) == 18
-    assert torch.equal(seen[:9].sort(0).values, x.sort(0).values)
-    assert not torch.equal(seen[:9], seen[9:])
+    assert len(batch_rows) == 18
+    assert torch.equal(batch_rows[:9].sort(0).values, x.sort(0).values)
+    assert not torch.equal(batch_rows[:9], batch_rows[9:])
 
 
 def test_batch_size_zero_is_everything_at_once():
@@ -119,7 +119,7 @@ def test_augmentation_is_applied_to_training_batches_only():
     assert not any((x == 0).all() for x, _ in me.outputs(lambda x: x))
 
 
-def test_a_module_asked_for_in_prediction_is_not_kept():
+def test_modules_created_in_prediction_are_not_kept():
     """What `keep=False` builds is what the first job will build, but the client's state does not show it."""
     me = tiny(1).client(0)
     before = me.state()

@@ -62,9 +62,9 @@ def test_a_single_test_sample_is_no_batch_to_normalise_over():
     model = Narrow(3).double()
     pairs = [points(12, 1), points(1, 2)]
     fed = federate([Member(model, *pairs)], num_classes=3, training=Training(epochs=1, batch_size=4))
-    seen = Recorder()
-    make_loop(Standalone(), fed, rounds=1, callbacks=[seen]).run()
-    assert [score.score.samples for score in seen.end.scores] == [1]
+    recorder = Recorder()
+    make_loop(Standalone(), fed, rounds=1, callbacks=[recorder]).run()
+    assert [score.score.samples for score in recorder.end.scores] == [1]
 
 
 def test_the_last_sample_of_a_large_test_set_is_not_left_alone():

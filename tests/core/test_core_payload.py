@@ -47,7 +47,7 @@ def test_the_empty_message_costs_no_bytes():
     assert codec.decode(EmptyPayload, b"") == EmptyPayload()
 
 
-def test_size_is_what_the_codec_writes():
+def test_size_equals_the_encoded_length():
     assert codec.encoded_size(example()) == len(codec.encode(example()))
     assert codec.encoded_size(example()) > 4 * (6 + 4)
 

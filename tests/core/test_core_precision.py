@@ -57,7 +57,7 @@ def first_score(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("amp", "seen"), [("off", 1 + 2**-9 + 2**-12), ("fp16", 1 + 2**-9), ("bf16", 1.0)])
-def test_a_loss_has_the_bits_that_were_asked_for_and_weights_have_all(amp: str, seen: float):
+def test_losses_use_the_chosen_precision_and_weights_full_precision(amp: str, seen: float):
     """Of 1 + 2^-9 + 2^-12, eleven bits of fp16 keep 1 + 2^-9, eight bits of bf16 keep 1."""
     me = client(amp, 1 + 2**-9 + 2**-12)
     assert me.fit(first_score).loss == seen / 4
@@ -117,7 +117,7 @@ def test_half_precision_changes_results_resumes_exactly_and_goes_with_stacks(tmp
     )
 
 
-def test_without_half_precision_the_question_is_what_it_was():
+def test_settings_without_half_precision_are_unchanged():
     """Results on record were asked for when the setting did not exist."""
     defaults = parse_experiment({}).model_dump(mode="json")
     assert "training.amp" not in result_settings(defaults)

@@ -69,7 +69,7 @@ def test_weights_must_fit_the_clients_architecture():
             check_payload(Weights(bad), Weights, TASK, CLIENT)
 
 
-def test_a_whole_header_is_asked_for():
+def test_incomplete_head_is_rejected():
     with pytest.raises(PayloadError, match="lacks the tensor 'bias'"):
         check_payload(Head({"weight": torch.zeros(3, 3, dtype=torch.float64)}), Head, TASK, CLIENT)
 
@@ -85,23 +85,23 @@ class Told(Payload):
     steps: Annotated[float, Range(0)] = 1.0
 
 
-def told(counts: list[int], steps: Any = 1.0, dtype: torch.dtype = torch.int64) -> Told:
+def told_payload(counts: list[int], steps: Any = 1.0, dtype: torch.dtype = torch.int64) -> Told:
     return Told(torch.tensor(counts, dtype=dtype), steps)
 
 
 def test_counts_must_be_plausible_for_a_client_of_twelve_samples():
-    check_payload(told([12, 0, 0]), Told, TASK, CLIENT)
+    check_payload(told_payload([12, 0, 0]), Told, TASK, CLIENT)
     for bad in ([13, 0, 0], [6, 6, 1], [-1, 0, 0], [2**62, 2**62, 2**62]):
         with pytest.raises(PayloadError, match="sum to at most the client's 12 samples"):
-            check_payload(told(bad), Told, TASK, CLIENT)
+            check_payload(told_payload(bad), Told, TASK, CLIENT)
     with pytest.raises(PayloadError, match="must be torch.int64"):
-        check_payload(told([1, 1, 1], dtype=torch.int32), Told, TASK, CLIENT)
+        check_payload(told_payload([1, 1, 1], dtype=torch.int32), Told, TASK, CLIENT)
 
 
 @pytest.mark.parametrize("steps", [float("nan"), float("inf"), -1.0, 10**400, 2e9, True, "1", None, [1.0]])
 def test_a_number_must_be_one(steps: Any):
     with pytest.raises(PayloadError, match=r"Told\.steps"):
-        check_payload(told([1, 1, 1], steps), Told, TASK, CLIENT)
+        check_payload(told_payload([1, 1, 1], steps), Told, TASK, CLIENT)
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def test_a_number_must_be_one(steps: Any):
         (None, "must be a tensor, not nothing"),
     ],
 )
-def test_odd_tensors_are_refused(tensor: Any, says: str):
+def test_unsupported_tensors_are_rejected(tensor: Any, says: str):
     with pytest.raises(PayloadError, match=says):
         check_payload(ClassMeans(tensor, torch.tensor([0, 2])), ClassMeans, TASK, CLIENT)
 
 
-def test_a_broadcast_tensor_is_measured_by_what_it_claims_to_hold():
+def test_expanded_tensors_are_measured_by_their_declared_size():
     huge = ClassMeans(torch.zeros((), dtype=torch.float64).expand(10**9, 10**6), torch.tensor([0]))
     with pytest.raises(PayloadError, match=r"more than schedule\.max_payload_mb = 1\."):
         check_payload(huge, ClassMeans, TASK, CLIENT, max_bytes=2**20)

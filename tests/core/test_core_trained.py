@@ -99,7 +99,7 @@ def test_a_restored_client_has_the_trained_head_on_its_own_extractor():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_training_changes_what_is_trained_and_nothing_else(optimizer: str):
+def test_training_changes_trained_parameters_only(optimizer: str):
     training = Training(
         train="last:1", epochs=1, batch_size=4, optimizer=optimizer, weight_decay=0.1, lr=0.01
     )

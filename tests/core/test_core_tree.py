@@ -53,7 +53,7 @@ def test_an_optimizer_state_survives_bytes():
     )
 
 
-def test_what_cannot_be_saved_is_named():
+def test_state_that_cannot_be_saved_is_named():
     with pytest.raises(TypeError, match="'/a' is a set"):
         tree.flatten({"a": {1, 2}})
 

@@ -24,7 +24,7 @@ KINDS = {
 }
 
 
-def usual(name: str, parameters: list[Tensor], lr: float) -> Optimizer:
+def torch_optimizer(name: str, parameters: list[Tensor], lr: float) -> Optimizer:
     if name == "sgd":
         return SGD(parameters, lr, momentum=0.9, weight_decay=0.01)
     return (Adam if name == "adam" else AdamW)(parameters, lr, weight_decay=0.01)
@@ -46,16 +46,16 @@ LAST, FIRST = torch.channels_last, torch.contiguous_format
 def test_steps_are_torchs_own_whatever_the_layout(
     kind: str, layout: torch.memory_format, new_layout: torch.memory_format
 ):
-    mine, references = weights(layout), weights(layout)
-    optimizers = KINDS[kind].make_optimizer(mine, 0.1), usual(kind, references, 0.1)
+    tensors, references = weights(layout), weights(layout)
+    optimizers = KINDS[kind].make_optimizer(tensors, 0.1), torch_optimizer(kind, references, 0.1)
     assert all(group["fused"] for group in optimizers[0].param_groups)
     rng = torch.Generator().manual_seed(1)
     for _ in range(3):
         gradient = torch.randn(4, 3, 5, 5, generator=rng).contiguous(memory_format=new_layout)
-        for parameters, optimizer in zip((mine, references), optimizers, strict=True):
+        for parameters, optimizer in zip((tensors, references), optimizers, strict=True):
             parameters[0].grad = gradient.clone(memory_format=torch.preserve_format)
             optimizer.step()  # the second parameter has no gradient
-    for actual, same in zip(mine, references, strict=True):
+    for actual, same in zip(tensors, references, strict=True):
         torch.testing.assert_close(actual, same, rtol=1e-5, atol=1e-6)
 
 
@@ -109,18 +109,18 @@ def test_steps_without_torchs_wrappers_are_bit_for_bit_its_steps(
 ):
     """What is wrapped around an optimiser loads torch's compiler; what is under it must be all that counts."""
     settings = Training(optimizer=kind.__name__.lower(), momentum=momentum, weight_decay=decay)  # type: ignore[arg-type]
-    mine, references = weights(FIRST), weights(FIRST)
+    tensors, references = weights(FIRST), weights(FIRST)
     options = {"momentum": momentum} if kind is SGD else {}
     fused = None if kind is SGD and not momentum else True
-    ours = settings.make_optimizer(mine, 0.1)
+    fused_optimizer = settings.make_optimizer(tensors, 0.1)
     usual_one = kind(references, lr=0.1, weight_decay=decay, fused=fused, **options)  # type: ignore[call-arg]
     for _ in range(3):
-        for parameters, optimizer in ((mine, ours), (references, usual_one)):
+        for parameters, optimizer in ((tensors, fused_optimizer), (references, usual_one)):
             optimizer.zero_grad()
             sum(parameter.square().sum() for parameter in parameters).backward()
             optimizer.step()
-    assert all(torch.equal(actual, same) for actual, same in zip(mine, references, strict=True))
-    for optimizer, parameters in ((ours, mine), (usual_one, references)):
+    assert all(torch.equal(actual, same) for actual, same in zip(tensors, references, strict=True))
+    for optimizer, parameters in ((fused_optimizer, tensors), (usual_one, references)):
         optimizer.zero_grad()
         parameters[0].sum().backward()
         parameters[0].grad *= 3  # and the other has none
@@ -128,14 +128,14 @@ def test_steps_without_torchs_wrappers_are_bit_for_bit_its_steps(
         optimizer.zero_grad(set_to_none=False)
         assert [parameter.grad is None for parameter in parameters] == [False, True]
         assert not parameters[0].grad.any()
-    assert all(torch.equal(actual, same) for actual, same in zip(mine, references, strict=True))
-    again = settings.make_optimizer(mine, 0.5)
+    assert all(torch.equal(actual, same) for actual, same in zip(tensors, references, strict=True))
+    again = settings.make_optimizer(tensors, 0.5)
     again.load_state_dict(copy.deepcopy(usual_one.state_dict()))
     assert again.param_groups[0]["lr"] == 0.1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_short_way_back_gives_torchs_gradients(dtype: torch.dtype):
+def test_short_backward_pass_gives_the_gradients_of_torch(dtype: torch.dtype):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)).to(dtype)
     x, y = torch.randn(5, 1, 8, 8, dtype=dtype), torch.tensor([0, 1, 2, 0, 1])
@@ -172,7 +172,10 @@ def test_a_hook_that_changes_a_gradient_in_place_does_so_once():
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_precisions_in_one_network_take_torchs_steps(kind: str):
     ends = []
-    for optimized in (KINDS[kind].make_optimizer, lambda parameters, lr: usual(kind, parameters, lr)):
+    for optimized in (
+        KINDS[kind].make_optimizer,
+        lambda parameters, lr: torch_optimizer(kind, parameters, lr),
+    ):
         parameters = [*weights(FIRST), nn.Parameter(torch.ones(3, dtype=torch.float64))]
         optimizer = optimized(parameters, 0.1)
         optimizer.param_groups[0]["fused"] = True
@@ -186,25 +189,27 @@ def test_two_precisions_in_one_network_take_torchs_steps(kind: str):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_torch_makes_the_moments_and_its_kernel_does_the_rest(kind: str, monkeypatch: pytest.MonkeyPatch):
-    mine, references = weights(LAST), weights(LAST)
-    ours, its = KINDS[kind].make_optimizer(mine, 0.1), usual(kind, references, 0.1)
+    tensors, references = weights(LAST), weights(LAST)
+    fused_optimizer, its = KINDS[kind].make_optimizer(tensors, 0.1), torch_optimizer(kind, references, 0.1)
     for group in its.param_groups:
         group["fused"] = True
-    torch_step, calls = type(ours).torch_step, []  # type: ignore[attr-defined]
-    monkeypatch.setattr(type(ours), "torch_step", lambda *arguments: calls.append(torch_step(*arguments)))
+    torch_step, calls = type(fused_optimizer).torch_step, []  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        type(fused_optimizer), "torch_step", lambda *arguments: calls.append(torch_step(*arguments))
+    )
     for number in range(4):
-        for parameters, optimizer in ((mine, ours), (references, its)):
+        for parameters, optimizer in ((tensors, fused_optimizer), (references, its)):
             optimizer.zero_grad()
             for parameter in parameters if number != 2 else parameters[:1]:  # once the other has none
                 parameter.grad = parameter.detach() * (number + 1)
             optimizer.step()
-        assert all(torch.equal(actual, same) for actual, same in zip(mine, references, strict=True))
+        assert all(torch.equal(actual, same) for actual, same in zip(tensors, references, strict=True))
     assert len(calls) == 1
-    states = [optimizer.state_dict()["state"] for optimizer in (ours, its)]
+    states = [optimizer.state_dict()["state"] for optimizer in (fused_optimizer, its)]
     assert all(torch.equal(states[0][i][name], states[1][i][name]) for i in (0, 1) for name in states[1][i])
-    ours.zero_grad()
-    ours.step()  # without any gradient
-    assert all(torch.equal(actual, same) for actual, same in zip(mine, references, strict=True))
+    fused_optimizer.zero_grad()
+    fused_optimizer.step()  # without any gradient
+    assert all(torch.equal(actual, same) for actual, same in zip(tensors, references, strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)

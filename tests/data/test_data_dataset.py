@@ -55,7 +55,7 @@ def test_model_input_comes_in_the_float_type_asked_for():
     assert words.to_dtype(torch.float64).train.take(slice(None))[0].dtype == torch.int64
 
 
-def test_a_transform_of_ones_own_is_cast_after_it_ran():
+def test_user_transforms_are_cast_after_they_ran():
     data = Data("own", torch.ones(2, 1), torch.tensor([0, 1]), 2, (1,), transform=lambda x: x + 1)
     x, _ = data.to_dtype(torch.float64).train.take(slice(None))
     assert x.dtype == torch.float64

@@ -131,7 +131,7 @@ def test_prepare_over_http_then_load(shelf, tmp_path, cifar_at):
     assert len(load_data("cifar10", tmp_path / "root")) == 5
 
 
-def test_prepare_without_network_says_what_to_put_where(tmp_path, cifar_at):
+def test_prepare_without_network_names_files_and_folders(tmp_path, cifar_at):
     cifar_at((tmp_path / "gone.tar.gz").as_uri(), "md5:0")
     with pytest.raises(PotluckError) as problem:
         prepare("cifar10", tmp_path / "root")
@@ -140,7 +140,7 @@ def test_prepare_without_network_says_what_to_put_where(tmp_path, cifar_at):
     )
 
 
-def test_prepare_leaves_alone_what_is_there(tmp_path, cifar_at, monkeypatch):
+def test_prepare_keeps_existing_files(tmp_path, cifar_at, monkeypatch):
     cifar_at((tmp_path / "gone.tar.gz").as_uri(), "md5:0")
     monkeypatch.setitem(load.SOURCES, "cifar10", dataclasses.replace(load.SOURCES["cifar10"], rows=6))
     folder = tmp_path / "root"
@@ -149,7 +149,7 @@ def test_prepare_leaves_alone_what_is_there(tmp_path, cifar_at, monkeypatch):
     assert "is ready" in prepare("cifar10", folder)
 
 
-def test_prepare_says_what_it_fetches_and_stays_inside_the_root(shelf, tmp_path, cifar_at):
+def test_prepare_names_its_downloads_and_stays_inside_the_root(shelf, tmp_path, cifar_at):
     content = cifar_archive()
     (shelf / "c.tar.gz").write_bytes(content)
     cifar_at((shelf / "c.tar.gz").as_uri(), md5(content))

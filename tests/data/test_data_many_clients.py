@@ -62,21 +62,21 @@ def one_by_one(parts: list[Rows], labels: Rows, tested: Rows, seed: int) -> list
             share = trained[:, label].astype(np.float64)
             dealt[:, label] = apportion(share, int((tested == label).sum()))
     for needy in np.flatnonzero(dealt.sum(axis=1) == 0):
-        best, giver, wanted = 0, -1, -1
+        best, giver, owner = 0, -1, -1
         for client, row in enumerate(dealt):
             for label in range(classes):
                 if row.sum() > 1 and trained[needy, label] and row[label] > best:
-                    best, giver, wanted = int(row[label]), client, label
+                    best, giver, owner = int(row[label]), client, label
         if best:
-            dealt[giver, wanted] -= 1
-            dealt[needy, wanted] += 1
+            dealt[giver, owner] -= 1
+            dealt[needy, owner] += 1
     rng = np.random.default_rng(derive_seed("match_shares", seed))
-    taken: list[list[int]] = [[] for _ in parts]
+    assigned: list[list[int]] = [[] for _ in parts]
     for label in np.flatnonzero(dealt.any(axis=0)):
         rows_left = rng.permutation(np.flatnonzero(tested == label)).tolist()
         for client, count in enumerate(dealt[:, label]):
-            taken[client] += [rows_left.pop(0) for _ in range(count)]
-    return [sorted(client_rows) for client_rows in taken]
+            assigned[client] += [rows_left.pop(0) for _ in range(count)]
+    return [sorted(client_rows) for client_rows in assigned]
 
 
 @settings(max_examples=60, deadline=None)

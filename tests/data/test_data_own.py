@@ -80,7 +80,7 @@ def test_paths_that_do_not_exist(name, says):
         load_data(name)
 
 
-def test_an_empty_folder_says_what_it_should_hold(tmp_path):
+def test_empty_folder_error_names_the_expected_files(tmp_path):
     with pytest.raises(
         PotluckError, match=r"no images \(or .txt files\) in class folders; put them in CLASS/NAME\.png"
     ):

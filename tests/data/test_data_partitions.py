@@ -194,7 +194,7 @@ def test_natural_takes_the_first_persons():
         (lambda: parse_partition("file"), "needs a path; write file:PATH"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_sentence(make, says):
+def test_invalid_partitions_are_one_sentence(make, says):
     with pytest.raises(PotluckError) as problem:
         make()
     assert says in str(problem.value)

@@ -29,8 +29,8 @@ def test_held_out_rows_keep_natural_groups_right():
 
 def test_another_data_set_of_the_same_shape():
     data = load_data("digits").to_dtype(torch.float64)
-    other = as_data((np.zeros((5, 1, 8, 8), np.uint8), [0, 1, 2, 3, 4]))
-    public, private = public_samples(data, other)
+    public_data = as_data((np.zeros((5, 1, 8, 8), np.uint8), [0, 1, 2, 3, 4]))
+    public, private = public_samples(data, public_data)
     assert len(public) == 5
     assert len(private) == 1797
     assert public.take(slice(0, 2))[0].dtype == torch.float64

@@ -19,7 +19,7 @@ from potluck.experiment import parse_experiment
 from potluck.federation.population import build_federation
 
 
-def test_a_quarter_turn_and_what_comes_back():
+def test_quarter_turns_equal_rot90_and_are_invertible():
     x = torch.arange(16.0, dtype=torch.float64).reshape(1, 1, 4, 4)
     assert torch.allclose(rotate_images(x, 90), torch.rot90(x, 1, (2, 3)))
     assert torch.allclose(rotate_images(rotate_images(x, 90), -90), x)
@@ -63,7 +63,7 @@ def federation(rule: str, own: Partition | None = None) -> Any:
     return build_federation(experiment, experiment.build_method(), partition=own)
 
 
-def test_all_of_a_clients_images_are_changed_alike_and_its_rows_are_those_of_the_base():
+def test_images_of_a_client_share_one_transform_and_rows_are_unchanged():
     skewed, plain = federation("skew:rotate=60,base=dirichlet:0.5"), federation("dirichlet:0.5")
     for skewed_client, plain_client in zip(skewed.members, plain.members, strict=True):
         for skewed_part, plain_part in (
@@ -88,8 +88,8 @@ class Dimmer(Iid):
         self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]
     ) -> list[Samples]:
         return [
-            replace(one, transform=lambda x, part=one, i=i: part.transform(x) / i)
-            for i, one in enumerate(samples, 1)
+            replace(part_samples, transform=lambda x, part=part_samples, i=i: part.transform(x) / i)
+            for i, part_samples in enumerate(samples, 1)
         ]
 
 

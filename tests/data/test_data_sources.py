@@ -152,7 +152,7 @@ def test_wrong_cifar_content_is_named(tmp_path):
         load_data("cifar10", tmp_path)
 
 
-def test_missing_files_say_what_belongs_where(tmp_path):
+def test_missing_files_are_named_with_their_folders(tmp_path):
     with pytest.raises(PotluckError) as problem:
         load_data("cifar10", tmp_path)
     assert str(problem.value) == (

@@ -26,7 +26,7 @@ TARGETS = [
 
 
 @pytest.mark.parametrize(("y", "sentence"), TARGETS)
-def test_targets_of_another_kind_are_named_for_every_way_in(tmp_path: Path, y: Any, sentence: str) -> None:
+def test_targets_of_wrong_kind_are_named_for_every_input_route(tmp_path: Path, y: Any, sentence: str) -> None:
     np.savez(tmp_path / "rows.npz", x=X, y=y)
     ways = [
         lambda: load_data(f"npz:{tmp_path}/rows.npz", tmp_path),

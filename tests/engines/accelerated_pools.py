@@ -61,20 +61,22 @@ def run(method: str, engine: dict[str, Any], out: str, **more: Any) -> list[dict
 
 def pools_agree_with_one_process() -> dict[str, bool]:
     """MOON's clients keep a model; here they are put away and come back, also on another device or after a death."""
-    there, killer = run("moon", {"name": "serial", "device": "away"}, "serial"), Killer()
-    same = {"killed": run("moon", POOL, "killed", callbacks=[killer]) == there and killer.replaced}
+    serial_run, killer = run("moon", {"name": "serial", "device": "away"}, "serial"), Killer()
+    same = {"killed": run("moon", POOL, "killed", callbacks=[killer]) == serial_run and killer.replaced}
     try:
         run("moon", POOL, "resumed", callbacks=[StopAt(1)])
     except KeyboardInterrupt:
-        same["resumed"] = run("moon", POOL, "resumed", resume=True) == there
+        same["resumed"] = run("moon", POOL, "resumed", resume=True) == serial_run
     return same
 
 
 def pools_of_stacks_agree_with_one_process() -> dict[str, bool]:
     """Three clients of one network make one team, which goes to either device."""
-    there = run("fedavg", {"name": "serial", "device": "away", "vectorize": "on"}, "stack", settings=ALIKE)
+    serial_run = run(
+        "fedavg", {"name": "serial", "device": "away", "vectorize": "on"}, "stack", settings=ALIKE
+    )
     pool = {**POOL, "vectorize": "on"}
-    return {"stacked": run("fedavg", pool, "stacks", settings=ALIKE) == there}
+    return {"stacked": run("fedavg", pool, "stacks", settings=ALIKE) == serial_run}
 
 
 def decisions() -> dict[str, Any]:

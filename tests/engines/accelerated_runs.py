@@ -60,12 +60,12 @@ def twice_backward(
 
 def run(method: str, device: str, out: Path) -> tuple[Any, set[str], set[str]]:
     """What the run recorded, and where clients and server had their tensors."""
-    where, seen = Whereabouts(), set[str]()
+    where, devices = Whereabouts(), set[str]()
     rest = Client.free_gradients
 
     def noting(me: Client) -> None:
-        seen.update(tensor.device.type for tensor in me.state(copy=False).tensors.values() if tensor.dim())
-        seen.add(me.train.x.device.type)
+        devices.update(tensor.device.type for tensor in me.state(copy=False).tensors.values() if tensor.dim())
+        devices.add(me.train.x.device.type)
         rest(me)
 
     engine = {"name": "serial", "device": device}
@@ -73,27 +73,27 @@ def run(method: str, device: str, out: Path) -> tuple[Any, set[str], set[str]]:
         settings = {"method": {"name": method}, "engine": engine, **SETTINGS}
         result = potluck.run(settings, out=out, callbacks=[where])
     rounds = [{**row, "seconds": 0} for row in result.rounds]
-    return rounds, where.places, seen
+    return rounds, where.places, devices
 
 
 def differences(folder: Path) -> dict[str, str]:
     """Method → what is wrong with it, for those where something is."""
-    wrong: dict[str, str] = {}
+    differing: dict[str, str] = {}
     for method in METHODS:
-        here = run(method, "cpu", folder / f"{method}-here")[0]
+        reference = run(method, "cpu", folder / f"{method}-here")[0]
         with accelerator() as device:
             try:
                 there, server, clients = run(method, device, folder / f"{method}-there")
             except Exception as error:
-                wrong[method] = str(error)[-2000:]
+                differing[method] = str(error)[-2000:]
                 continue
-        if there != here:
-            wrong[method] = f"other results: {there} instead of {here}"
+        if there != reference:
+            differing[method] = f"other results: {there} instead of {reference}"
         elif "cpu" in server:
-            wrong[method] = "the server computes on the CPU"
+            differing[method] = "the server computes on the CPU"
         elif clients != {device}:
-            wrong[method] = f"clients hold tensors on {clients}"
-    return wrong
+            differing[method] = f"clients hold tensors on {clients}"
+    return differing
 
 
 def refuses() -> bool:

@@ -39,11 +39,11 @@ def worker(method: Methods, fed: Federation) -> Worker:
 
 def outcome(method: Methods, engine: Engine, fed: Federation, schedule: Schedule) -> dict[str, Any]:
     """Everything that a run leaves behind but the time it took."""
-    seen = Recorder()
+    recorder = Recorder()
     evaluation = Evaluation("local", ("received", "shared"))
     clock = UNEVEN if schedule is ASYNCHRONOUS else None
     loop = Loop(
-        method, fed.task, engine, schedule, evaluation, [seen], clock=clock, shared_test=fed.shared_test
+        method, fed.task, engine, schedule, evaluation, [recorder], clock=clock, shared_test=fed.shared_test
     )
     try:
         progress = loop.run()
@@ -52,8 +52,8 @@ def outcome(method: Methods, engine: Engine, fed: Federation, schedule: Schedule
         engine.close()
     tensors = {f"client {n}{name}": t for n, flat in enumerate(states) for name, t in flat.tensors.items()}
     tensors |= {f"server {name}": t for name, t in flatten(progress.state).tensors.items()}
-    records = [{**asdict(step.record), "seconds": 0} for step in seen.steps]
-    final = [asdict(score) for score in (*seen.end.scores, *seen.end.validation)]
+    records = [{**asdict(step.record), "seconds": 0} for step in recorder.steps]
+    final = [asdict(score) for score in (*recorder.end.scores, *recorder.end.validation)]
     return {"records": records, "final": final, "tensors": tensors}
 
 

@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 def test_pools_on_two_devices_give_the_bits_of_one_process_whatever_dies_or_moves(tmp_path: Path):
     log = tmp_path / "devices"
     paths = [HERE / "away", HERE, HERE.parent, *sys.path]
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, str(HERE / "accelerated_pools.py"), str(tmp_path)],
         capture_output=True,
         text=True,
@@ -37,8 +37,8 @@ def test_pools_on_two_devices_give_the_bits_of_one_process_whatever_dies_or_move
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "AWAY_LOG": str(log)},
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    results = json.loads(done.stdout.splitlines()[-1])
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    results = json.loads(finished.stdout.splitlines()[-1])
     assert results["killed"]
     assert results["resumed"]
     first: dict[str, str] = {}
@@ -52,7 +52,7 @@ def test_pools_on_two_devices_give_the_bits_of_one_process_whatever_dies_or_move
     assert results["stacks by trial"] == "on"
     assert results["one worker on one device"] == "serial"
     assert results["closure, auto"] == "serial"
-    assert "cannot receive what they have to build" in done.stderr
+    assert "cannot receive what they have to build" in finished.stderr
     assert "use --engine serial" in results["closure, pool"]
     _check_doctor({(part, subject): (text, well) for part, subject, text, well in results["doctor"]})
 

@@ -111,7 +111,7 @@ def recorded(run: Path) -> object:
     return read_experiment(run / "experiment.toml")["engine"]["channels_last"]
 
 
-def test_what_the_zoo_knows_is_the_default_on_record_and_obeyed_again(tmp_path: Path):
+def test_known_layout_is_the_default_and_recorded_and_kept_on_resume(tmp_path: Path):
     first_run = potluck.run(settings({"name": "serial"}), out=tmp_path / "one")
     assert recorded(first_run.path) == ["small-cnn"]
     again = potluck.run(str(first_run.path / "experiment.toml"), out=tmp_path / "again")

@@ -45,7 +45,7 @@ from potluck.worker.worker import Worker
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_gives_what_it_gives_on_the_serial_engine(name: str) -> None:
+def test_every_method_equals_its_serial_run(name: str) -> None:
     method = method_class(name)()
     fed = small_federation(method, clients=4)
     serial = outcome(method, SerialEngine(worker(method, fed)), fed, Schedule(2))
@@ -88,7 +88,7 @@ def test_a_test_begins_before_the_next_one_is_submitted(tmp_path: Path) -> None:
         engine.close()
 
 
-def test_an_asynchronous_schedule_does_not_depend_on_who_is_really_faster() -> None:
+def test_asynchronous_schedule_does_not_depend_on_real_timing() -> None:
     fed, method = federation(), Dawdling()
     serial = outcome(method, SerialEngine(worker(method, fed)), fed, ASYNCHRONOUS)
     pool = outcome(method, PoolEngine(lambda: worker(method, fed), 2), fed, ASYNCHRONOUS)
@@ -236,7 +236,7 @@ class Hoarding(Standalone):
         return EmptyPayload()
 
 
-@pytest.mark.parametrize("make", [SerialEngine, lambda one: PoolEngine(lambda: one, 1)])
+@pytest.mark.parametrize("make", [SerialEngine, lambda client_worker: PoolEngine(lambda: client_worker, 1)])
 def test_private_state_that_cannot_be_saved_is_an_error_on_every_engine(
     make: Callable[[Worker], Engine],
 ) -> None:

@@ -31,7 +31,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pid: int, seconds: float = 3.0) -> bool:
+def process_ended(pid: int, seconds: float = 3.0) -> bool:
     deadline = time.monotonic() + seconds
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -113,7 +113,7 @@ def test_workers_end_with_their_parent(
     assert len(workers) == 2
     assert all(alive(pid) for pid in workers)
     parent.send_signal(how)
-    assert all(gone(pid) for pid in workers)
+    assert all(process_ended(pid) for pid in workers)
     parent.wait(timeout=20)
     assert list(tmp_path.iterdir()) == []
 

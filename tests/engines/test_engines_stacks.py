@@ -48,7 +48,7 @@ def job(number: int, client: int, step: int = 0, kind: Kind = "train") -> Job:
 
 
 def clients_of(batcher: Any) -> list[list[int]]:
-    return [[one.client for one in batch] for batch in batcher]
+    return [[queued.client for queued in batch] for batch in batcher]
 
 
 # -- who is in a team --------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_a_team_and_its_results_cross_a_socket() -> None:
     )
     wire.send_order(near_end, BatchOrder(batch, [7, 8], [3]))
     order = wire.receive_order(far_end)
-    assert [one.client for one in order.batch] == [4, 5]
+    assert [queued.client for queued in order.batch] == [4, 5]
     assert (order.versions, order.forget) == ([7, 8], [3])
     reports = [JobReport(Answer(1, 4, EmptyPayload()), 1, 0.5), JobReport(Failure(2, 5, "bad"), 0, 0.5)]
     wire.send_reports(far_end, reports)

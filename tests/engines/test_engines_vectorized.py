@@ -27,8 +27,8 @@ def both(method: Any, make: Any, **schedule: Any) -> tuple[list[Any], list[Any]]
     """Every client's final state, serially and stacked."""
     states = []
     for vectorized in (False, True):
-        fed, seen = make(), Recorder()
-        loop = make_loop(method, fed, callbacks=[seen], **schedule)
+        fed, recorder = make(), Recorder()
+        loop = make_loop(method, fed, callbacks=[recorder], **schedule)
         if vectorized:
             loop.dispatcher.engine = VectorizedEngine(Worker(method, fed.client), JobBatcher(fed.task))
         loop.run()
@@ -61,7 +61,7 @@ def test_unequal_clients_train_as_they_do_alone(training: Training):
 
 
 @pytest.mark.parametrize("method", [FedGH(), FedAvg(), FedProx(mu=0.5)])
-def test_methods_with_what_their_losses_are_given(method: Any):
+def test_losses_with_extra_inputs_agree_stacked_and_serial(method: Any):
     serial, stacked = both(method, lambda: tiny(4, sizes=(7, 12)), rounds=2)
     assert_close(serial, stacked)
 

@@ -188,7 +188,7 @@ def test_values_with_equal_hashes_are_distinguished() -> None:
         assert all(torch.allclose(alone[name], stacked[name], atol=1e-10) for name in alone)
 
 
-def test_what_a_network_is_made_of_decides_not_its_numbers() -> None:
+def test_model_structure_depends_on_modules_not_on_weights() -> None:
     def shape(model: nn.Module) -> object:
         return model_structure(model)
 
@@ -205,7 +205,7 @@ def test_what_a_network_is_made_of_decides_not_its_numbers() -> None:
         assert shape(cut[0]) == shape(cut[1])
 
 
-def test_the_measurement_does_not_stack_what_training_would_not() -> None:
+def test_models_that_training_cannot_stack_are_not_measured() -> None:
     fed = own([Plain, lambda: Plain(torch.tanh)])
     assert len({info.architecture for info in fed.task.clients}) == 1
     assert is_stacking_faster(fed.task, fed.client, 2) is False

@@ -31,7 +31,7 @@ def test_an_example_begins_with_the_command_that_runs_it(
 def test_the_list_of_examples_is_complete():
     page = (ROOT / "examples" / "README.md").read_text()
     named = {line.split("](")[1].split(")")[0] for line in page.splitlines() if line.startswith("| [")}
-    there = {path.name for path in FILES} | {
+    scripts = {path.name for path in FILES} | {
         f"notebooks/{path.name}" for path in (ROOT / "examples/notebooks").glob("*.ipynb")
     }
-    assert named == there
+    assert named == scripts

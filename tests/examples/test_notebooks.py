@@ -32,7 +32,7 @@ def test_a_notebook_is_stored_with_its_results_and_its_links_lead_somewhere(path
                 assert (path.parent / link).exists(), f"{path.name} links to {link}"
 
 
-def test_there_are_four_and_each_is_a_page():
+def test_every_notebook_has_a_page():
     assert len(NOTEBOOKS) == len(notebooks.pages()) >= 4
     page = notebooks.pages()["notebooks/compare-methods.md"]
     assert page.startswith("# Compare methods")

@@ -112,7 +112,7 @@ def rows_of(tmp_path: Path, partition: Any) -> int:
     return int(np.sum(run.summary["class_counts"]))
 
 
-def test_a_partition_of_ones_own_deals_the_rows(tmp_path: Path):
+def test_user_defined_partitions_assign_the_rows(tmp_path: Path):
     assert rows_of(tmp_path, Alternate()) == pytest.approx(150, abs=4)  # three quarters train
     settings = tomllib.loads((tmp_path / "Alternate" / "experiment.toml").read_text())
     assert settings["partition"]["rule"] == "Alternate"

@@ -113,20 +113,20 @@ def test_a_lazy_sequence_is_a_sequence():
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every client that is made, or whose rows are cut, from now on."""
-    seen: list[object] = []
+    objects: list[object] = []
     member, split = Member.__init__, split_in_three
 
     def init(self: Member, *args: Any, **more: Any) -> None:
-        seen.append("member")
+        objects.append("member")
         member(self, *args, **more)
 
     def cut(*args: Any, **more: Any) -> Any:
-        seen.append("cut")
+        objects.append("cut")
         return split(*args, **more)
 
     monkeypatch.setattr(federation_module.Member, "__init__", init)
     monkeypatch.setattr(allocation, "split_in_three", cut)
-    return seen
+    return objects
 
 
 class Enough(Exception):

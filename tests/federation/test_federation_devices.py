@@ -86,30 +86,38 @@ def test_models_by_memory_in_an_experiment(tmp_path: Path):
 
 
 def test_a_synchronous_round_lasts_as_long_as_its_slowest_client():
-    seen = Recorder()
-    make_loop(Standalone(), tiny(3), callbacks=[seen], duration=lambda info, n, m: 1.0 + info.index).run()
-    assert [step.record.virtual_seconds for step in seen.steps] == [3.0, 6.0]
+    recorder = Recorder()
+    make_loop(Standalone(), tiny(3), callbacks=[recorder], duration=lambda info, n, m: 1.0 + info.index).run()
+    assert [step.record.virtual_seconds for step in recorder.steps] == [3.0, 6.0]
 
 
 def test_a_round_in_which_all_answer_ends_before_its_deadline():
-    seen = Recorder()
+    recorder = Recorder()
     make_loop(
-        Standalone(), tiny(3), callbacks=[seen], deadline=9.0, duration=lambda info, n, m: 1.0 + info.index
+        Standalone(),
+        tiny(3),
+        callbacks=[recorder],
+        deadline=9.0,
+        duration=lambda info, n, m: 1.0 + info.index,
     ).run()
-    assert [step.record.participants for step in seen.steps] == [[0, 1, 2], [0, 1, 2]]
-    assert [step.record.virtual_seconds for step in seen.steps] == [3.0, 6.0]
+    assert [step.record.participants for step in recorder.steps] == [[0, 1, 2], [0, 1, 2]]
+    assert [step.record.virtual_seconds for step in recorder.steps] == [3.0, 6.0]
 
 
 def test_the_late_are_dropped_at_the_deadline():
-    seen = Recorder()
+    recorder = Recorder()
     make_loop(
-        Standalone(), tiny(3), callbacks=[seen], deadline=2.5, duration=lambda info, n, m: 1.0 + info.index
+        Standalone(),
+        tiny(3),
+        callbacks=[recorder],
+        deadline=2.5,
+        duration=lambda info, n, m: 1.0 + info.index,
     ).run()
-    assert [step.record.participants for step in seen.steps] == [[0, 1], [0, 1]]
-    for step in seen.steps:  # counted from the round's beginning
+    assert [step.record.participants for step in recorder.steps] == [[0, 1], [0, 1]]
+    for step in recorder.steps:  # counted from the round's beginning
         (late,) = step.record.failures
         assert (late["kind"], late["reason"]) == ("late", "answered after 3.0 virtual seconds of waiting")
-    assert [step.record.virtual_seconds for step in seen.steps] == [2.5, 5.0]
+    assert [step.record.virtual_seconds for step in recorder.steps] == [2.5, 5.0]
 
 
 def test_a_client_that_fails_when_enough_have_answered_still_failed():
@@ -122,40 +130,40 @@ def test_a_client_that_fails_when_enough_have_answered_still_failed():
     plan = {"participation": 0.5, "over_select": 2.0, "duration": lambda info, n, m: 1.0 + info.index}
     with pytest.raises(ClientFailed, match="ValueError: a bug"):
         make_loop(Broken(), tiny(4), **plan).run()
-    seen = Recorder()
-    make_loop(Broken(), tiny(4), callbacks=[seen], on_failure="continue", **plan).run()
-    assert [failure["kind"] for failure in seen.steps[0].record.failures] == ["late", "error"]
+    recorder = Recorder()
+    make_loop(Broken(), tiny(4), callbacks=[recorder], on_failure="continue", **plan).run()
+    assert [failure["kind"] for failure in recorder.steps[0].record.failures] == ["late", "error"]
 
 
 def test_over_selection_takes_the_first_answers():
-    seen = Recorder()
+    recorder = Recorder()
     make_loop(
         Standalone(),
         tiny(4),
-        callbacks=[seen],
+        callbacks=[recorder],
         participation=0.5,
         over_select=2.0,
         duration=lambda info, n, m: 4.0 - info.index,
     ).run()
-    assert [step.record.participants for step in seen.steps] == [[2, 3], [2, 3]]
-    assert seen.steps[0].record.virtual_seconds == 2.0
-    assert len(seen.steps) == 2
+    assert [step.record.participants for step in recorder.steps] == [[2, 3], [2, 3]]
+    assert recorder.steps[0].record.virtual_seconds == 2.0
+    assert len(recorder.steps) == 2
 
 
 def test_uploads_take_time_and_can_change_the_order():
     """Client 0 is ready first, but its upload takes 5 seconds: client 1 arrives before."""
-    seen = Recorder()
+    recorder = Recorder()
     make_loop(
         Standalone(),
         tiny(2),
         rounds=1,
         buffer=1,
-        callbacks=[seen],
+        callbacks=[recorder],
         duration=lambda info, n, m: 1.0 + info.index,
         upload=lambda info, size: 5.0 - 5.0 * info.index,
     ).run()
-    assert [step.record.participants for step in seen.steps] == [[1], [0]]
-    assert [step.record.virtual_seconds for step in seen.steps] == [2.0, 6.0]
+    assert [step.record.participants for step in recorder.steps] == [[1], [0]]
+    assert [step.record.virtual_seconds for step in recorder.steps] == [2.0, 6.0]
 
 
 def test_staleness_weight_lowers_stale_answers():
@@ -184,11 +192,11 @@ def test_sample_weights_discount_stale_updates():
 
 
 def faulty(rates: Faults, rounds: int = 40) -> list[dict[str, object]]:
-    fed, seen, method = tiny(4), Recorder(), FedGH()
-    loop = make_loop(method, fed, rounds=rounds, callbacks=[seen], min_clients=0)
+    fed, recorder, method = tiny(4), Recorder(), FedGH()
+    loop = make_loop(method, fed, rounds=rounds, callbacks=[recorder], min_clients=0)
     loop.dispatcher.engine = FaultyEngine(SerialEngine(Worker(method, fed.client)), rates, seed=3)
     loop.run()
-    return [failure for step in seen.steps for failure in step.record.failures]
+    return [failure for step in recorder.steps for failure in step.record.failures]
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,11 @@ def test_clients_read_the_features_that_the_network_computes(settings: dict[str,
         assert fast.model.trained_state().keys() == slow.model.trained_state().keys()
         for stored, computed in ((fast.train, slow.train), (fast.test, slow.test)):
             assert torch.equal(stored.labels, computed.labels)
-            actual, wanted = (
+            actual, expected = (
                 torch.cat([x for x, _ in outputs(me.model, part, me.task)])
                 for me, part in ((fast, stored), (slow, computed))
             )
-            assert torch.allclose(actual, wanted, atol=1e-6)  # equal first weights too
+            assert torch.allclose(actual, expected, atol=1e-6)  # equal first weights too
 
 
 @pytest.mark.parametrize("method", ["fedgh", "fedmd", "lg-fedavg", "fedcgs"])

@@ -86,7 +86,7 @@ def test_slices_keep_entries_that_no_client_holds(rule: Any):
     assert (result[0] > 1e5) == (rule == "mean")
 
 
-def test_the_rule_that_is_asked_for_is_the_one_taken():
+def test_configured_rule_is_the_one_applied():
     parts = [{"w": torch.tensor([value])} for value in (1.0, 2.0, 9.0)]
     weights = [0.25, 0.25, 0.5]
     assert average_tensors(Averaging("mean"), parts[0], parts, weights)["w"].item() == 5.25
@@ -108,7 +108,7 @@ AVERAGING = (
 
 
 @pytest.mark.parametrize("name", AVERAGING)
-def test_one_poisoned_client_of_ten(name: str):
+def test_one_poisoned_client_of_ten_moves_only_the_mean(name: str):
     """Ten honest answers give a state; replacing one by huge numbers moves only the mean far from it."""
     settings = {"fedl2g-l": {"server_clip": None}, "fedgen": {"variant": "original"}}
     method = make_method(method_class(name), settings.get(name, {}))

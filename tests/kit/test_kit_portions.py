@@ -52,7 +52,7 @@ def update(index: int = 0, samples: int = 5, payload: Any = None, **facts: Any) 
     return Update(ClientInfo(index, f"c{index}", samples, "net"), payload, **facts)
 
 
-def one(value: float) -> torch.Tensor:
+def scalar(value: float) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
@@ -72,16 +72,16 @@ def test_missing_updates_count_as_average_clients_without_change(by: Any):
     """A change of 6 is one of four by a client of the mean size 20 (who has no data is no client), and a quarter of it goes."""
     ctx = of_four(10, 20, 0, 30)
     answer = update(1, samples=20)
-    moved = mean_change(ctx, {"w": one(0.0)}, [answer], [{"w": one(6.0)}], by=by)
+    moved = mean_change(ctx, {"w": scalar(0.0)}, [answer], [{"w": scalar(6.0)}], by=by)
     assert moved["w"].item() == pytest.approx(0.25 * 6 / 4)
 
 
-def test_weights_go_their_part_of_the_way_and_statistics_are_averaged():
+def test_weights_move_by_their_share_and_statistics_are_averaged():
     """From a message of 4 to 8 is a change of 4, a quarter of which goes; a variance of 5 is one of four, the others' 1."""
-    old = {"w": one(0.0), "n.running_var": one(1.0)}
+    old = {"w": scalar(0.0), "n.running_var": scalar(1.0)}
     answer = update(
-        payload=Weights({"w": one(8.0), "n.running_var": one(5.0)}),
-        sent=Weights({"w": one(4.0), "n.running_var": one(9.0)}),
+        payload=Weights({"w": scalar(8.0), "n.running_var": scalar(5.0)}),
+        sent=Weights({"w": scalar(4.0), "n.running_var": scalar(9.0)}),
     )
     moved = average(of_four(), old, [answer], lambda sent: sent.tensors, by="uniform")
     assert {name: tensor.item() for name, tensor in moved.items()} == {"w": 1.0, "n.running_var": 2.0}
@@ -90,19 +90,21 @@ def test_weights_go_their_part_of_the_way_and_statistics_are_averaged():
 def test_stale_answers_of_a_whole_round_count_less():
     answers = [update(0, 10), update(1, 30, weight=0.5)]
     assert sample_weights(answers) == [0.4, 0.6]
-    answers = [replace(a, payload=Weights({"w": one(v)})) for a, v in zip(answers, (0.0, 4.0), strict=True)]
-    mean = average(context(), {"w": one(9.0)}, answers, lambda sent: sent.tensors, by="uniform")
+    answers = [
+        replace(a, payload=Weights({"w": scalar(v)})) for a, v in zip(answers, (0.0, 4.0), strict=True)
+    ]
+    mean = average(context(), {"w": scalar(9.0)}, answers, lambda sent: sent.tensors, by="uniform")
     assert mean["w"].item() == pytest.approx(4 * 0.5 / 1.5)
 
 
 def test_a_robust_sum_is_as_many_times_the_middle():
-    changes = [one(value) for value in (1.0, 2.0, 9.0)]
+    changes = [scalar(value) for value in (1.0, 2.0, 9.0)]
     assert sum_changes(replace(context(), averaging=Averaging("median")), changes).item() == 6.0
     assert sum_changes(context(), changes).item() == 12.0
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(1.0, 2.0), (0.5, 1.0)])
-def test_a_row_keeps_what_is_missing_to_a_round_and_a_new_one_is_taken(weight: float, expected: float):
+def test_known_rows_move_by_their_share_and_new_rows_are_taken(weight: float, expected: float):
     """Class 0 had 0 and one of four sends 8, of two samples each: a quarter of the way. Class 1 had none."""
     old = ClassTable(torch.zeros(3, 1, dtype=torch.float64), torch.tensor([True, False, False]))
     sent = [(torch.tensor([[8.0], [6.0]], dtype=torch.float64), torch.tensor([0, 1]))]
@@ -130,10 +132,10 @@ def test_a_group_misses_its_own_part_of_a_round():
 
 
 @pytest.mark.parametrize("rule", ["mean", "median"])
-def test_a_slice_moves_what_it_holds_by_its_own_change(rule: Any):
+def test_slice_moves_its_entries_by_its_weighted_change(rule: Any):
     """Sent 1 and back with 3, at half weight: 1 more, of which one of four counts and a quarter goes."""
     old = torch.full((2,), 5.0, dtype=torch.float64)
-    sent, returned = Weights({"w": one(1.0)[None]}), Weights({"w": one(3.0)[None]})
+    sent, returned = Weights({"w": scalar(1.0)[None]}), Weights({"w": scalar(3.0)[None]})
     mean = SliceMean(
         replace(of_four(), averaging=Averaging(rule)), {"w": old}, [update()], attrgetter("tensors")
     )
@@ -186,9 +188,9 @@ def test_vector_batches_are_of_one_client_or_of_a_number_of_vectors():
 
 def test_new_values_leave_out_earlier_updates_and_missing_fields():
     updates = [
-        update(0, payload=ClassVectors(one(1.0)[None, None], torch.tensor([0]))),
-        update(1, payload=ClassVectors(one(2.0)[None, None])),
-        update(2, payload=ClassVectors(one(3.0)[None, None]), fresh=False),
+        update(0, payload=ClassVectors(scalar(1.0)[None, None], torch.tensor([0]))),
+        update(1, payload=ClassVectors(scalar(2.0)[None, None])),
+        update(2, payload=ClassVectors(scalar(3.0)[None, None]), fresh=False),
     ]
     assert [client.index for client, _ in new_values(updates, "rows")] == [0, 1]
     assert [client.index for client, _, _ in new_values(updates, "rows", "labels")] == [0]

@@ -46,7 +46,7 @@ def test_as_many_attackers_as_are_expected_but_fewer_than_half():
     assert expected(Averaging("krum", 0.0), sent).tolist() == [0] * 8
 
 
-def test_krum_keeps_those_who_are_near_to_each_other():
+def test_krum_keeps_updates_close_to_each_other():
     weights = robust_weights(Averaging("krum", 0.25), *squares(0.0, 1.0, 2.0, 100.0))
     assert weights.tolist() == [[pytest.approx(1 / 3)] * 3 + [0.0]]
     two = robust_weights(Averaging("krum", 0.4), *squares(0.0, 0.1, 50.0, 50.2, 0.2))  # two of five may lie
@@ -76,12 +76,12 @@ def test_the_geometric_median_is_nearest_to_all():
 
 
 @pytest.mark.parametrize("rule", ["krum", "geometric-median"])
-def test_a_class_is_the_business_of_those_who_have_it(rule: Any):
+def test_class_means_use_only_clients_with_the_class(rule: Any):
     """Class 0 has four senders of whom one lies, class 1 one sender, class 2 nobody."""
     sent, labels = rows(1.0, 1.2, 5.0, 0.9, 900.0), torch.tensor([0, 0, 1, 0, 0])
-    found = robust_class_means(Averaging(rule), sent, labels, 3).flatten().tolist()
-    assert 0.8 < found[0] < 1.3
-    assert found[1:] == [pytest.approx(5.0), 0.0]
+    class_means = robust_class_means(Averaging(rule), sent, labels, 3).flatten().tolist()
+    assert 0.8 < class_means[0] < 1.3
+    assert class_means[1:] == [pytest.approx(5.0), 0.0]
 
 
 def test_whole_answers_are_compared_by_the_names_they_share():

@@ -41,12 +41,12 @@ def run_with(path: Path, notes: list[dict[str, Any]]) -> Run:
 def test_the_value_farthest_from_idle_decides(
     tmp_path: Path, method: str, notes: list[dict[str, Any]], value: float, acts: bool
 ):
-    found = activity(method, run_with(tmp_path / "run", notes))
-    assert found is not None
-    assert (found.value, found.acts) == (value, acts)
+    verdict = activity(method, run_with(tmp_path / "run", notes))
+    assert verdict is not None
+    assert (verdict.value, verdict.acts) == (value, acts)
     name = MECHANISMS[method].note
     points = [[number, note[name]] for number, note in enumerate(notes, 1) if name in note]
-    assert stored_activity(method, {name: points}) == found
+    assert stored_activity(method, {name: points}) == verdict
 
 
 def test_a_method_without_a_mechanism_on_record_has_none(tmp_path: Path):
@@ -62,9 +62,9 @@ def test_an_idle_row_is_flagged_in_its_cell_below_the_table_and_in_the_data(tmp_
     for row in table.rows:
         key = (row, "c10-n10", 0)
         table.values[key] = {"c10-n10": 50.0}
-        found = activity(table.work[key].method.name, run)
-        if found is not None:
-            table.activity[key] = found
+        verdict = activity(table.work[key].method.name, run)
+        if verdict is not None:
+            table.activity[key] = verdict
     assert measured(table.cell("pFedAFM", "c10-n10"), 1) == "50.0 °"
     assert measured(table.cell("FedProto", "c10-n10"), 1) == "50.0"
     (line,) = mechanism_lines(table)
@@ -88,10 +88,10 @@ def test_mechanisms_are_recorded_by_the_methods_themselves(potluck, tmp_path: Pa
         "reproduce", name, "--scale", "smoke", "--rows", rows, "--columns", column, "--out", "r", "-q"
     )
     assert code == 0
-    told = " ".join(out.split())
+    output = " ".join(out.split())
     if name == "fedgh-ablation":
-        assert "Mechanism of FedGH acted: movement" in told
-        assert "Mechanism of header never trained did nothing on cifar10, seed 0: movement 0 (" in told
+        assert "Mechanism of FedGH acted: movement" in output
+        assert "Mechanism of header never trained did nothing on cifar10, seed 0: movement 0 (" in output
     else:
-        assert "Mechanism of pFedAFM " in told
-        assert "Mechanism of FedAPEN " in told
+        assert "Mechanism of pFedAFM " in output
+        assert "Mechanism of FedAPEN " in output

@@ -46,47 +46,47 @@ TRAINING = 3 * (BODY + HEAD) - CONV1  # the images need no gradient
 
 
 def test_fedgh_counts_its_traffic_and_a_pass_for_class_means(count):
-    found = count("fedgh-traffic", "Standalone,FedProto,FedGH", "c10-kb,c10-flops")
-    assert found["FedGH", "c10-kb"] == pytest.approx(4 * (2 * 500 + 2 + 500 * 10) / 1024)  # 23.45
-    assert found["FedProto", "c10-kb"] == pytest.approx(4 * 2 * (2 * 500) / 1024)  # 7.81
-    assert found["Standalone", "c10-flops"] == pytest.approx(TRAINING / 1e6)
-    assert found["FedGH", "c10-flops"] == pytest.approx((TRAINING + BODY) / 1e6)
-    assert found["FedProto", "c10-flops"] == pytest.approx((TRAINING + BODY) / 1e6)
+    counts = count("fedgh-traffic", "Standalone,FedProto,FedGH", "c10-kb,c10-flops")
+    assert counts["FedGH", "c10-kb"] == pytest.approx(4 * (2 * 500 + 2 + 500 * 10) / 1024)  # 23.45
+    assert counts["FedProto", "c10-kb"] == pytest.approx(4 * 2 * (2 * 500) / 1024)  # 7.81
+    assert counts["Standalone", "c10-flops"] == pytest.approx(TRAINING / 1e6)
+    assert counts["FedGH", "c10-flops"] == pytest.approx((TRAINING + BODY) / 1e6)
+    assert counts["FedProto", "c10-flops"] == pytest.approx((TRAINING + BODY) / 1e6)
 
 
 def test_pfedafm_sends_the_small_body_and_trains_it_as_well(count):
-    found = count("pfedafm-traffic", "pFedAFM", "c10-kb,c10-flops")
-    assert found["pFedAFM", "c10-kb"] == pytest.approx(4 * 2 * 665_048 / 1024)
+    counts = count("pfedafm-traffic", "pFedAFM", "c10-kb,c10-flops")
+    assert counts["pFedAFM", "c10-kb"] == pytest.approx(4 * 2 * 665_048 / 1024)
     small = BODIES[4]
     mixed = TRAINING + small  # the shared extractor has no gradient in the first phase
     taught = 3 * small - CONV1 + 2 * HEAD  # the head passes a gradient on and takes none
-    assert found["pFedAFM", "c10-flops"] == pytest.approx((mixed + taught) / 1e6)
+    assert counts["pFedAFM", "c10-flops"] == pytest.approx((mixed + taught) / 1e6)
 
 
 def test_fedhe_sends_110_numbers_and_fedmd_its_images(count):
-    found = count("fedhe-traffic", "FedAvg,FedHe,FedMD", "mnist-numbers,mnist-saved")
-    assert found["FedAvg", "mnist-numbers"] == 306_496
-    assert found["FedHe", "mnist-numbers"] == 10 * 11
-    assert found["FedMD", "mnist-numbers"] == 10 * 794
-    assert found["FedAvg", "mnist-saved"] == 0
-    assert found["FedHe", "mnist-saved"] == pytest.approx(100 * (1 - 110 / 306_496))
-    assert found["FedMD", "mnist-saved"] == pytest.approx(100 * (1 - 7940 / 306_496))
+    counts = count("fedhe-traffic", "FedAvg,FedHe,FedMD", "mnist-numbers,mnist-saved")
+    assert counts["FedAvg", "mnist-numbers"] == 306_496
+    assert counts["FedHe", "mnist-numbers"] == 10 * 11
+    assert counts["FedMD", "mnist-numbers"] == 10 * 794
+    assert counts["FedAvg", "mnist-saved"] == 0
+    assert counts["FedHe", "mnist-saved"] == pytest.approx(100 * (1 - 110 / 306_496))
+    assert counts["FedMD", "mnist-saved"] == pytest.approx(100 * (1 - 7940 / 306_496))
 
 
 def test_fedin_counts_parameters_and_one_batch_of_pairs(count):
-    found = count("fedin-table6", "FedAvg,Scaffold,MOON,FedIN", "params,memory")
+    counts = count("fedin-table6", "FedAvg,Scaffold,MOON,FedIN", "params,memory")
     mean, pairs = 12.288023, 16 * (64 * 8 * 8 + 512) / 1e6
-    assert found["FedAvg", "params"] == pytest.approx(mean, abs=1e-6)
-    assert found["Scaffold", "params"] == pytest.approx(2 * mean, abs=1e-6)
-    assert found["FedIN", "params"] == pytest.approx(mean + pairs, abs=1e-6)
+    assert counts["FedAvg", "params"] == pytest.approx(mean, abs=1e-6)
+    assert counts["Scaffold", "params"] == pytest.approx(2 * mean, abs=1e-6)
+    assert counts["FedIN", "params"] == pytest.approx(mean + pairs, abs=1e-6)
     models = 4 * 61_440_114 / 2**20
-    assert found["FedAvg", "memory"] == pytest.approx(models, abs=1e-3)
-    assert found["Scaffold", "memory"] == pytest.approx(2 * models, abs=1e-3)
-    assert found["MOON", "memory"] == pytest.approx(3 * models, abs=1e-3)
-    assert found["FedIN", "memory"] == pytest.approx(models + 5 * 4e6 * pairs / 2**20, abs=1e-3)
+    assert counts["FedAvg", "memory"] == pytest.approx(models, abs=1e-3)
+    assert counts["Scaffold", "memory"] == pytest.approx(2 * models, abs=1e-3)
+    assert counts["MOON", "memory"] == pytest.approx(3 * models, abs=1e-3)
+    assert counts["FedIN", "memory"] == pytest.approx(models + 5 * 4e6 * pairs / 2**20, abs=1e-3)
 
 
-def whole(name: str, scale: str) -> Reproduction:
+def reproduction(name: str, scale: str) -> Reproduction:
     return plan(find_recipe(name), scale)  # type: ignore[arg-type]
 
 
@@ -95,9 +95,14 @@ def test_every_scale_counts_the_same_and_needs_no_data(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("POTLUCK_DATA", str(tmp_path))
-    work = whole(name, "paper").work
-    assert whole(name, "smoke").work == whole(name, "small").work == whole(name, "full").work == work
-    check_data(whole(name, "paper"))
+    work = reproduction(name, "paper").work
+    assert (
+        reproduction(name, "smoke").work
+        == reproduction(name, "small").work
+        == reproduction(name, "full").work
+        == work
+    )
+    check_data(reproduction(name, "paper"))
 
 
 def test_blank_data_have_the_shape_of_the_set_and_all_classes():

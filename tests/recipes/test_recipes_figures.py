@@ -155,9 +155,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Path]:
 
 @pytest.fixture(scope="module")
 def points(made: tuple[Reproduction, Path]) -> list[Point]:
-    found = figure_points(*made)
-    assert (found.empty, found.problems) == ([], [])
-    return found.points
+    table = figure_points(*made)
+    assert (table.empty, table.problems) == ([], [])
+    return table.points
 
 
 def runs_of(made: tuple[Reproduction, Path], row: str, setting: str) -> list[Run]:
@@ -174,30 +174,30 @@ def test_every_figure_has_its_recipe_and_no_other_recipe_has_one():
 
 
 def test_a_sweep_shows_the_cells_of_the_table(made, points):
-    found = line(points, "rates", "Standalone")
-    assert [point.x for point in found] == [0.001, 0.1]
-    assert [point.paper for point in found] == ["50.0", ""]
-    for point, setting in zip(found, ("slow", "fast"), strict=True):
+    values = line(points, "rates", "Standalone")
+    assert [point.x for point in values] == [0.001, 0.1]
+    assert [point.paper for point in values] == ["50.0", ""]
+    for point, setting in zip(values, ("slow", "fast"), strict=True):
         best = [100 * max(run.curve().y) for run in runs_of(made, "Standalone", setting)]
         assert point.y == pytest.approx(np.mean(best))
         assert point.std == pytest.approx(np.std(best, ddof=1))
 
 
 def test_a_curve_shows_the_mean_of_every_round_over_seeds(made, points):
-    found = line(points, "curve", "pFedAFM")
+    values = line(points, "curve", "pFedAFM")
     curves = np.array([100 * run.curve().y for run in runs_of(made, "pFedAFM", "fast")])
-    assert [point.x for point in found] == [1, 2, 3]
-    assert [point.y for point in found] == pytest.approx(curves.mean(axis=0).tolist())
-    assert [point.std for point in found] == pytest.approx(curves.std(axis=0, ddof=1).tolist())
+    assert [point.x for point in values] == [1, 2, 3]
+    assert [point.y for point in values] == pytest.approx(curves.mean(axis=0).tolist())
+    assert [point.std for point in values] == pytest.approx(curves.std(axis=0, ddof=1).tolist())
 
 
 def test_a_loss_increase_is_above_the_least_loss_before_and_stands_at_the_samples_so_far(made, points):
-    found = line(points, "increase", "Standalone")
+    values = line(points, "increase", "Standalone")
     losses = np.array([run.curve(LOSS).y for run in runs_of(made, "Standalone", "fast")])
     by_hand = [np.mean(losses[:, 1] - losses[:, 0]), np.mean(losses[:, 2] - losses[:, :2].min(axis=1))]
-    assert [point.y for point in found] == pytest.approx(by_hand)
-    seen = [record["trained_samples"] for record in runs_of(made, "Standalone", "fast")[0].rounds]
-    assert [point.x for point in found] == [sum(seen[:2]), sum(seen)]
+    assert [point.y for point in values] == pytest.approx(by_hand)
+    samples = [record["trained_samples"] for record in runs_of(made, "Standalone", "fast")[0].rounds]
+    assert [point.x for point in values] == [sum(samples[:2]), sum(samples)]
 
 
 def test_bars_groups_and_single_clients(made, points):
@@ -211,8 +211,8 @@ def test_bars_groups_and_single_clients(made, points):
         for row in first.client_rows()
         if not row.get("final")
     }
-    found = line(points, "each", "2: small-mlp")
-    assert {(2, point.x): point.y for point in found} == pytest.approx(
+    values = line(points, "each", "2: small-mlp")
+    assert {(2, point.x): point.y for point in values} == pytest.approx(
         {key: value for key, value in accuracy.items() if key[0] == 2}
     )
     assert not line(points, "each", "1: small-mlp")
@@ -230,20 +230,20 @@ def test_bars_groups_and_single_clients(made, points):
 
 
 def test_notes_and_differences(made, points):
-    found = line(points, "weights", "client 1")
+    values = line(points, "weights", "client 1")
     recorded = [
         record["client_notes"]["alpha"][record["participants"].index(1)]
         for record in runs_of(made, "pFedAFM", "fast")[0].rounds
     ]
-    assert [point.y for point in found] == pytest.approx(recorded)
-    found = line(points, "gain", "pFedAFM − Standalone")
+    assert [point.y for point in values] == pytest.approx(recorded)
+    values = line(points, "gain", "pFedAFM − Standalone")
     pairs = zip(runs_of(made, "pFedAFM", "fast"), runs_of(made, "Standalone", "fast"), strict=True)
     gains = [100 * (first.client_accuracy[2] - second.client_accuracy[2]) for first, second in pairs]
-    assert [point.x for point in found] == [0, 1, 2]
-    assert found[2].y == pytest.approx(np.mean(gains))
+    assert [point.x for point in values] == [0, 1, 2]
+    assert values[2].y == pytest.approx(np.mean(gains))
 
 
-def test_what_is_drawn_are_the_points(made, points):
+def test_figure_draws_the_exported_points(made, points):
     with print_style():
         figure = draw_points(made[0].recipe, points)
     axes = {each.get_title().partition(":")[0]: each for each in figure.axes}
@@ -276,8 +276,8 @@ def test_networks_are_compared_on_common_inputs(tmp_path: Path):
     (tmp_path / "mine.toml").write_text(NETWORKS)
     table = plan(find_recipe(str(tmp_path / "mine.toml")), "paper")
     run_all(table, tmp_path, watch=lambda label: nullcontext([]), keep=lambda table: None)
-    found = figure_points(table, tmp_path)
-    assert (found.empty, found.problems) == ([], [])
+    pictured = figure_points(table, tmp_path)
+    assert (pictured.empty, pictured.problems) == ([], [])
     path = run_path(tmp_path, ("FedL2G-f", "digits", 0))
     ended = restore_run(path)
     shared = ended.plan.federation.shared_test
@@ -292,33 +292,33 @@ def test_networks_are_compared_on_common_inputs(tmp_path: Path):
                 x = stage(x)
                 each.append(x)
         outputs.append(each[1:])
-    pairs = {(point.series, point.x): point.y for point in found.points if point.panel == "pairs"}
+    pairs = {(point.series, point.x): point.y for point in pictured.points if point.panel == "pairs"}
     names = ["0: mini-resnet-1", "2: mini-resnet-1"]  # there is no client 7
-    assert set(pairs) == {(one, two) for one in names for two in names}
+    assert set(pairs) == {(first, two) for first in names for two in names}
     assert pairs[names[0], names[1]] == pytest.approx(linear_cka(outputs[0][-2], outputs[2][-2]))
     assert pairs[names[0], names[0]] == pytest.approx(1)
-    stages = line(found.points, "stages", "FedL2G-f")
+    stages = line(pictured.points, "stages", "FedL2G-f")
     assert [point.x for point in stages] == ["0", "1", "2"]
     for number, point in enumerate(stages):
         of_pairs = [linear_cka(outputs[a][number], outputs[b][number]) for a, b in ((0, 1), (0, 2), (1, 2))]
         assert point.y == pytest.approx(np.mean(of_pairs))
-    layout = [point for point in found.points if point.panel == "layout"]
+    layout = [point for point in pictured.points if point.panel == "layout"]
     assert {point.label for point in layout} == {"3"}
     assert len(layout) == 2 * min(40, int((shared.labels == 3).sum()))
-    vectors = [point for point in found.points if point.panel == "vectors"]
+    vectors = [point for point in pictured.points if point.panel == "vectors"]
     assert {point.series for point in vectors} == {"sent by the server", "mean over the clients"}
     assert sorted(point.label for point in vectors if point.series == "mean over the clients") == list(
         "0123456789"
     )
     counts = read_run(path).class_counts
-    assert {(point.series, point.x): point.y for point in found.points if point.panel == "samples"} == {
+    assert {(point.series, point.x): point.y for point in pictured.points if point.panel == "samples"} == {
         (str(label), client): counts[client, label]
         for client in range(3)
         for label in range(10)
         if counts[client, label]
     }
     with print_style():
-        figure = draw_points(table.recipe, found.points)
+        figure = draw_points(table.recipe, pictured.points)
     axes = {each.get_title(): each for each in figure.axes}
     assert axes["pairs"].images[0].get_array().tolist()[0][1] == pytest.approx(pairs[names[0], names[1]])
     offsets = [tuple(place) for each in axes["layout"].collections for place in each.get_offsets().tolist()]
@@ -397,15 +397,15 @@ def test_a_figure_takes_runs_and_printed_numbers_of_a_table():
     assert list(figure.rows) == list(table.rows)
     assert list(figure.columns) == ["c10-n10", "c100-n10"]
     assert figure.printed("FedGH", "c100-n10") == table.printed("FedGH", "c100-n10") == "73.62"
-    own, other = plan(figure, "paper").work, plan(table, "paper").work
-    assert all(own[key] == other[key] for key in own)
+    own, printed = plan(figure, "paper").work, plan(table, "paper").work
+    assert all(own[key] == printed[key] for key in own)
     assert "`fedgh-table1`" in figure.notes[0]
 
 
 def test_a_figure_with_settings_of_its_own_takes_base_and_rows():
     figure, table = find_recipe("fedgh-fig3"), find_recipe("fedgh-table3")
-    own, other = plan(figure, "paper").work, plan(table, "paper").work
-    assert own["FedGH", "c10-2", 0] == other["FedGH", "cifar10", 0]
+    own, base = plan(figure, "paper").work, plan(table, "paper").work
+    assert own["FedGH", "c10-2", 0] == base["FedGH", "cifar10", 0]
     assert own["FedGH", "c100-70", 0].partition.rule == "pathological:70"
     assert list(figure.rows) == ["LG-FedAvg", "FedProto", "FedGH"]
     assert figure.printed("FedGH", "c10-2") == "97.60"

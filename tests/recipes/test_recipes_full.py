@@ -83,7 +83,7 @@ def recipe(tmp_path: Path, text: str = OWN) -> Recipe:
 
 def test_full_changes_rounds_precision_and_nothing_else(tmp_path: Path):
     table = plan(recipe(tmp_path), "full")
-    assert {key: one.schedule.rounds for key, one in table.work.items()} == {
+    assert {key: experiment.schedule.rounds for key, experiment in table.work.items()} == {
         ("Standalone", "alike", 0): 4,
         ("FedGH", "alike", 0): 4,
         ("Standalone", "other", 0): 2,
@@ -136,15 +136,15 @@ def test_rounds_at_the_full_scale(own: dict, share: float | None, rounds: int):
 )
 def test_recipes_state_their_full_size(name: str, setting: str, rounds: set[int]):
     full, paper = plan(find_recipe(name), "full"), plan(find_recipe(name), "paper")
-    mine = {key: one for key, one in full.work.items() if key[1] == setting}
-    assert {one.schedule.rounds for one in mine.values()} == rounds
-    for key, one in mine.items():
-        assert one.data == paper.work[key].data
-        assert one.partition == paper.work[key].partition
-        assert one.models == paper.work[key].models
-        assert one.training.epochs == paper.work[key].training.epochs
-        assert one.training.batch_size == paper.work[key].training.batch_size
-        assert one.schedule.participation == paper.work[key].schedule.participation
+    planned = {key: experiment for key, experiment in full.work.items() if key[1] == setting}
+    assert {experiment.schedule.rounds for experiment in planned.values()} == rounds
+    for key, planned_experiment in planned.items():
+        assert planned_experiment.data == paper.work[key].data
+        assert planned_experiment.partition == paper.work[key].partition
+        assert planned_experiment.models == paper.work[key].models
+        assert planned_experiment.training.epochs == paper.work[key].training.epochs
+        assert planned_experiment.training.batch_size == paper.work[key].training.batch_size
+        assert planned_experiment.schedule.participation == paper.work[key].schedule.participation
 
 
 # -- order ---------------------------------------------------------------------------------------------------------
@@ -177,14 +177,14 @@ def test_a_table_without_clients_alone_has_its_first_row_for_reference():
 WORDS = ("reproduce", "mine.toml", "--scale", "full", "--store", "rows.csv", "-q")
 
 
-def test_rows_say_what_made_them_and_are_never_made_twice(potluck, tmp_path: Path):
+def test_rows_have_provenance_and_are_made_once(potluck, tmp_path: Path):
     recipe(tmp_path)
     code, out, err = potluck(*WORDS)
     assert (code, err) == (0, "")
     assert "schedule.rounds 8 → 4, 8 → 2" in " ".join(out.split())
     rows = read_cells(tmp_path / "rows.csv")
     assert len(rows) == 6
-    best = next(one for one in rows if (one.row, one.column) == ("FedGH", "alike"))
+    best = next(cell for cell in rows if (cell.row, cell.column) == ("FedGH", "alike"))
     assert (best.rounds, best.paper_rounds, best.precision, best.commit) == (4, 8, "bf16", COMMIT)
     assert best.data.startswith("digits sha256:")
     assert best.processor
@@ -192,7 +192,7 @@ def test_rows_say_what_made_them_and_are_never_made_twice(potluck, tmp_path: Pat
     assert best.command == "potluck " + " ".join(WORDS)
     assert (best.core_seconds or 0) > 0
     curves = read_curves(tmp_path / "rows.csv")
-    assert set(curves) == {one.experiment for one in rows}
+    assert set(curves) == {cell.experiment for cell in rows}
     rounds, accuracy = zip(*curves[best.experiment]["curve"], strict=True)
     assert rounds == (1, 2, 3, 4)
     assert 100 * max(accuracy) == pytest.approx(best.here, abs=0.01)
@@ -210,13 +210,13 @@ def test_rows_say_what_made_them_and_are_never_made_twice(potluck, tmp_path: Pat
 
 
 def test_a_stored_row_of_another_experiment_is_not_taken(potluck, tmp_path: Path):
-    mine = recipe(tmp_path)
+    changed = recipe(tmp_path)
     assert potluck(*WORDS, "--columns", "alike,rounds")[0] == 0
     cells = read_cells(tmp_path / "rows.csv")
-    assert take_stored_values(plan(mine, "full"), cells) == 2
-    assert take_stored_values(plan(mine, "full", rounds_share=1.0), cells) == 0
-    assert take_stored_values(plan(mine, "full", seeds=[1]), cells) == 0
-    table = store.stored_table(mine, "full", cells)
+    assert take_stored_values(plan(changed, "full"), cells) == 2
+    assert take_stored_values(plan(changed, "full", rounds_share=1.0), cells) == 0
+    assert take_stored_values(plan(changed, "full", seeds=[1]), cells) == 0
+    table = store.stored_table(changed, "full", cells)
     assert set(table.values) == {("FedGH", "alike", 0), ("Standalone", "alike", 0)}
 
 
@@ -241,7 +241,7 @@ def test_rows_that_are_added_at_the_same_time_are_all_kept(tmp_path: Path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert [one.seed for one in read_cells(tmp_path / "rows.csv")] == list(range(30))
+    assert [cell.seed for cell in read_cells(tmp_path / "rows.csv")] == list(range(30))
     assert len(read_curves(tmp_path / "rows.csv")) == 30
 
 
@@ -333,10 +333,10 @@ def test_an_estimate_shows_order_and_cost_and_trains_nothing(potluck, tmp_path: 
     ]
     assert "8 of 8 runs are to be done" in out
     assert "A budget of 24 h 0 min covers 8 of them." in out
-    ((command, kept),) = json.loads((tmp_path / "rows.estimates.json").read_text()).items()
-    assert (kept["command"], kept["runs"]) == (command, 8)
+    ((command, estimate),) = json.loads((tmp_path / "rows.estimates.json").read_text()).items()
+    assert (estimate["command"], estimate["runs"]) == (command, 8)
     assert "--estimate" not in command
-    assert 0 <= kept["hours"] <= kept["core_hours"] + 0.001
+    assert 0 <= estimate["hours"] <= estimate["core_hours"] + 0.001
     assert potluck(*WORDS, "--columns", "other")[0] == 0
     _, out, _ = potluck(*WORDS, "--estimate")
     assert "2 of 4 runs are to be done" in out
@@ -364,22 +364,22 @@ def test_a_warm_up_costs_what_the_first_rounds_do(tmp_path: Path):
     assert (trial_experiment(resolved).method.model_extra or {})["warm_up"] == 1
     kind = next(iter(resolved.federation.task.architectures))
     samples = resolved.federation.task.clients[0].samples
-    found = TrialCosts(first={kind: 1.0}, later={kind: 2.0}, tested={kind: 0.0}, samples={kind: samples})
+    costs = TrialCosts(first={kind: 1.0}, later={kind: 2.0}, tested={kind: 0.0}, samples={kind: samples})
     # two clients of one size; three of four rounds warm up
-    assert extrapolate_cost(resolved, found).training == pytest.approx(2 * (3 * 1.0 + 1 * 2.0))
+    assert extrapolate_cost(resolved, costs).training == pytest.approx(2 * (3 * 1.0 + 1 * 2.0))
 
 
 def test_a_longer_first_job_is_counted_once_per_client(tmp_path: Path):
     resolved = resolve(plan(recipe(tmp_path), "full").work["FedGH", "alike", 0])
     kind = next(iter(resolved.federation.task.architectures))
     info = resolved.federation.task.clients[0]
-    found = TrialCosts(
+    costs = TrialCosts(
         first={kind: 7.0}, later={kind: 2.0}, tested={kind: 0.01}, samples={kind: info.samples}, server=0.5
     )
-    cost = extrapolate_cost(resolved, found)
+    cost = extrapolate_cost(resolved, costs)
     assert cost.training == pytest.approx(2 * (4 * 2.0 + (7.0 - 2.0)))
     assert cost.server == pytest.approx(0.5 * 2 * 4)
-    tested = sum(len(one.test) for one in resolved.federation.members)
+    tested = sum(len(member.test) for member in resolved.federation.members)
     assert cost.testing == pytest.approx(0.01 * tested * (4 + 1))
 
 
@@ -389,7 +389,7 @@ def test_durations(text: str, seconds: float):
 
 
 @pytest.mark.parametrize("text", ["6", "h", "0h", "-1h", "6 hours"])
-def test_what_is_no_duration(text: str):
+def test_invalid_durations_are_rejected(text: str):
     with pytest.raises(PotluckError, match="write for instance 90m, 6h"):
         parse_budget(text)
 

@@ -109,19 +109,19 @@ def test_a_cell_that_fails_is_on_record_and_the_others_go_on(potluck, tmp_path: 
     (tmp_path / "mine.toml").write_text(OWN)
     code, out, _ = potluck("reproduce", "mine.toml", "--scale", "paper", "--seeds", "0,1", "--out", "r", "-q")
     assert code == 1
-    found = cells(tmp_path / "r")
-    states = {key: cell["state"] for key, cell in found.items()}
+    results = cells(tmp_path / "r")
+    states = {key: cell["state"] for key, cell in results.items()}
     assert states.pop(("FedGH", "unlike")) == "failed"
     assert set(states.values()) == {"measured"}
     assert "Failed: FedGH, unlike, seed 1: " in out
     assert "equal feature size" in out
     # 64 features and ten classes: 64·10 numbers of the header, 64·10 + 10 of class means
-    assert float(found["FedGH", "kib"]["here"]) == pytest.approx(4 * (640 + 650) / 1024)
-    assert found["FedGH", "rounds"]["here"] == ""  # nobody reaches 100 % in two rounds
-    assert found["FedGH", "rounds"]["reached"] == "0"
+    assert float(results["FedGH", "kib"]["here"]) == pytest.approx(4 * (640 + 650) / 1024)
+    assert results["FedGH", "rounds"]["here"] == ""  # nobody reaches 100 % in two rounds
+    assert results["FedGH", "rounds"]["reached"] == "0"
     assert "±" in out
     reasons = json.loads((tmp_path / "r/reproduction.json").read_text())["failures"]
-    assert [(one["row"], one["seed"]) for one in reasons] == [("FedGH", 0), ("FedGH", 1)]
+    assert [(reason["row"], reason["seed"]) for reason in reasons] == [("FedGH", 0), ("FedGH", 1)]
 
 
 def test_an_option_for_one_row_needs_only_that_row_to_have_it(potluck, tmp_path: Path):

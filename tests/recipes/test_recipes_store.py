@@ -21,11 +21,11 @@ WORDS = [
 ]
 
 
-def test_every_cell_is_kept_with_what_made_it(potluck, tmp_path: Path):
+def test_every_cell_is_stored_with_its_provenance(potluck, tmp_path: Path):
     code, _, err = potluck(*WORDS, "--seeds", "0,1", "--out", "r", "--store", "kept/cells.csv", "-q")
     assert (code, err) == (0, "")
     cells = read_cells(tmp_path / "kept/cells.csv")
-    assert [(one.column, one.seed) for one in cells] == [
+    assert [(cell.column, cell.seed) for cell in cells] == [
         (column, seed) for column in ("c10", "c10-kb", "c10-rounds") for seed in (0, 1)
     ]
     summary = json.loads((tmp_path / "r/cifar10/fedgh-seed1/summary.json").read_text())
@@ -34,7 +34,7 @@ def test_every_cell_is_kept_with_what_made_it(potluck, tmp_path: Path):
     assert cells[1].command.startswith("potluck reproduce fedgh-table3")
     assert cells[4].here is None  # nobody gets to 90 % in two rounds
     assert cells[0].experiment != cells[1].experiment
-    assert all(one.core_seconds is not None and one.core_seconds > 0 for one in cells)
+    assert all(cell.core_seconds is not None and cell.core_seconds > 0 for cell in cells)
 
     before = (tmp_path / "kept/cells.csv").read_text()
     assert potluck(*WORDS, "--out", "r", "--resume", "--store", "kept/cells.csv", "-q")[0] == 0

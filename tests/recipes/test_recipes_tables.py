@@ -46,7 +46,7 @@ def test_every_cell_is_an_experiment_that_can_be_built(name: str, scale: Scale):
 
 
 @pytest.mark.parametrize("name", sorted({*recipe_names()} - COUNTED))
-def test_scales_are_what_they_say(name: str):
+def test_scales_have_their_documented_sizes(name: str):
     recipe = find_recipe(name)
     assert plan(recipe, "paper").differs == {}
     smoke, small, paper = (plan(recipe, scale).work for scale in ("smoke", "small", "paper"))
@@ -63,14 +63,14 @@ def test_scales_are_what_they_say(name: str):
         assert warm_up is None or warm_up < little.schedule.rounds / 2
 
 
-def test_the_small_scale_keeps_populations_apart_and_trains_their_clients_alike():
+def test_small_scale_keeps_populations_apart_with_equal_training():
     work = plan(find_recipe("fedgh-table1"), "small").work
     ten, fifty, hundred = (work["FedGH", setting, 0] for setting in ("c10-n10", "c10-n50", "c10-n100"))
-    assert [one.partition.clients for one in (ten, fifty, hundred)] == [10, 15, 20]
-    for one in (ten, fifty, hundred):
-        assert one.schedule.rounds * one.schedule.participation == pytest.approx(10, abs=0.5)
-        assert one.data.split == "3:1"
-        assert one.data.augment == ()
+    assert [experiment.partition.clients for experiment in (ten, fifty, hundred)] == [10, 15, 20]
+    for planned in (ten, fifty, hundred):
+        assert planned.schedule.rounds * planned.schedule.participation == pytest.approx(10, abs=0.5)
+        assert planned.data.split == "3:1"
+        assert planned.data.augment == ()
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_fedgh_totals_are_rounds_times_ten_clients():
 def test_fedin_speed_ups_are_of_the_printed_rounds(number: int):
     recipe = find_recipe(f"fedin-table{number}")
     for row in recipe.rows:
-        own, first = (float(recipe.printed(one, "rounds")) for one in (row, "FedAvg"))
+        own, first = (float(recipe.printed(method, "rounds")) for method in (row, "FedAvg"))
         assert first / own == pytest.approx(float(recipe.printed(row, "speed-up")), abs=0.06)
 
 

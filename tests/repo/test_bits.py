@@ -156,7 +156,7 @@ def cases() -> list[tuple[str, str]]:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_results_match_recorded_ones(variant: str, tmp_path: Path) -> None:
     recorded = json.loads(RECORDED.read_text())
-    known = recorded["digests"].get(processor(), {})
+    expected = recorded["digests"].get(processor(), {})
     for method in (method for method, name in cases() if name == variant):
         key = f"{method} {variant}"
         assert key in recorded["runs"], f"{key} is not recorded; run python tests/repo/test_bits.py {method}"
@@ -165,7 +165,7 @@ def test_results_match_recorded_ones(variant: str, tmp_path: Path) -> None:
         if new:
             assert new["exact"] == old["exact"], key
             assert new["losses"] == pytest.approx(old["losses"], rel=1e-3), key
-            assert new["digests"] == known.get(key, new["digests"]), key
+            assert new["digests"] == expected.get(key, new["digests"]), key
 
 
 def record(chosen: Sequence[str] = ()) -> None:
@@ -182,12 +182,12 @@ def record(chosen: Sequence[str] = ()) -> None:
         for key, run in runs.items()
         if key in before["runs"]
     )
-    kept = before["digests"] if same else {}
+    unchanged = before["digests"] if same else {}
     earlier = {key: run for key, run in before["runs"].items() if chosen}
-    old_digests = kept.get(processor(), {}) if chosen else {}
+    old_digests = unchanged.get(processor(), {}) if chosen else {}
     RECORDED.write_text(
         json.dumps(
-            {"runs": earlier | runs, "digests": {**kept, processor(): old_digests | digests}},
+            {"runs": earlier | runs, "digests": {**unchanged, processor(): old_digests | digests}},
             indent=1,
             sort_keys=True,
         )

@@ -8,7 +8,7 @@ import pytest
 from potluck.cli.lists import build_catalogue, catalogue
 
 
-def test_the_catalogue_is_what_the_code_has():
+def test_catalogue_equals_the_code():
     assert catalogue() == build_catalogue(), "write it again: python -m potluck.cli.lists"
 
 
@@ -22,12 +22,12 @@ def test_lists_load_nothing_heavy(words: list[str]):
         "heavy = {'torch', 'numpy', 'sklearn', 'scipy', 'matplotlib'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout
 
 
-def test_running_loads_neither_what_draws_nor_what_other_machines_need():
+def test_running_loads_neither_plotting_nor_networking_packages():
     script = (
         "import sys, potluck; potluck.run\n"
         "more = {'flwr', 'matplotlib', 'scipy', 'sklearn', 'PIL', 'rich', 'typer', 'opacus'} & set(sys.modules)\n"

@@ -43,7 +43,7 @@ def test_links_lead_somewhere():
                 assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
-def test_the_security_page_says_what_robust_rules_act_on():
+def test_security_page_lists_the_inputs_of_robust_rules():
     page = (ROOT / "docs" / "security.md").read_text()
     assert methods.update_robust_table(page) == page, "run make pages"
     assert "| fedgh | class means that train the head |" in page

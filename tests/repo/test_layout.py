@@ -11,13 +11,13 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 def imported(path: Path) -> set[str]:
     """Every module that a file imports, wherever in it."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module)
+            modules.add(node.module)
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found
+            modules |= {alias.name for alias in node.names}
+    return modules
 
 
 def package(path: Path) -> str:
@@ -28,9 +28,9 @@ def edges() -> dict[str, set[str]]:
     """The packages that each package imports from; late imports inside functions count as well."""
     graph: dict[str, set[str]] = {}
     for path in FILES:
-        theirs = {name.split(".")[1] for name in imported(path) if name.startswith("potluck.")}
+        packages = {name.split(".")[1] for name in imported(path) if name.startswith("potluck.")}
         if not package(path).startswith("__"):
-            graph.setdefault(package(path), set()).update(theirs - {package(path)})
+            graph.setdefault(package(path), set()).update(packages - {package(path)})
     return graph
 
 
@@ -51,13 +51,13 @@ def test_packages_do_not_import_in_a_circle():
 
 
 def test_the_contract_needs_torch_and_the_standard_library_alone():
-    others = {
+    third_party = {
         name.split(".")[0]
         for path in (ROOT / "core").glob("*.py")
         for name in imported(path)
         if name.split(".")[0] not in {*sys.stdlib_module_names, "torch", "potluck"}
     }
-    assert others == set()
+    assert third_party == set()
 
 
 def test_the_root_has_three_modules():

@@ -31,8 +31,10 @@ def test_no_module_that_unpickles_is_imported():
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
-        found = {name.split(".")[0] for name in names} & FORBIDDEN_MODULES
-        assert not found or (where.startswith(f"{BETWEEN_OWN_PROCESSES}:") and found == {"pickle"}), where
+        forbidden = {name.split(".")[0] for name in names} & FORBIDDEN_MODULES
+        assert not forbidden or (where.startswith(f"{BETWEEN_OWN_PROCESSES}:") and forbidden == {"pickle"}), (
+            where
+        )
 
 
 def test_nothing_is_evaluated():
@@ -50,7 +52,7 @@ def test_nothing_is_evaluated():
                 assert keywords.get("allow_pickle") == "False", where
 
 
-def test_the_check_above_sees_what_it_forbids():
+def test_import_check_detects_forbidden_imports():
     """A test of this kind can pass because it looks nowhere."""
     assert sum(1 for _, node in nodes() if isinstance(node, ast.Call)) > 1000
 

@@ -42,7 +42,7 @@ def test_a_page_has_the_one_form(name: str):
 
 
 @pages
-def test_code_and_results_say_what_the_page_says(name: str):
+def test_page_agrees_with_code_and_results(name: str):
     assert methods.update_page(name, _page(name)) == _page(name), (
         "run make pages, or PYTHONPATH=src:docs python -m generate"
     )
@@ -69,7 +69,7 @@ def _plain(text: str) -> str:
 
 
 @pages
-def test_options_say_what_they_mean_and_where_their_defaults_come_from(name: str):
+def test_options_have_meanings_and_sources_of_defaults(name: str):
     assert all(each.meaning for each in settings_of(method_class(name)))
     missing = [option for option, origin in methods.origins(_page(name)).items() if not origin]
     assert not missing, (

@@ -43,7 +43,7 @@ def test_the_claims_are_judged_by_the_stored_results():
     assert (ROOT / "docs/claims.md").read_text() == claims.page(), DUE
 
 
-def test_the_front_page_says_what_the_stored_results_come_to():
+def test_front_page_summarises_the_stored_results():
     page = (ROOT / "README.md").read_text()
     assert papers.update_readme(page) == page, DUE
 
@@ -53,10 +53,10 @@ def test_the_front_page_says_how_much_of_a_table_was_run(tmp_path: Path):
     add_cells(
         tmp_path / "full.csv", [full_cell("FedGH", "c10", 50, rounds=100), full_cell("rate 1", "c10", 50)]
     )
-    told = papers.reproduction_status(tmp_path)
+    status = papers.reproduction_status(tmp_path)
     assert (
         "1 attempted there in part: `fedgh-ablation`, 2 of 5 rows and 1 of 2 columns for 100 of 500 rounds"
-        in told
+        in status
     )
 
 
@@ -64,23 +64,25 @@ def test_no_stored_cell_is_of_other_settings_than_its_recipe_has_now():
     for file, scale in ((papers.CELLS, "small"), (papers.FULL, "full")):
         cells = read_cells(file)
         assert cells
-        for name in {one.recipe for one in cells}:
-            check_stored(name, scale, [one for one in cells if one.recipe == name])
+        for name in {stored_cell.recipe for stored_cell in cells}:
+            check_stored(name, scale, [stored_cell for stored_cell in cells if stored_cell.recipe == name])
 
 
-def check_stored(name: str, scale: Any, mine: list[StoredCell]) -> None:
+def check_stored(name: str, scale: Any, own_cells: list[StoredCell]) -> None:
     recipe = find_recipe(name)
-    table = stored_table(recipe, scale, mine)
+    table = stored_table(recipe, scale, own_cells)
     shown = {(row, column, seed) for (row, _, seed), each in table.values.items() for column in each}
-    assert shown == {(one.row, one.column, one.seed) for one in mine}
-    assert all(one.paper == recipe.printed(one.row, one.column) for one in mine)
+    assert shown == {(stored_cell.row, stored_cell.column, stored_cell.seed) for stored_cell in own_cells}
+    assert all(
+        stored_cell.paper == recipe.printed(stored_cell.row, stored_cell.column) for stored_cell in own_cells
+    )
 
 
 @pytest.mark.parametrize("claim", claims.read_claims(), ids=lambda claim: f"{claim.paper}: {claim.says[:40]}")
 def test_a_claim_can_be_judged_and_a_verdict_against_it_has_a_reason(claim: claims.Claim):
-    found = claims.judge_claim(claim)
-    assert found.verdict
-    assert claim.why or found.verdict in (SUPPORTED, UNDECIDED, NOT_RUN)
+    judgement = claims.judge_claim(claim)
+    assert judgement.verdict
+    assert claim.why or judgement.verdict in (SUPPORTED, UNDECIDED, NOT_RUN)
     if claim.test is None:
         return
     for test in (claim.test, *claim.because):
@@ -94,10 +96,10 @@ def test_a_claim_can_be_judged_and_a_verdict_against_it_has_a_reason(claim: clai
 def contenders(test: Mapping[str, Any]) -> set[str]:
     """Everybody whom a test names; the values of an option that trials are told apart by are not among them."""
     words = {"ahead", "behind", "part", "soonest", "equals", "ends", "steady", "better", "than", "beside"}
-    one = {test[name] for name in words if name in test}
+    contender = {test[name] for name in words if name in test}
     lists = ("keeps", "falls", "shows", "spread", "of", "without", "rows", "failed")
     many = {name for key in lists if isinstance(test.get(key), list) for name in test[key]}
-    return one | many
+    return contender | many
 
 
 def cell(row: str, column: str, here: float, seconds: float = 1.0) -> StoredCell:
@@ -201,16 +203,24 @@ def test_chance_reaches_as_far_as_seeds_and_test_samples_let_it():
     ("recipe", "setting", "samples"),
     [("fedgh-table3", "cifar10", 1000), ("fedgh-table1", "c10-n50", 333), ("fedin-table3", "iid", 500)],
 )
-def test_as_many_test_samples_as_a_round_looks_at(recipe: str, setting: str, samples: int):
+def test_samples_tested_are_those_of_one_round(recipe: str, setting: str, samples: int):
     """A quarter of 4,000; those of a third of the clients; the sixth of 3,000 that CIFAR-10 has to test with."""
     work = plan(find_recipe(recipe), "small").work
-    assert {samples_tested(one) for (_, where, _), one in work.items() if where == setting} == {samples}
+    assert {samples_tested(experiment) for (_, where, _), experiment in work.items() if where == setting} == {
+        samples
+    }
 
 
 def suite_row(task: str, method: str, seed: int, accuracy: float, **more: Any) -> Row:
-    values = {one.name: 0.0 if one.type.startswith("float") else "" for one in fields(Row)}
-    known = {"task": task, "method": method, "seed": seed, "accuracy": accuracy, "samples_per_job": 10.0}
-    return Row(**{**values, **known, "experiment": f"{task}-{method}-{seed}", **more})
+    values = {field.name: 0.0 if field.type.startswith("float") else "" for field in fields(Row)}
+    values_given = {
+        "task": task,
+        "method": method,
+        "seed": seed,
+        "accuracy": accuracy,
+        "samples_per_job": 10.0,
+    }
+    return Row(**{**values, **values_given, "experiment": f"{task}-{method}-{seed}", **more})
 
 
 @pytest.fixture
@@ -259,8 +269,8 @@ def test_a_verdict_says_how_many_seeds_it_has(suite: Path, tmp_path: Path):
     test = {"suite": "cpu", "ahead": "fedgh", "of": ["fedproto"]}
     assert compare(test, suite).seeds == 3
     add_cells(tmp_path / "papers.csv", [cell(row, "c10", 50) for row in ROWS])
-    found = compare({"recipe": "fedgh-ablation", "columns": ["c10"], "ahead": "FedGH"}, tmp_path)
-    assert found.seeds == 1
+    comparison = compare({"recipe": "fedgh-ablation", "columns": ["c10"], "ahead": "FedGH"}, tmp_path)
+    assert comparison.seeds == 1
     claim = claims.Claim("FedGH", "5", "It is so.", test=test)
     assert claims.claim_cells(claim, compare(test, suite))[2] == "**supported**, 3 seeds"
 
@@ -268,20 +278,20 @@ def test_a_verdict_says_how_many_seeds_it_has(suite: Path, tmp_path: Path):
 def test_a_reason_is_supported_by_rows_where_there_are_some(suite: Path):
     test = {"suite": "cpu", "ahead": "fedproto", "of": ["fedgh"]}
     claim = claims.Claim("FedGH", "5", "It is so.", "Because.", test, because=[{**test, "tasks": ["hard"]}])
-    told = claims._details(1, claim, compare(test, suite), suite)
-    assert "Because. (Beside it: lead of fedproto in points: hard +0.0 ± 1.0 (fedgh).)" in told
+    details = claims._details(1, claim, compare(test, suite), suite)
+    assert "Because. (Beside it: lead of fedproto in points: hard +0.0 ± 1.0 (fedgh).)" in details
     without = claims.Claim("FedGH", "5", "It is so.", "Because.", test, because=[{**test, "tasks": ["none"]}])
     assert "Beside" not in claims._details(1, without, compare(test, suite), suite)
 
 
-def test_half_a_column_tells_nothing_of_all_its_rows(tmp_path: Path):
+def test_incomplete_columns_decide_no_claim(tmp_path: Path):
     add_cells(tmp_path / "papers.csv", [cell("FedGH", "c10", 90), cell("rate 1", "c10", 50)])
     test = {"recipe": "fedgh-ablation", "columns": ["c10"], "ahead": "FedGH"}
     assert compare(test, tmp_path).verdict == NOT_RUN
     assert compare({**test, "of": ["rate 1"]}, tmp_path).verdict == SUPPORTED
     assert compare({**test, "partial": True}, tmp_path).verdict == SUPPORTED
-    others = ["header never trained", "rate 0.001", "rate 0.1"]
-    assert compare({**test, "failed": others}, tmp_path).verdict == SUPPORTED  # nothing more will come
+    rows_left = ["header never trained", "rate 0.001", "rate 0.1"]
+    assert compare({**test, "failed": rows_left}, tmp_path).verdict == SUPPORTED  # nothing more will come
 
 
 def test_a_cell_of_other_settings_is_left_out(tmp_path: Path):
@@ -312,9 +322,9 @@ def test_rows_of_the_full_scale_go_before_those_of_the_small_one(tmp_path: Path)
     assert judge_test(test, tmp_path).verdict == UNDECIDED
     values = zip(ROWS, (10, 80, 80, 80, 80), strict=True)
     add_cells(tmp_path / "full.csv", [full_cell(row, "c10", here) for row, here in values])
-    found = judge_test(test, tmp_path)
-    assert found.verdict == CONTRADICTED
-    assert found.figure.startswith("at full size, ")
+    judgement = judge_test(test, tmp_path)
+    assert judgement.verdict == CONTRADICTED
+    assert judgement.figure.startswith("at full size, ")
 
 
 def full_file(
@@ -336,22 +346,22 @@ ALL = dict(zip(ROWS, (90.0, 80.0, 80.0, 80.0, 80.0), strict=True))
 
 
 @pytest.mark.parametrize(
-    ("rounds", "verdict", "told"),
+    ("rounds", "verdict", "sentence"),
     [(500, SUPPORTED, "500 of 500"), (100, SUPPORTED, "100 of 500"), (99, UNDECIDED, "99 of 500 rounds")],
 )
 def test_a_fifth_of_the_rounds_decides_and_less_does_not(
-    tmp_path: Path, rounds: int, verdict: str, told: str
+    tmp_path: Path, rounds: int, verdict: str, sentence: str
 ):
-    found = judge_test(AHEAD, full_file(tmp_path, ALL, rounds=rounds))
-    assert found.verdict == verdict
-    assert told in found.details
+    judgement = judge_test(AHEAD, full_file(tmp_path, ALL, rounds=rounds))
+    assert judgement.verdict == verdict
+    assert sentence in judgement.details
     short = {**AHEAD, "least_share": 0.01}
     assert judge_test(short, tmp_path).verdict == SUPPORTED
 
 
 def test_a_missing_rival_prevents_support_and_not_contradiction(tmp_path: Path):
-    found = judge_test(AHEAD, full_file(tmp_path, {"FedGH": 90.0, "rate 1": 80.0}))
-    assert (found.verdict, "not run: header never trained" in found.details) == (UNDECIDED, True)
+    judgement = judge_test(AHEAD, full_file(tmp_path, {"FedGH": 90.0, "rate 1": 80.0}))
+    assert (judgement.verdict, "not run: header never trained" in judgement.details) == (UNDECIDED, True)
     full_file(tmp_path, {"rate 1": 99.0})
     assert judge_test(AHEAD, tmp_path).verdict == CONTRADICTED
 
@@ -360,10 +370,10 @@ def test_a_missing_rival_prevents_support_and_not_contradiction(tmp_path: Path):
 def test_a_mechanism_that_did_nothing_decides_nothing(tmp_path: Path, moved: float, verdict: str):
     notes = dict.fromkeys(ROWS, 0.5) | {"FedGH": moved}
     of = {**AHEAD, "of": ["rate 1"]}
-    found = judge_test(of, full_file(tmp_path, ALL, notes))
-    assert found.verdict == verdict
-    assert "FedGH movement" in found.details
-    assert ("did nothing (FedGH)" in found.details) == (moved == 0)
+    judgement = judge_test(of, full_file(tmp_path, ALL, notes))
+    assert judgement.verdict == verdict
+    assert "FedGH movement" in judgement.details
+    assert ("did nothing (FedGH)" in judgement.details) == (moved == 0)
     conditions = read_conditions(of, tmp_path)
     assert (conditions.cells, conditions.missing, conditions.share) == (2, (), 1.0)
 
@@ -402,12 +412,12 @@ def test_orders_are_compared_by_rank():
     assert spearman([1, 1, 2], [1, 2, 3]) == pytest.approx(0.75**0.5)  # a tie
     assert kendall([1, 1, 2], [1, 2, 3]) == pytest.approx(2 / 6**0.5)
     assert spearman([1, 2], [3, 3]) == kendall([1, 2], [3, 3]) == 0
-    found = agreement(printed, here, 1)
-    assert (found.own_rank, found.printed_rank, found.gap) == (2, 3, pytest.approx(18.75))
+    agreements = agreement(printed, here, 1)
+    assert (agreements.own_rank, agreements.printed_rank, agreements.gap) == (2, 3, pytest.approx(18.75))
     assert (chance_range("spearman", 4), chance_range("kendall", 5)) == (1.0, pytest.approx(0.8))
 
 
-def test_curves_are_smoothed_by_what_came_before():
+def test_curves_are_smoothed_by_preceding_values():
     assert running_mean([1, 2, 3, 6], 2) == [1, 1.5, 2.5, 4.5]
 
 
@@ -453,5 +463,5 @@ def test_minutes_are_of_the_stored_runs_and_estimated_where_some_are_missing():
 
 
 def test_every_recipe_stands_in_the_table_of_durations():
-    told = papers.durations()
-    assert [name for name in recipe_names() if f"| `{name}` |" not in told] == []
+    table = papers.durations()
+    assert [name for name in recipe_names() if f"| `{name}` |" not in table] == []

@@ -16,12 +16,12 @@ def test_the_version_stands_in_one_place():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["dynamic"] == ["version"]
     assert project["tool"]["hatch"]["version"]["path"] == "src/potluck/__init__.py"
-    others = [
+    duplicates = [
         name
         for name in ("mkdocs.yml", "CITATION.cff", "Dockerfile", "Makefile")
         if potluck.__version__ in (ROOT / name).read_text()
     ]
-    assert others == []
+    assert duplicates == []
 
 
 def test_python_versions_agree_in_classifiers_workflows_and_readme():

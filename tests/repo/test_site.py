@@ -41,7 +41,7 @@ def test_every_method_has_a_page(places: list[str]):
     assert {f"methods/{name}.md" for name in METHODS} <= set(places)
 
 
-def test_every_public_name_says_what_it_is():
+def test_every_public_name_has_a_docstring():
     assert reference.undocumented() == []
 
 
@@ -111,7 +111,7 @@ def test_the_front_page_is_the_readme_with_the_sites_links():
     assert text == "[a](tutorial.md) [b](changelog.md#new) [c](reference/methods.md)"
 
 
-def test_which_method_agrees_with_what_methods_declare(monkeypatch: pytest.MonkeyPatch):
+def test_which_method_page_agrees_with_declared_requirements(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(which, "traffic", lambda name: (0, 0))
     page = (ROOT / "docs" / "which-method.md").read_text()
     declared = [line.rsplit(" | ", 2)[0] for line in which.methods().splitlines()]

@@ -26,10 +26,8 @@ print("loaded:", [name for name in {HEAVY!r} if name in sys.modules])
 @pytest.mark.parametrize(
     "method", ["fedgh", "fedgen"]
 )  # the second has an optimiser of its own on the server
-def test_a_run_with_its_report_loads_neither_torchs_compiler_nor_what_only_others_need(
-    method: str, tmp_path: Path
-):
-    done = subprocess.run(
+def test_run_with_report_loads_neither_torch_compiler_nor_unneeded_packages(method: str, tmp_path: Path):
+    process = subprocess.run(
         [sys.executable, "-c", RUN, str(tmp_path / "run"), method],
         capture_output=True,
         text=True,
@@ -38,4 +36,4 @@ def test_a_run_with_its_report_loads_neither_torchs_compiler_nor_what_only_other
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert (tmp_path / "run" / "report.html").exists()
-    assert done.stdout.splitlines()[-1] == "loaded: []"
+    assert process.stdout.splitlines()[-1] == "loaded: []"

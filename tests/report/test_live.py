@@ -42,7 +42,7 @@ def rows(watched: WatchedRuns) -> dict[str, dict[str, Any]]:
     return {row["method"]: row for row in watched.state()["runs"]}
 
 
-def test_the_page_and_its_data_are_served_to_who_has_the_token(served: LiveServer) -> None:
+def test_page_and_data_are_served_only_with_the_token(served: LiveServer) -> None:
     status, page, headers = fetch(served.address)
     assert (status, headers["Cache-Control"], headers["X-Frame-Options"]) == (200, "no-store", "DENY")
     assert "connect-src 'self'" in page
@@ -58,7 +58,7 @@ def test_the_page_and_its_data_are_served_to_who_has_the_token(served: LiveServe
 @pytest.mark.parametrize(
     "path", ["", "wrong/", "wrong/state", "{token}/../etc/passwd", "{token}/summary.json"]
 )
-def test_others_find_nothing(served: LiveServer, path: str) -> None:
+def test_unknown_paths_and_tokens_are_not_found(served: LiveServer, path: str) -> None:
     base = f"http://127.0.0.1:{served.server_port}/"
     status, text, _ = fetch(base + path.format(token=served.token))
     assert status == 404
@@ -90,16 +90,16 @@ def test_a_run_is_running_while_its_process_lives_and_stopped_after(tmp_path: Pa
 
 
 def test_a_deleted_folder_leaves_the_charts_and_stays_on_the_list(tmp_path: Path) -> None:
-    gone, kept = (make_run(tmp_path, method=name) for name in ("gone", "kept"))
+    gone, remaining = (make_run(tmp_path, method=name) for name in ("gone", "kept"))
     watched = WatchedRuns([tmp_path])
     assert len(watched.state()["report"]["data"]["groups"]) == 2
     shutil.rmtree(gone)
     watched._render_after = 0.0
     state = watched.state()
     assert [group["label"] for group in state["report"]["data"]["groups"]] == ["kept"]
-    found = {row["method"]: (row["status"], row["round"]) for row in state["runs"]}
-    assert found == {"kept": ("finished", 20), "gone": ("deleted", 20)}
-    shutil.rmtree(kept)
+    states = {row["method"]: (row["status"], row["round"]) for row in state["runs"]}
+    assert states == {"kept": ("finished", 20), "gone": ("deleted", 20)}
+    shutil.rmtree(remaining)
     watched._render_after = 0.0
     assert watched.state()["report"]["data"]["groups"] == []
 
@@ -139,7 +139,7 @@ def test_events_have_the_times_when_their_steps_ended(tmp_path: Path) -> None:
     assert row["events"][0]["text"].startswith("round 20: accuracy ")
 
 
-def test_runs_are_left_out_as_asked(tmp_path: Path) -> None:
+def test_excluded_runs_are_left_out_of_the_charts(tmp_path: Path) -> None:
     first, _ = make_run(tmp_path, method="a"), make_run(tmp_path, method="b")
     watched = WatchedRuns([tmp_path])
     chosen = watched.state(without=frozenset([first.name]))["report"]["data"]["groups"]
@@ -184,9 +184,9 @@ def test_nodes_are_listed_with_their_last_contact(tmp_path: Path) -> None:
     beat.on_arrival(Arrival("train", 0, 1, samples=50))
     clock[0] += HEARTBEAT_SECONDS
     beat.on_arrival(Arrival("train", 1, 1, failure=Failure(2, 1, "gone", "lost")))
-    told = read_heartbeat(tmp_path)
-    assert (told["arrived"], told["samples"]) == (2, 50)
-    clinic, bus = told["nodes"]
+    heartbeat = read_heartbeat(tmp_path)
+    assert (heartbeat["arrived"], heartbeat["samples"]) == (2, 50)
+    clinic, bus = heartbeat["nodes"]
     assert (clinic["answered"], clinic["seen"], clinic["trouble"]) == (1, 100.0, "")
     assert (bus["failed"], bus["trouble"], "seen" in bus) == (1, "lost", False)
     beat.on_arrival(Arrival("train", 0, 1, samples=50))

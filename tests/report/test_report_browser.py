@@ -177,7 +177,7 @@ def test_the_page_can_be_used_with_the_keyboard_alone(browser: Any, report: Path
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_follow_the_system_and_the_button(browser: Any, report: Path, scheme: str) -> None:
-    other = {"light": "dark", "dark": "light"}[scheme]
+    opposite = {"light": "dark", "dark": "light"}[scheme]
     with Visit(browser, report, color_scheme=scheme) as visit:
         background = "getComputedStyle(document.body).backgroundColor"
         before = visit.page.evaluate(background)
@@ -192,13 +192,13 @@ def test_colours_follow_the_system_and_the_button(browser: Any, report: Path, sc
             ".jump a",
         ):
             assert contrast(visit.page, selector) >= 4.5, selector
-        visit.page.get_by_role("button", name=f"{other.title()} mode").click()
+        visit.page.get_by_role("button", name=f"{opposite.title()} mode").click()
         after = visit.page.evaluate(background)
         assert before != after
         for selector in TEXTS:
             assert contrast(visit.page, selector) >= 4.5, selector
         colour = visit.page.evaluate("document.getElementById('chart-curves').data[1].line.color")
-        assert colour == {"dark": "#4FA8E0", "light": "#0072B2"}[other]
+        assert colour == {"dark": "#4FA8E0", "light": "#0072B2"}[opposite]
 
 
 @pytest.mark.parametrize("width", [360, 768])

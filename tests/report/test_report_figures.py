@@ -89,7 +89,7 @@ def test_smoothing_is_applied(compared: list[Path]) -> None:
     np.testing.assert_allclose(smoothed[5], np.mean(raw[4:7]))
 
 
-def test_difference_tells_the_share_of_clients_that_gain(tmp_path: Path) -> None:
+def test_difference_chart_states_the_share_of_gaining_clients(tmp_path: Path) -> None:
     runs = [
         make_run(tmp_path, method=name, clients=4, summary={"client_accuracy": values})
         for name, values in (("a", [0.5, 0.5, 0.5, 0.5]), ("b", [0.6, 0.7, 0.8, 0.4]))
@@ -97,8 +97,8 @@ def test_difference_tells_the_share_of_clients_that_gain(tmp_path: Path) -> None
     axes = drawn("difference", runs).axes[0]
     assert axes.get_legend().get_texts()[0].get_text() == "b: 75 % better"
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [-10, 10, 20, 30])
-    other = drawn("difference", runs, reference="b").axes[0]
-    assert other.get_legend().get_texts()[0].get_text() == "a: 25 % better"
+    chart = drawn("difference", runs, reference="b").axes[0]
+    assert chart.get_legend().get_texts()[0].get_text() == "a: 25 % better"
 
 
 def test_bubble_areas_are_proportional_to_counts(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_bubbles_name_the_clients_where_there_is_room(tmp_path: Path) -> None:
         assert (shown == [f"site-{number}" for number in range(count)]) is named
 
 
-def test_target_bars_say_who_did_not_reach_it(tmp_path: Path) -> None:
+def test_target_bars_name_methods_below_the_target(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, method="high", level=0.9), make_run(tmp_path, method="low", level=0.3)]
     figure = drawn("target", runs, target=0.7)
     labels = [axes.get_xlabel() for axes in figure.axes]
@@ -188,19 +188,19 @@ def test_undrawable_figure_is_one_sentence(
 
 
 def test_notes_are_drawn_where_a_method_has_some(compared: list[Path], tmp_path: Path) -> None:
-    one, two = (
+    noted, two = (
         make_run(tmp_path, method="pfedafm", rounds=4, notes=("alpha",)),
         make_run(tmp_path, method="mine", notes=("alpha", "beta")),
     )
-    axes = drawn("notes", [*compared, one]).axes[0]
+    axes = drawn("notes", [*compared, noted]).axes[0]
     (line,) = [line for line in axes.lines if not line.get_label().startswith("_")]
     assert line.get_label() == "pfedafm"
     assert line.get_ydata().tolist() == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4])
     assert axes.get_ylabel() == "alpha, mean over clients"
-    assert plot([one, two], tmp_path / "f.png", kind="notes", field="beta").exists()
+    assert plot([noted, two], tmp_path / "f.png", kind="notes", field="beta").exists()
     for runs, options, sentence in (
-        ([one, two], {}, r"several notes: choose one with --field \(from Python: field=\): alpha, beta"),
-        ([one], {"field": "alpa"}, "Unknown note 'alpa'. Did you mean 'alpha'"),
+        ([noted, two], {}, r"several notes: choose one with --field \(from Python: field=\): alpha, beta"),
+        ([noted], {"field": "alpa"}, "Unknown note 'alpa'. Did you mean 'alpha'"),
         (compared, {}, "No run has notes"),
     ):
         with pytest.raises(PotluckError, match=sentence):

@@ -58,9 +58,9 @@ class Page(HTMLParser):
 
 
 def embedded(text: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    assert found
-    data: dict[str, Any] = json.loads(found.group(1))
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert match
+    data: dict[str, Any] = json.loads(match.group(1))
     return data
 
 
@@ -163,7 +163,7 @@ def test_band_over_seeds_and_every_axis(compared: list[Path]) -> None:
     assert set(data["metrics"]) == {"accuracy", "loss", "train_loss", "train_ce", "loss_increase"}
 
 
-def test_what_a_method_notes_and_how_its_loss_rises_again_are_among_the_curves(tmp_path: Path) -> None:
+def test_method_notes_and_loss_increases_are_curves(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path, method="pfedafm", rounds=4, notes=("alpha",)))
     data = report_data(compare([run]))
     assert data["metrics"]["notes.alpha"] == "note: alpha"
@@ -177,10 +177,10 @@ def test_what_a_method_notes_and_how_its_loss_rises_again_are_among_the_curves(t
 def test_client_notes_are_in_the_page_per_client(tmp_path: Path) -> None:
     many, short = MAX_LINES + 2, MAX_NOTES + 100
     run = read_run(make_run(tmp_path, method="pfedafm", clients=many, rounds=short, notes=("alpha",)))
-    told = report_data(compare([run]))["groups"][0]["notes"]["alpha"]
-    assert [line["client"] for line in told["lines"]] == list(range(MAX_LINES))
-    assert told["left_out"] == 2
-    third = told["lines"][2]
+    notes = report_data(compare([run]))["groups"][0]["notes"]["alpha"]
+    assert [line["client"] for line in notes["lines"]] == list(range(MAX_LINES))
+    assert notes["left_out"] == 2
+    third = notes["lines"][2]
     assert len(third["rounds"]) == len(third["values"]) == MAX_NOTES
     assert (third["rounds"][0], third["rounds"][-1]) == (1, short)
     assert np.allclose(third["values"], 3 / third["rounds"])
@@ -214,13 +214,13 @@ def test_page_of_many_clients_is_bounded(tmp_path: Path) -> None:
 
 def test_confusions_and_bins_are_summed_over_clients_and_seeds(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, seed=seed, clients=2, level=1.0, speed=9) for seed in (0, 1)]
-    told = report_data(compare(map(read_run, runs)))["groups"][0]["classes"]
+    classes = report_data(compare(map(read_run, runs)))["groups"][0]["classes"]
     tested = 2 * (50 + 51)  # client 0 has 50 test samples and client 1 has 51, with both seeds
-    assert sum(count for *_, count in told["confusion"]) == tested
-    assert told["bins"][12][0] == tested
-    assert told["bins"][12][2] == pytest.approx(0.84 * tested)
-    assert {true for true, _, _ in told["confusion"]} == {0}
-    assert set(told["clients"]) == {"0", "1"}
+    assert sum(count for *_, count in classes["confusion"]) == tested
+    assert classes["bins"][12][0] == tested
+    assert classes["bins"][12][2] == pytest.approx(0.84 * tested)
+    assert {true for true, _, _ in classes["confusion"]} == {0}
+    assert set(classes["clients"]) == {"0", "1"}
 
 
 def test_a_column_can_be_sorted_by_its_plain_number(compared: list[Path], tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_an_unwritable_place_is_one_sentence(compared: list[Path], tmp_path: Pat
     assert not (tmp_path / "taken.part").exists()  # half a report would fill the disk further
 
 
-def test_looks_are_all_different() -> None:
+def test_method_styles_are_all_different() -> None:
     looks = [method_style(position) for position in range(28)]
     assert len({(each.light, each.dash) for each in looks}) == 28
     assert len({(each.light, each.linestyle, each.marker) for each in looks}) == 28

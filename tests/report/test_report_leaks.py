@@ -18,12 +18,12 @@ from support.synthetic_runs import make_run
 
 
 def findings() -> LeakFindings:
-    one = LeakScore("is it <seen>?", 0.75, 0.5, "by hand", 4)
+    finding = LeakScore("is it <seen>?", 0.75, 0.5, "by hand", 4)
     first = Reconstruction(
         2, 7, 1, {"its mean picture": torch.zeros(1, 8, 8), "without it": torch.ones(1, 8, 8)}
     )
     second = Reconstruction(3, 7, 6, {"its mean picture": torch.rand(1, 8, 8)})
-    return LeakFindings([one], [first, second], ["Something was left out."])
+    return LeakFindings([finding], [first, second], ["Something was left out."])
 
 
 def looked_at(tmp_path: Path) -> Path:
@@ -34,7 +34,7 @@ def looked_at(tmp_path: Path) -> Path:
     return run
 
 
-def test_the_report_shows_scores_pictures_and_what_was_left_out(tmp_path: Path):
+def test_report_shows_scores_pictures_and_omissions(tmp_path: Path):
     page = write_report([looked_at(tmp_path)], tmp_path / "page.html").read_text()
     section = re.search(r'<section id="leaks".*?</section>', page, re.DOTALL)
     assert section

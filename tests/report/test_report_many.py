@@ -31,10 +31,10 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def first_cells(visit: Visit, column: str) -> list[str]:
-    found: list[str] = visit.page.locator(
+    cells: list[str] = visit.page.locator(
         f'#methods-table tbody td[data-column="{column}"]'
     ).all_inner_texts()
-    return found
+    return cells
 
 
 def test_axe_finds_no_fault_in_three_methods(browser: Any, compared: list[Path], tmp_path: Path):

@@ -134,8 +134,8 @@ def test_vectors_sent_per_class_are_means_over_clients(tmp_path: Path) -> None:
     rows, labels = sent_per_class(ended)
     own = [ended.client(index).class_means(ended.client(index).model.features) for index in (0, 1)]
     label = int(labels[0])
-    held = [means[classes == label][0] for means, classes, _ in own if label in classes]
-    assert torch.allclose(rows[0], sum(held) / len(held), atol=1e-6)
+    class_vectors = [means[classes == label][0] for means, classes, _ in own if label in classes]
+    assert torch.allclose(rows[0], sum(class_vectors) / len(class_vectors), atol=1e-6)
 
 
 def test_stages_are_compared_over_methods(tmp_path: Path) -> None:

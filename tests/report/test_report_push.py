@@ -78,7 +78,7 @@ def test_some_clients_are_pushed_to_a_repository_that_exists(potluck, hub: FakeH
     assert "--client 3 is not in 'run'; it has clients 0 to 2" in err
 
 
-def test_what_cannot_be_pushed_is_one_sentence(potluck, hub: FakeHub, monkeypatch: pytest.MonkeyPatch):
+def test_failed_push_is_one_sentence(potluck, hub: FakeHub, monkeypatch: pytest.MonkeyPatch):
     assert potluck(*RUN, "--out", "run")[0] == 0
 
     def refusal(*words: str) -> str:
@@ -93,9 +93,9 @@ def test_what_cannot_be_pushed_is_one_sentence(potluck, hub: FakeHub, monkeypatc
     assert hub.requests == []
 
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    said = refusal("run", "ward/models")
-    assert "401" in said
-    assert "check the network, the token (HF_TOKEN, or: hf auth login)" in said
+    message = refusal("run", "ward/models")
+    assert "401" in message
+    assert "check the network, the token (HF_TOKEN, or: hf auth login)" in message
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where no service listens
     assert "The Hub http://127.0.0.1:9 did not take 'ward/models'" in refusal("run", "ward/models")
     assert hub.files == {}

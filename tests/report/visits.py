@@ -40,8 +40,8 @@ class Visit:
     def labels(self, chart: str) -> list[str]:
         """Names of the traces a chart shows."""
         script = "id => document.getElementById(id).data.map(trace => trace.name).filter(name => name)"
-        found: list[str] = self.page.evaluate(script, f"chart-{chart}")
-        return found
+        texts: list[str] = self.page.evaluate(script, f"chart-{chart}")
+        return texts
 
     def hover(self, chart: str, trace: int, point: int) -> str:
         """Put the mouse on a point and read what appears."""
@@ -64,9 +64,9 @@ class Visit:
         """What axe finds amiss for those who see badly or use no mouse: rule, how bad, and where."""
         from axe_playwright_python.sync_playwright import Axe
 
-        found = Axe().run(self.page).response["violations"]
+        violations = Axe().run(self.page).response["violations"]
         return [
             f"{each['id']} ({each['impact']}): {node['html'][:150]}"
-            for each in found
+            for each in violations
             for node in each["nodes"]
         ]

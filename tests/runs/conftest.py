@@ -12,14 +12,14 @@ from potluck.runs.checkpointer import Checkpointer
 @pytest.fixture(scope="session")
 def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a case's run that was not interrupted."""
-    done: dict[str, Path] = {}
+    runs: dict[str, Path] = {}
 
     def run(case: str) -> Path:
-        if case not in done:
+        if case not in runs:
             path = tmp_path_factory.mktemp(case)
             interrupted.run(case, path)
-            done[case] = path
-        return done[case]
+            runs[case] = path
+        return runs[case]
 
     return run
 

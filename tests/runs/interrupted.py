@@ -80,34 +80,34 @@ def kill_at_random(case: str, place: Path, kills: int, seed: int, **more: Any) -
 
     A run that gets through before it was killed often enough is followed by another one.
     """
-    rng, done = random.Random(seed), [place / "0"]
+    rng, folders = random.Random(seed), [place / "0"]
     started = time.perf_counter()
     assert not Child(lambda: run(case, place / "timed", **more)).end()
-    usual = time.perf_counter() - started
+    seconds = time.perf_counter() - started
     while kills:
-        child = Child(lambda: run(case, done[-1], **more))
-        time.sleep(rng.uniform(0.0, 0.6) * usual)
+        child = Child(lambda: run(case, folders[-1], **more))
+        time.sleep(rng.uniform(0.0, 0.6) * seconds)
         if child.kill():
             kills -= 1
         else:
-            done.append(place / str(len(done)))
-    assert not Child(lambda: run(case, done[-1], **more)).end()
-    return done
+            folders.append(place / str(len(folders)))
+    assert not Child(lambda: run(case, folders[-1], **more)).end()
+    return folders
 
 
-def kill_at_each(what: str, case: str, out: Path, *, stride: int = 1, **more: Any) -> int:
+def kill_at_each(target: str, case: str, out: Path, *, stride: int = 1, **more: Any) -> int:
     """Kill the n-th process at the n-th thing of this kind that it does, until one gets through; how often it was killed.
 
     `disk`: half of a file written, a sync, a rename, a truncation, a deletion. `training`: an optimiser's step.
     `server`: a server step.
     """
     for number in range(1, 1000):
-        if not Child(lambda n=number: _run_until(n * stride, what, case, out, **more)).end():
+        if not Child(lambda n=number: _run_until(n * stride, target, case, out, **more)).end():
             return number - 1
     raise AssertionError("it never got through")
 
 
-def _run_until(number: int, what: str, case: str, out: Path, **more: Any) -> None:
+def _run_until(number: int, target: str, case: str, out: Path, **more: Any) -> None:
     """Count, and die at the given count. Patches are safe here: this process is forked and ends anyway."""
     lock, count, me = threading.Lock(), 0, os.getpid()
 
@@ -126,9 +126,9 @@ def _run_until(number: int, what: str, case: str, out: Path, **more: Any) -> Non
 
         return call
 
-    if what == "training":
+    if target == "training":
         Client.apply = ticking(Client.apply)
-    elif what == "server":
+    elif target == "server":
         cls = method_class(CASES[case]["method"])
         cls.server = ticking(cls.server)
     else:
@@ -149,12 +149,12 @@ def _run_until(number: int, what: str, case: str, out: Path, **more: Any) -> Non
 # -- comparing ----------------------------------------------------------------------------------------------
 
 
-def assert_same_run(one: Path, other: Path) -> None:
+def assert_same_run(actual: Path, expected: Path) -> None:
     """Every metric but times, every client's state and the server's, bit by bit."""
     for name in ("rounds.jsonl", "clients.jsonl"):
-        assert lines(one / name) == lines(other / name)
-    assert summary(one) == summary(other)
-    a, b = whole(one), whole(other)
+        assert lines(actual / name) == lines(expected / name)
+    assert summary(actual) == summary(expected)
+    a, b = checkpoint_of(actual), checkpoint_of(expected)
     assert a.manifest.round == b.manifest.round
     assert _progress(a) == _progress(b)
     assert a.manifest.clients.keys() == b.manifest.clients.keys()
@@ -165,18 +165,18 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert_same_state(a.client(int(index)), b.client(int(index)))
 
 
-def assert_same_state(one: Any, other: Any) -> None:
-    assert one.layout == other.layout
-    assert one.tensors.keys() == other.tensors.keys()
-    for name, tensor in one.tensors.items():
-        assert torch.equal(tensor, other.tensors[name]), name
+def assert_same_state(actual: Any, expected: Any) -> None:
+    assert actual.layout == expected.layout
+    assert actual.tensors.keys() == expected.tensors.keys()
+    for name, tensor in actual.tensors.items():
+        assert torch.equal(tensor, expected.tensors[name]), name
 
 
-def whole(path: Path) -> Checkpoint:
+def checkpoint_of(path: Path) -> Checkpoint:
     """The last checkpoint, which must be there."""
-    found = last_checkpoint(path)
-    assert found is not None
-    return found
+    checkpoint = last_checkpoint(path)
+    assert checkpoint is not None
+    return checkpoint
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_run_folder_holds_what_the_format_promises():
+def test_run_folder_has_the_documented_files_and_fields():
     run = potluck.run("fedgh", **LIMITED)
     assert {path.name for path in run.path.iterdir()} >= {
         "experiment.toml",
@@ -166,7 +166,7 @@ def test_shared_protocol_holds_out_a_common_test_set():
     assert run.rounds[0]["accuracy_local"] is not None
 
 
-def test_clients_start_alike_only_with_common_start():
+def test_clients_share_initial_weights_only_with_common_start():
     from potluck.experiment import parse_experiment
     from potluck.federation.population import build_federation
 
@@ -179,11 +179,11 @@ def test_clients_start_alike_only_with_common_start():
         fed = build_federation(experiment, experiment.build_method())
         return [fed.client(index).model.head.weight for index in range(2)]
 
-    one, other = heads(True)
-    assert torch.equal(one, other)
-    one, other = heads(False)
-    assert not torch.equal(one, other)
-    assert torch.equal(one, heads(False)[0])
+    common_start, own_start = heads(True)
+    assert torch.equal(common_start, own_start)
+    common_start, own_start = heads(False)
+    assert not torch.equal(common_start, own_start)
+    assert torch.equal(common_start, heads(False)[0])
 
 
 @pytest.mark.parametrize(
@@ -249,8 +249,8 @@ def test_the_engine_does_not_change_a_run():
     )
     assert pool.summary["engine"] == "pool"
     assert pool.summary["final_accuracy"] == serial.summary["final_accuracy"]
-    for mine, theirs in zip(pool.rounds, serial.rounds, strict=True):
-        assert {**mine, "seconds": 0} == {**theirs, "seconds": 0}
+    for pool_round, serial_round in zip(pool.rounds, serial.rounds, strict=True):
+        assert {**pool_round, "seconds": 0} == {**serial_round, "seconds": 0}
 
 
 def test_every_section_can_be_given_as_such(tmp_path: Path):
@@ -268,12 +268,16 @@ def test_every_section_can_be_given_as_such(tmp_path: Path):
     assert run.summary["engine"] == "serial"
 
 
-def test_validation_is_kept_beside_a_publishers_test_part():
+def test_validation_is_split_off_where_the_publisher_gives_a_test_part():
     x, y = points(120, 3)
     data = as_data((x.float(), y), test=points(30, 4))
     quick = {"clients": 3, "partition": "iid", "models": "mlp-1", "rounds": 1, "engine": "serial"}
-    asked = {"method": {"name": "standalone"}, "data": {"split": "8:1:1"}, "evaluate": {"protocol": "shared"}}
-    run = potluck.run(asked, data=data, **quick)
+    experiment = {
+        "method": {"name": "standalone"},
+        "data": {"split": "8:1:1"},
+        "evaluate": {"protocol": "shared"},
+    }
+    run = potluck.run(experiment, data=data, **quick)
     rows = [row for row in run.clients if row["final"]]
     assert [row["samples"] for row in rows] == [30] * 3
     assert [row["validation_samples"] for row in rows] == [4] * 3  # a ninth of 40

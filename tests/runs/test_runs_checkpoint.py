@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from interrupted import assert_same_run, assert_same_state, run, summary, whole
+from interrupted import assert_same_run, assert_same_state, checkpoint_of, run, summary
 from stopping import stop
 
 import potluck
@@ -36,22 +36,22 @@ def test_stopped_and_resumed_is_as_never_stopped(
     assert_same_run(never_stopped(case), tmp_path / "stopped")
 
 
-def test_jobs_under_way_are_saved_with_their_answers(patient: None, tmp_path: Path):
+def test_running_jobs_are_saved_with_their_updates(patient: None, tmp_path: Path):
     stop("fedgh-async", tmp_path, 6)
-    manifest = whole(tmp_path).manifest
+    manifest = checkpoint_of(tmp_path).manifest
     assert len(manifest.progress["flights"]) == 1  # three at work, two of them have just been folded in
-    held = whole(tmp_path).generations.read_state(manifest.server).tensors
-    sent, came = (from_bytes(held[f"/flights/0/{part}"].numpy().tobytes()) for part in ("job", "result"))
+    state = checkpoint_of(tmp_path).generations.read_state(manifest.server).tensors
+    sent, came = (from_bytes(state[f"/flights/0/{part}"].numpy().tobytes()) for part in ("job", "result"))
     assert came.facts["answer"]["train_loss"] > 0
     assert came.facts["scores"]["own"]["samples"] == 9
     assert sent.payload.tensors["weights.weight"].shape == (3, 3)
     assert came.payload.tensors["means"].shape[1] == 3
 
 
-def test_only_what_changed_is_written(patient: None, tmp_path: Path):
+def test_only_changed_state_is_written(patient: None, tmp_path: Path):
     stop("fedavg", tmp_path, 4)
     rows = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
-    manifest = whole(tmp_path).manifest
+    manifest = checkpoint_of(tmp_path).manifest
     written = {
         int(index) for index, entry in manifest.clients.items() if entry["file"].endswith("-3.safetensors")
     }
@@ -63,18 +63,18 @@ def test_only_what_changed_is_written(patient: None, tmp_path: Path):
 
 def test_the_last_two_generations_are_kept_and_nothing_else(patient: None, tmp_path: Path):
     stop("fedavg", tmp_path, 5)
-    found = generations.CheckpointStore(tmp_path / "checkpoint")
-    assert found.numbers() == [4, 3]
-    needed = {entry["file"] for number in (4, 3) for entry in found.read(number).entries()}
+    store = generations.CheckpointStore(tmp_path / "checkpoint")
+    assert store.numbers() == [4, 3]
+    needed = {entry["file"] for number in (4, 3) for entry in store.read(number).entries()}
     there = {path.name for path in (tmp_path / "checkpoint").iterdir()}
     assert there == needed | {"manifest-4.json", "manifest-3.json"}
 
 
 def test_every_so_many_rounds_and_always_the_last(patient: None, tmp_path: Path):
     stop("fedgh", tmp_path, 5, rounds=5, checkpoint_every=2)
-    assert [whole(tmp_path).manifest.generation, whole(tmp_path).manifest.round] == [2, 4]
+    assert [checkpoint_of(tmp_path).manifest.generation, checkpoint_of(tmp_path).manifest.round] == [2, 4]
     run("fedgh", tmp_path, rounds=5, checkpoint_every=2)
-    assert [whole(tmp_path).manifest.generation, whole(tmp_path).manifest.round] == [3, 5]
+    assert [checkpoint_of(tmp_path).manifest.generation, checkpoint_of(tmp_path).manifest.round] == [3, 5]
     assert generations.CheckpointStore(tmp_path / "checkpoint").numbers() == [3]
 
 
@@ -99,8 +99,8 @@ def test_a_slow_disk_costs_checkpoints_and_not_time(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(generations, "_write", slow)
     run("fedgh", tmp_path, callbacks=[Free()])
-    assert whole(tmp_path).manifest.round == 6
-    assert whole(tmp_path).manifest.generation in (2, 3, 4)
+    assert checkpoint_of(tmp_path).manifest.round == 6
+    assert checkpoint_of(tmp_path).manifest.generation in (2, 3, 4)
 
 
 def test_a_population_larger_than_memory_is_saved_piece_by_piece(
@@ -116,14 +116,14 @@ def test_clients_are_read_only_when_they_are_needed(
     patient: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     stop("fedavg", tmp_path, 5)
-    saved = set(map(int, whole(tmp_path).manifest.clients))
-    asked: list[int] = []
+    saved = set(map(int, checkpoint_of(tmp_path).manifest.clients))
+    reads: list[int] = []
     client = Checkpoint.client
-    monkeypatch.setattr(Checkpoint, "client", lambda self, index: asked.append(index) or client(self, index))
+    monkeypatch.setattr(Checkpoint, "client", lambda self, index: reads.append(index) or client(self, index))
     stop("fedavg", tmp_path, 5)
     rows = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
-    assert asked == rows[-1]["participants"]
-    assert len(asked) < len(saved)
+    assert reads == rows[-1]["participants"]
+    assert len(reads) < len(saved)
 
 
 def test_a_finished_run_says_so_and_is_left_alone(tmp_path: Path):
@@ -136,18 +136,18 @@ def test_a_finished_run_says_so_and_is_left_alone(tmp_path: Path):
 
 
 def test_the_final_checkpoint_holds_the_trained_clients(tmp_path: Path):
-    seen = {}
+    clients = {}
 
     class Look(potluck.Callback):
         def on_end(self, end: potluck.End) -> None:
-            seen.update(end.fetch(2))
+            clients.update(end.fetch(2))
 
     run("fedgh", tmp_path, callbacks=[Look()])
-    saved = whole(tmp_path).client(2)
+    saved = checkpoint_of(tmp_path).client(2)
     assert saved is not None
     from potluck.core.tree import flatten
 
-    assert_same_state(saved, flatten(seen))
+    assert_same_state(saved, flatten(clients))
 
 
 def test_without_a_checkpoint_it_starts_from_the_beginning(never_stopped: NeverStopped, tmp_path: Path):
@@ -207,7 +207,7 @@ def test_the_papers_way_of_counting_goes_on(never_stopped: NeverStopped, tmp_pat
 # -- what the experiment file cannot hold ---------------------------------------------------------------------
 
 
-def test_objects_of_ones_own_are_noted_and_asked_for_again(tmp_path: Path):
+def test_user_objects_are_recorded_and_required_on_resume(tmp_path: Path):
     stop("fedgh", tmp_path, 2)
     assert tomllib.loads((tmp_path / "experiment.toml").read_text())["objects"] == ["federation"]
     with pytest.raises(PotluckError, match=r"made with Python objects \(federation\).*resume=True"):
@@ -226,11 +226,11 @@ def test_other_clients_or_models_are_refused(tmp_path: Path):
 
 
 def test_a_fingerprint_sees_names_data_and_first_weights():
-    one = fingerprint(tiny(3))
-    assert fingerprint(tiny(3)) == one
-    assert fingerprint(tiny(3, sizes=(11,)))["clients"] != one["clients"]
-    assert fingerprint(tiny(3, seed=1))["models"] != one["models"]
-    assert fingerprint(tiny(3, norm=True))["models"] != one["models"]
+    first_fingerprint = fingerprint(tiny(3))
+    assert fingerprint(tiny(3)) == first_fingerprint
+    assert fingerprint(tiny(3, sizes=(11,)))["clients"] != first_fingerprint["clients"]
+    assert fingerprint(tiny(3, seed=1))["models"] != first_fingerprint["models"]
+    assert fingerprint(tiny(3, norm=True))["models"] != first_fingerprint["models"]
 
 
 def test_another_setting_is_refused(tmp_path: Path):
@@ -239,7 +239,7 @@ def test_another_setting_is_refused(tmp_path: Path):
         run("fedgh", tmp_path, rounds=5)
 
 
-def test_data_and_models_of_ones_own_resume_too(tmp_path: Path):
+def test_runs_with_user_data_and_models_resume(tmp_path: Path):
     from support.tiny import Net, points
 
     x, y = points(60, 3)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interrupted import RARE, assert_same_run, run, whole
+from interrupted import RARE, assert_same_run, checkpoint_of, run
 from stopping import stop
 
 import potluck
@@ -37,7 +37,7 @@ def test_resumed_on_another_engine_and_with_other_numbers_of_workers(
 
 
 @pytest.mark.parametrize("engine", ["serial", "pool"])
-def test_a_client_whose_jobs_were_dropped_since_the_resume_is_still_there(engine: str, tmp_path: Path):
+def test_clients_with_dropped_jobs_survive_a_resume(engine: str, tmp_path: Path):
     """It counts as asked, so newer checkpoints name a newer file of it, while its engine still begins from the old."""
     settings = {
         "method": {"name": "fedavg"},
@@ -116,9 +116,9 @@ def test_stacked_clients_resume_bit_by_bit(case: str, tmp_path: Path):
 
 def test_a_measured_choice_is_obeyed_and_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     more = {"training": RARE, "sections": {"engine": {"vectorize": "auto"}}}
-    monkeypatch.setattr(run_engine, "is_stacking_faster", lambda *given: True)
+    monkeypatch.setattr(run_engine, "is_stacking_faster", lambda *arguments: True)
     stop("fedgh", tmp_path, 2, **more)
-    monkeypatch.setattr(run_engine, "is_stacking_faster", lambda *given: False)
+    monkeypatch.setattr(run_engine, "is_stacking_faster", lambda *arguments: False)
     run("fedgh", tmp_path, **more)
 
 
@@ -136,8 +136,8 @@ def test_clients_on_other_machines_keep_their_own_state(tmp_path: Path):
         engine = Remote(Worker(FedGH(), fed.client))
         plan = Schedule(2, buffer=1, concurrency=2)
         Loop(FedGH(), fed.task, engine, plan, Evaluation(), [writer, keeper]).run()
-    assert whole(tmp_path).manifest.clients == {}
-    assert whole(tmp_path).manifest.progress["flights"] == []
+    assert checkpoint_of(tmp_path).manifest.clients == {}
+    assert checkpoint_of(tmp_path).manifest.progress["flights"] == []
 
 
 def test_a_server_that_cannot_be_saved_is_a_sentence(tmp_path: Path):

@@ -52,7 +52,7 @@ def test_a_finished_run_with_a_damaged_checkpoint_is_one_sentence(potluck, tmp_p
 
 
 def test_a_cleaned_run_exports_and_extends_as_before(potluck, tmp_path: Path):
-    whole = train(tmp_path / "whole", 4)
+    uninterrupted = train(tmp_path / "whole", 4)
     train(tmp_path / "run")
     add_older_checkpoint(tmp_path / "run")
     before = size(tmp_path / "run")
@@ -63,7 +63,7 @@ def test_a_cleaned_run_exports_and_extends_as_before(potluck, tmp_path: Path):
     assert size(tmp_path / "run") < before
     assert potluck("export", "run", "--out", "model")[0] == 0
     longer = train(tmp_path / "run", 4, resume=True)
-    assert longer.summary["client_accuracy"] == whole.summary["client_accuracy"]
+    assert longer.summary["client_accuracy"] == uninterrupted.summary["client_accuracy"]
 
 
 def test_without_its_checkpoint_a_run_keeps_its_results(potluck, tmp_path: Path):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from interrupted import Child, assert_same_run, run, whole
+from interrupted import Child, assert_same_run, checkpoint_of, run
 from stopping import flip, stop, truncate
 
 from potluck.core.errors import PotluckError
@@ -59,10 +59,10 @@ def stopped(stopped_once: Path, tmp_path: Path) -> Path:
 def test_the_previous_checkpoint_is_used_with_one_line_of_warning(
     harm: str, stopped: Path, caplog: pytest.LogCaptureFixture
 ):
-    assert whole(stopped).manifest.round == 3
+    assert checkpoint_of(stopped).manifest.round == 3
     HARMS[harm](stopped / "checkpoint")
     with caplog.at_level(logging.WARNING, "potluck"):
-        assert whole(stopped).manifest.round == 2
+        assert checkpoint_of(stopped).manifest.round == 2
     (warning,) = caplog.messages
     assert "\n" not in warning
     assert warning.endswith("continuing from the checkpoint of round 2.")
@@ -85,8 +85,8 @@ def test_no_good_checkpoint_is_a_sentence_with_a_remedy(stopped: Path):
 
 
 def test_metrics_shorter_than_saved_count_as_damage(stopped: Path):
-    os.truncate(stopped / "rounds.jsonl", whole(stopped).manifest.metrics["rounds.jsonl"] - 10)
-    assert whole(stopped).manifest.round == 2
+    os.truncate(stopped / "rounds.jsonl", checkpoint_of(stopped).manifest.metrics["rounds.jsonl"] - 10)
+    assert checkpoint_of(stopped).manifest.round == 2
 
 
 def test_a_checkpoint_of_a_later_potluck_is_not_guessed_at(stopped: Path):

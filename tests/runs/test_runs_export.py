@@ -131,12 +131,12 @@ def test_onnx_gives_the_same_scores(tmp_path: Path):
     model = potluck.load_model(place)
     x = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     session = ReferenceEvaluator(str(place / "model.onnx"))
-    (found,) = session.run(None, {session.input_names[0]: x.numpy()})
+    (scores,) = session.run(None, {session.input_names[0]: x.numpy()})
     with torch.no_grad():
-        assert torch.allclose(torch.from_numpy(found), model(x), atol=1e-5)
+        assert torch.allclose(torch.from_numpy(scores), model(x), atol=1e-5)
 
 
-def test_no_memory_is_taken_for_what_a_description_merely_asks_for(tmp_path: Path):
+def test_described_sizes_allocate_no_memory(tmp_path: Path):
     save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
     facts = {
         "format": 3,
@@ -169,5 +169,5 @@ def test_everything_a_model_computes_with_is_in_its_weights(name: str):
     # An exported model is built without memory, so nothing may be made by its constructor alone.
     with torch.device("meta"):
         model = build_model(name, example_shape(name), 10, vocabulary=100)
-    held = {key for key, _ in (*model.named_parameters(), *model.named_buffers())}
-    assert held == set(model.state_dict())
+    names = {key for key, _ in (*model.named_parameters(), *model.named_buffers())}
+    assert names == set(model.state_dict())

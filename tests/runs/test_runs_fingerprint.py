@@ -48,27 +48,27 @@ def test_resume_refuses_other_pictures_with_the_same_labels(tmp_path: Path):
 
     with pytest.raises(KeyboardInterrupt):
         go(images(), callbacks=[StopAt(2)])
-    other = images()
-    other[7] = 5.0
+    changed = images()
+    changed[7] = 5.0
     with pytest.raises(PotluckError, match="The clients are not those of the run"):
-        go(other, resume=True)
+        go(changed, resume=True)
     assert go(images(), resume=True).summary["rounds"] == 3
 
 
 @pytest.mark.parametrize("row", [0, 13, 199])
 def test_one_changed_row_is_another_population(row: int):
-    other = images()
-    other[row, 0, 3, 3] += 1
-    assert of(other)["clients"] != of(images())["clients"]
-    assert of(other)["models"] == of(images())["models"]
+    changed = images()
+    changed[row, 0, 3, 3] += 1
+    assert of(changed)["clients"] != of(images())["clients"]
+    assert of(changed)["models"] == of(images())["models"]
 
 
 def test_fingerprint_samples_rows_across_large_data(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "SAMPLED_BYTES", 0)
-    before, other = of(images()), images()
+    before, changed = of(images()), images()
     assert of(images()) == before
-    other[::3] += 1
-    assert of(other) != before
+    changed[::3] += 1
+    assert of(changed) != before
     last = images()
     last[-1] += 1
     assert of(last) != before

@@ -21,16 +21,16 @@ def go(**more: Any) -> potluck.Run:
 
 
 def test_new_run_folder_is_created_at_once(tmp_path: Path):
-    found: list[Path] = []
+    folders: list[Path] = []
     threads = [
-        threading.Thread(target=lambda: found.append(new_folder(tmp_path / "runs", "a"))) for _ in range(8)
+        threading.Thread(target=lambda: folders.append(new_folder(tmp_path / "runs", "a"))) for _ in range(8)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(found)) == 8
-    assert all(path.is_dir() for path in found)
+    assert len(set(folders)) == 8
+    assert all(path.is_dir() for path in folders)
 
 
 def test_a_run_started_during_another_gets_the_next_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -85,6 +85,6 @@ def _in_a_pool(place: str) -> str:
 
 def test_the_pool_inside_a_pool_is_refused_before_a_folder_is_made(tmp_path: Path):
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        told = pool.apply(_in_a_pool, [str(tmp_path / "run")])
-    assert "use engine='serial'" in told
+        message = pool.apply(_in_a_pool, [str(tmp_path / "run")])
+    assert "use engine='serial'" in message
     assert not (tmp_path / "run").exists()

@@ -41,9 +41,9 @@ def state(run: Path | potluck.Run) -> Any:
 
 def close(first: Any, second: Any) -> bool:
     """Whether all tensors are equal up to rounding."""
-    one, other = tree.flatten(first).tensors, tree.flatten(second).tensors
-    return one.keys() == other.keys() and all(
-        torch.allclose(one[name], other[name], rtol=1e-4, atol=1e-5) for name in one
+    actual, expected = tree.flatten(first).tensors, tree.flatten(second).tensors
+    return actual.keys() == expected.keys() and all(
+        torch.allclose(actual[name], expected[name], rtol=1e-4, atol=1e-5) for name in actual
     )
 
 
@@ -63,32 +63,32 @@ def close(first: Any, second: Any) -> bool:
     ids=lambda method: method["name"],
 )
 def test_state_of_one_round_has_the_bits_of_a_run_without_the_client(tmp_path: Path, method: dict[str, Any]):
-    whole, never = (
+    original, never = (
         potluck.run({"method": method, "schedule": {"rounds": 1, "mode": "sync", **schedule}}, out=tmp_path / name, **(TINY | KEEP))
         for name, schedule in (("run", {}), ("never", {"exclude": [1]}))
     )  # fmt: skip
-    done = potluck.forget_client(whole, 1, out=tmp_path / "copy")
-    assert (done.how, done.complete, done.received, done.removed) == ("replayed", True, [], [1])
-    assert equal(flatten(state(done.path)), flatten(state(never)))
-    assert not equal(flatten(state(done.path)), flatten(state(whole)))
+    copy = potluck.forget_client(original, 1, out=tmp_path / "copy")
+    assert (copy.how, copy.complete, copy.received, copy.removed) == ("replayed", True, [], [1])
+    assert equal(flatten(state(copy.path)), flatten(state(never)))
+    assert not equal(flatten(state(copy.path)), flatten(state(original)))
 
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_one_shot_statistics_are_removed_from_a_run_of_many_rounds(tmp_path: Path, answers: bool):
-    whole = train(tmp_path / "run", "fedcgs", rounds=3, **(KEEP if answers else {}))
+    original = train(tmp_path / "run", "fedcgs", rounds=3, **(KEEP if answers else {}))
     never = excluding(tmp_path / "never", "fedcgs", [1], rounds=3)
-    done = potluck.forget_client(whole, 1, out=tmp_path / "copy")
-    mine, other = state(done.path), state(never)
+    copy = potluck.forget_client(original, 1, out=tmp_path / "copy")
+    actual, expected = state(copy.path), state(never)
     if answers:
-        assert done.complete
-        assert equal(flatten(mine), flatten(other))
+        assert copy.complete
+        assert equal(flatten(actual), flatten(expected))
     else:
-        assert done.how == "subtracted"
-        assert close(mine.groups, other.groups)
-        assert close(mine.heads, other.heads)
-        assert torch.equal(mine.groups["small-mlp"]["counts"], other.groups["small-mlp"]["counts"])
-    assert mine.received == other.received
-    assert done.received == [0, 2]  # both hold a classifier that the client's sums are in
+        assert copy.how == "subtracted"
+        assert close(actual.groups, expected.groups)
+        assert close(actual.heads, expected.heads)
+        assert torch.equal(actual.groups["small-mlp"]["counts"], expected.groups["small-mlp"]["counts"])
+    assert actual.received == expected.received
+    assert copy.received == [0, 2]  # both hold a classifier that the client's sums are in
 
 
 class FailsAtTheEnd(FedProto):
@@ -101,13 +101,13 @@ class FailsAtTheEnd(FedProto):
 
 
 def test_last_contribution_is_removed_bit_by_bit(tmp_path: Path):
-    whole = train(tmp_path / "run", FedProto(), rounds=3, **KEEP)
+    original = train(tmp_path / "run", FedProto(), rounds=3, **KEEP)
     schedule = {"rounds": 3, "on_failure": "continue"}
     never = potluck.run(FailsAtTheEnd(), schedule=schedule, out=tmp_path / "never", **TINY)
-    done = potluck.forget_client(whole, 1, last=True, out=tmp_path / "copy")
-    assert (done.removed, done.kept, done.complete) == ([3], [1, 2], True)
+    copy = potluck.forget_client(original, 1, last=True, out=tmp_path / "copy")
+    assert (copy.removed, copy.kept, copy.complete) == ([3], [1, 2], True)
     never_state = restore_run(never.path, Parts(method=FailsAtTheEnd())).loop.progress.state
-    assert equal(flatten(state(done.path)), flatten(never_state))
+    assert equal(flatten(state(copy.path)), flatten(never_state))
 
 
 @pytest.mark.parametrize("method", [{"name": "fedhe", "store": "latest_per_client"}, {"name": "fd", "target": "softmax_excl_own"}])  # fmt: skip
@@ -155,19 +155,19 @@ def test_answers_that_others_computed_afterwards_are_counted_and_the_command_ret
 
 
 def test_copy_has_neither_answers_nor_model_of_the_client_and_serves_newcomers(tmp_path: Path):
-    whole = train(tmp_path / "run", "fedproto", rounds=2, **KEEP)
-    before = {path: path.read_bytes() for path in whole.path.rglob("*") if path.is_file()}
-    done = potluck.forget_client(whole, 1, out=tmp_path / "copy")
-    assert before == {path: path.read_bytes() for path in whole.path.rglob("*") if path.is_file()}
-    assert not list(done.path.glob("answers/00001-*"))
-    assert len(list(done.path.glob("answers/*"))) == 8
-    assert not list(done.path.glob("checkpoint/client-1-*"))
+    original = train(tmp_path / "run", "fedproto", rounds=2, **KEEP)
+    before = {path: path.read_bytes() for path in original.path.rglob("*") if path.is_file()}
+    copy = potluck.forget_client(original, 1, out=tmp_path / "copy")
+    assert before == {path: path.read_bytes() for path in original.path.rglob("*") if path.is_file()}
+    assert not list(copy.path.glob("answers/00001-*"))
+    assert len(list(copy.path.glob("answers/*"))) == 8
+    assert not list(copy.path.glob("checkpoint/client-1-*"))
     with pytest.raises(PotluckError, match="Client 1 was removed from this copy"):
-        potluck.export_client(done.path, 1, tmp_path / "model")
-    potluck.export_client(done.path, 0, tmp_path / "model")
+        potluck.export_client(copy.path, 1, tmp_path / "model")
+    potluck.export_client(copy.path, 0, tmp_path / "model")
     digits = potluck.load_data("digits")
     rows = potluck.data.as_data((digits.x[-60:], digits.y[-60:]), class_names=digits.class_names)
-    assert potluck.join_run(done.path, rows, "small-mlp", epochs=1, out=tmp_path / "joined").round == 2
+    assert potluck.join_run(copy.path, rows, "small-mlp", epochs=1, out=tmp_path / "joined").round == 2
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -175,8 +175,8 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_a_copy_is_not_trained_on(tmp_path: Path):
-    whole = train(tmp_path / "run", "fedproto", rounds=2, **KEEP)
-    copy = potluck.forget_client(whole, 1, out=tmp_path / "copy").path
+    original = train(tmp_path / "run", "fedproto", rounds=2, **KEEP)
+    copy = potluck.forget_client(original, 1, out=tmp_path / "copy").path
     before = contents(copy)
     with pytest.raises(
         PotluckError, match=r"copy without client 1, who would take part again.*schedule.exclude=\[1\]"
@@ -187,9 +187,9 @@ def test_a_copy_is_not_trained_on(tmp_path: Path):
 
 
 def test_two_clients_leave_one_after_the_other(tmp_path: Path):
-    whole = train(tmp_path / "run", "fedproto", **KEEP)
+    original = train(tmp_path / "run", "fedproto", **KEEP)
     never = excluding(tmp_path / "never", "fedproto", [0, 2])
-    first = potluck.forget_client(whole, 0, out=tmp_path / "first")
+    first = potluck.forget_client(original, 0, out=tmp_path / "first")
     second = potluck.forget_client(first.path, 2, out=tmp_path / "second")
     assert second.absent == [0, 2]
     assert equal(flatten(state(second.path)), flatten(state(never)))
@@ -199,28 +199,28 @@ def test_two_clients_leave_one_after_the_other(tmp_path: Path):
 
 
 def test_state_that_mixes_clients_needs_stored_answers(tmp_path: Path):
-    whole = train(tmp_path / "run", "fedproto")
+    original = train(tmp_path / "run", "fedproto")
     with pytest.raises(
         PotluckError, match=r"FedProto does not keep the client's part apart.*only retraining"
     ):
-        potluck.forget_client(whole, 1)
+        potluck.forget_client(original, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_stored_answers_that_do_not_give_the_state_are_refused(tmp_path: Path):
-    whole = train(tmp_path / "run", "fedproto", **KEEP)
+    original = train(tmp_path / "run", "fedproto", **KEEP)
     for name in ("message", "answer"):
-        (whole.path / "answers" / f"00000-00000-{name}.safetensors").unlink()
+        (original.path / "answers" / f"00000-00000-{name}.safetensors").unlink()
     with pytest.raises(PotluckError, match="do not give the run's state again"):
-        potluck.forget_client(whole, 1)
+        potluck.forget_client(original, 1)
 
 
 def test_bad_clients_and_folders_are_one_sentence(tmp_path: Path):
-    whole = train(tmp_path / "run", "fedproto", **KEEP)
+    original = train(tmp_path / "run", "fedproto", **KEEP)
     with pytest.raises(PotluckError, match="There is no client 3; the run has clients 0 to 2"):
-        potluck.forget_client(whole, 3)
+        potluck.forget_client(original, 3)
     with pytest.raises(PotluckError, match="exists already"):
-        potluck.forget_client(whole, 1, out=tmp_path / "run")
+        potluck.forget_client(original, 1, out=tmp_path / "run")
     with pytest.raises(PotluckError, match="is no run folder"):
         potluck.forget_client(tmp_path, 1)
     never = excluding(tmp_path / "never", "fedproto", [1], **KEEP)

@@ -63,10 +63,10 @@ def test_exported_model_is_the_used_one_and_the_run_stays_as_it_was(
 
 
 def test_standalone_model_of_a_newcomer_does_not_depend_on_the_run(finished: potluck.Run, tmp_path: Path):
-    other = potluck.run("fedgh", **(TINY | {"models": "small-mlp,small-wide"}), out=tmp_path / "run")
+    standalone = potluck.run("fedgh", **(TINY | {"models": "small-mlp,small-wide"}), out=tmp_path / "run")
     joined = [
         potluck.join_run(run, digits(), "small-mlp", epochs=2, out=tmp_path / "model")
-        for run in (finished, other)
+        for run in (finished, standalone)
     ]
     assert joined[0].accuracy_validation[2] == joined[1].accuracy_validation[2]
     assert joined[0].accuracy_validation[1] != joined[1].accuracy_validation[1]
@@ -170,9 +170,9 @@ def test_rows_of_another_form_or_class_are_refused(finished: potluck.Run):
         potluck.join_run(
             finished, potluck.data.as_data((torch.zeros(6, 3), torch.arange(6) % 2)), "small-mlp"
         )
-    wrong = potluck.data.as_data((digits(60).x, torch.full((60,), 11)))
+    wrong_data = potluck.data.as_data((digits(60).x, torch.full((60,), 11)))
     with pytest.raises(PotluckError, match="have the label 11, and the run has 10 classes"):
-        potluck.join_run(finished, wrong, "small-mlp")
+        potluck.join_run(finished, wrong_data, "small-mlp")
 
 
 def test_command(potluck: Any, finished: Any, tmp_path: Path):

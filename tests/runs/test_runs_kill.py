@@ -23,12 +23,12 @@ def test_killed_at_each_stage_of_writing_checkpoints(case: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("what", "case"), [("server", "fedhe"), ("training", "fedavg"), ("training", "fedhe")]
+    ("target", "case"), [("server", "fedhe"), ("training", "fedavg"), ("training", "fedhe")]
 )
-def test_killed_in_the_server_step_or_in_training(what: str, case: str, tmp_path: Path):
+def test_killed_in_the_server_step_or_in_training(target: str, case: str, tmp_path: Path):
     run(case, tmp_path / "whole", rounds=3)
     # How often depends on how many of the background's checkpoints were done when the process died.
-    assert kill_at_each(what, case, tmp_path / "killed", stride=4, rounds=3) >= 2
+    assert kill_at_each(target, case, tmp_path / "killed", stride=4, rounds=3) >= 2
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
 
@@ -46,8 +46,8 @@ def test_many_kills(case: str, engine: str, never_stopped: NeverStopped, tmp_pat
     for killed in kill_at_random(case, tmp_path, 30, seed=2, engine=engine, workers=2):
         assert_same_run(never_stopped(case), killed)
     print(f"\n{case}, {engine}: 30 kills at random moments")
-    for what, stride in (("disk", 1), ("server", 1), ("training", 3)):
-        if what != "training" or engine == "serial":  # the pool trains in processes of its own
-            kills = kill_at_each(what, case, tmp_path / what, stride=stride, engine=engine, workers=2)
-            print(f"{case}, {engine}: {kills} kills, {what}")
-            assert_same_run(never_stopped(case), tmp_path / what)
+    for target, stride in (("disk", 1), ("server", 1), ("training", 3)):
+        if target != "training" or engine == "serial":  # the pool trains in processes of its own
+            kills = kill_at_each(target, case, tmp_path / target, stride=stride, engine=engine, workers=2)
+            print(f"{case}, {engine}: {kills} kills, {target}")
+            assert_same_run(never_stopped(case), tmp_path / target)

@@ -83,15 +83,15 @@ def test_images_are_predicted_as_torch_does_by_hand(tmp_path: Path, monkeypatch:
     assert facts["class_names"] == ["cat", "dog"]
 
     model = library.load_model(place, models={facts["model"]["own"]: lambda: Net(12)})
-    (found,) = model.predict(str(file))
-    assert found.class_name == "dog"
-    assert found.probabilities == pytest.approx(dict(zip(["cat", "dog"], shares, strict=True)), abs=1e-6)
-    assert found.probability == max(found.probabilities.values()) > 0.5
+    (prediction,) = model.predict(str(file))
+    assert prediction.class_name == "dog"
+    assert prediction.probabilities == pytest.approx(dict(zip(["cat", "dog"], shares, strict=True)), abs=1e-6)
+    assert prediction.probability == max(prediction.probabilities.values()) > 0.5
     for same in (file, Image.open(file), np.array(Image.open(file))):
-        assert model.predict(same) == [found]
+        assert model.predict(same) == [prediction]
     folder = model.predict([file, tmp_path / "pets" / "cat"])
-    assert folder[0].probabilities == pytest.approx(found.probabilities)
-    assert [one.probability for one in folder[1:]] == pytest.approx(
+    assert folder[0].probabilities == pytest.approx(prediction.probabilities)
+    assert [class_prediction.probability for class_prediction in folder[1:]] == pytest.approx(
         [model.predict(path)[0].probability for path in sorted((tmp_path / "pets" / "cat").iterdir())]
     )
 
@@ -131,10 +131,12 @@ def test_the_guides_plain_torch_predicts_a_photo_of_another_size(
     (block,) = [text for text in blocks if "from net import Net" in text]
     names: dict[str, Any] = {}
     exec(compile(block, "export.md", "exec"), names)
-    (found,) = model.predict("photo.png")
+    (prediction,) = model.predict("photo.png")
     shares = torch.softmax(names["scores"].detach().double(), 1)[0].tolist()
-    assert shares == pytest.approx([found.probabilities["cat"], found.probabilities["dog"]], abs=1e-6)
-    assert capsys.readouterr().out.strip() == found.class_name
+    assert shares == pytest.approx(
+        [prediction.probabilities["cat"], prediction.probabilities["dog"]], abs=1e-6
+    )
+    assert capsys.readouterr().out.strip() == prediction.class_name
 
 
 def test_an_image_of_another_size_or_none_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -296,10 +298,12 @@ def test_a_run_of_own_modules_continues_and_exports_from_other_random_weights(tm
 
     def export(seed: int, client: int, out: str) -> dict[str, torch.Tensor]:
         torch.manual_seed(seed)
-        given = make()
+        weights = make()
         run = library.read_run(tmp_path / out)
-        parts = Parts(models=given.get("models"), data=as_data(given["data"]) if "data" in given else None)
-        run = replace(run, parts=replace(parts, federation=given.get("federation")))
+        parts = Parts(
+            models=weights.get("models"), data=as_data(weights["data"]) if "data" in weights else None
+        )
+        run = replace(run, parts=replace(parts, federation=weights.get("federation")))
         place = library.export_client(run, client, tmp_path / "models" / f"{out}-{client}")
         return load_file(place / "model.safetensors")
 
@@ -307,9 +311,9 @@ def test_a_run_of_own_modules_continues_and_exports_from_other_random_weights(tm
     start(1, 1, "parts")
     start(2, 3, "parts", resume=True)
     for client in range(3):
-        whole, parts = export(3, client, "whole"), export(4, client, "parts")
-        assert set(whole) == set(Net().state_dict())
-        assert all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())
+        uninterrupted, parts = export(3, client, "whole"), export(4, client, "parts")
+        assert set(uninterrupted) == set(Net().state_dict())
+        assert all(torch.equal(tensor, parts[name]) for name, tensor in uninterrupted.items())
 
 
 def test_other_networks_than_those_of_the_run_are_named(tmp_path: Path):

@@ -88,7 +88,7 @@ def test_killed_run_with_torn_last_line_reads_as_far_as_it_got(tmp_path: Path) -
     assert run.per_client_round("floats_up") == 5  # 20 numbers over 4 answered jobs
 
 
-def test_summary_wins_over_what_can_be_worked_out(tmp_path: Path) -> None:
+def test_summary_values_take_precedence_over_computed_ones(tmp_path: Path) -> None:
     summary = {
         "method": "fedgh",
         "seed": 7,

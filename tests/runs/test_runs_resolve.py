@@ -24,7 +24,7 @@ SMALL = {
 }
 
 
-def test_the_plan_is_what_a_run_records(tmp_path: Path):
+def test_plan_equals_the_recorded_experiment(tmp_path: Path):
     experiment = parse_experiment(SMALL | {"engine": {"name": "serial"}})
     plan = resolve(experiment)
     run = potluck.run(experiment, out=tmp_path / "run")
@@ -43,9 +43,9 @@ def test_a_plan_cannot_be_changed():
 
 def test_a_recorded_choice_is_kept_and_nothing_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(engine, "_measure_vectorize", lambda plan: pytest.fail("measured again"))
-    asked = SMALL | {"engine": {"vectorize": "auto"}, "models": {"names": ["small-mlp"]}}
+    settings = SMALL | {"engine": {"vectorize": "auto"}, "models": {"names": ["small-mlp"]}}
     recorded = {"name": "serial", "vectorize": "on", "channels_last": []}
-    chosen = resolve(parse_experiment(asked), recorded=recorded).experiment.engine
+    chosen = resolve(parse_experiment(settings), recorded=recorded).experiment.engine
     assert (chosen.name, chosen.vectorize, chosen.channels_last) == ("serial", "on", ())
     assert recorded_engine(tmp_path) == recorded_engine(None) == {}
 

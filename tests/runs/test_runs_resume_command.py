@@ -70,7 +70,7 @@ def test_a_folder_that_is_no_run_is_a_sentence(
     assert "is no run folder (it has no experiment.toml); check the path." in capsys.readouterr().err
 
 
-def test_a_run_with_objects_of_ones_own_is_resumed_from_python(
+def test_runs_with_user_objects_resume_only_from_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     stop("fedgh", tmp_path, 2)

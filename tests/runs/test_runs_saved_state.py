@@ -77,7 +77,7 @@ def go(method: Method[Any, Any, Any], out: Path, **more: Any) -> potluck.Run:
 
 
 @pytest.mark.parametrize(
-    ("thing", "told"),
+    ("thing", "sentence"),
     [
         ("module", r"me\.private\['net'\] is a Linear.*use me\.module"),
         ("dataclass", r"me\.private\['a'\]\[0\] is a Record.*in a dict"),
@@ -85,9 +85,9 @@ def go(method: Method[Any, Any, Any], out: Path, **more: Any) -> potluck.Run:
     ],
 )
 def test_a_client_that_could_not_come_back_is_refused_in_its_first_round(
-    tmp_path: Path, thing: str, told: str
+    tmp_path: Path, thing: str, sentence: str
 ):
-    with pytest.raises(PotluckError, match=told) as refused:
+    with pytest.raises(PotluckError, match=sentence) as refused:
         go(Keeps(thing), tmp_path / "run")
     assert "round 1" in str(refused.value)
 

@@ -31,7 +31,7 @@ def test_the_best_round(selected_by: str, best: tuple[float, int]):
     assert (row["accuracy"], row["round"]) == best
 
 
-def test_there_is_no_best_round_before_one_was_evaluated():
+def test_best_round_is_undefined_before_the_first_evaluation():
     assert best_row([], "last") is None
     assert best_row(ROUNDS[1:2], "test") is None
     assert best_row([{"round": 1, "accuracy": 0.5, "accuracy_validation": None}], "validation") is None
@@ -65,8 +65,8 @@ def test_runs_tables_and_recipes_agree(tmp_path: Path, selected_by: str, finishe
     assert measure(run, "best", field="accuracy_micro") == pytest.approx(micro[selected_by])
 
 
-def test_a_table_says_how_rounds_were_picked_and_when_they_were_not_picked_alike(tmp_path: Path):
-    runs = [written(tmp_path / way, way, finished=True) for way in ("validation", "test")]
+def test_table_states_round_selection_and_warns_where_it_differs(tmp_path: Path):
+    runs = [written(tmp_path / selection, selection, finished=True) for selection in ("validation", "test")]
     comparison = compare(runs)
     assert (
         "Best: test accuracy of the round that was best on validation samples or the round that was best on the"
@@ -83,7 +83,7 @@ def test_a_run_of_an_older_folder_was_picked_on_test(tmp_path: Path):
     assert read_run(run.path).selected_by == "test"
 
 
-def test_what_auto_means_is_on_record_and_the_middle_part_is_kept(tmp_path: Path):
+def test_automatic_selection_is_recorded_and_validation_part_kept(tmp_path: Path):
     quick = {"rounds": 1, "clients": 3, "models": "small-mlp", "engine": "serial", "training": {"epochs": 1}}
     two = potluck.run("standalone", out=tmp_path / "two", **quick)
     three = potluck.run("standalone", out=tmp_path / "three", data={"split": "8:1:1"}, **quick)

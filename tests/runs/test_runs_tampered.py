@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from interrupted import run, whole
+from interrupted import checkpoint_of, run
 from stopping import stop
 
 import potluck
@@ -71,7 +71,7 @@ def test_digests_that_are_none_count_as_a_change(text: str, finished: Path):
         potluck.read_run(finished)
 
 
-def test_where_a_run_works_is_no_part_of_what_it_asks(finished: Path):
+def test_worker_count_may_differ_in_a_finished_run(finished: Path):
     file = finished / "experiment.toml"
     file.write_text("# a comment\n" + file.read_text().replace("workers = 0", "workers = 3"))
     potluck.read_run(finished)
@@ -92,10 +92,10 @@ def stopped(stopped_once: Path, tmp_path: Path) -> Path:
 
 
 def test_an_interrupted_run_does_not_go_on_with_another_learning_rate(stopped: Path):
-    assert whole(stopped).manifest.round == 3
+    assert checkpoint_of(stopped).manifest.round == 3
     another_rate(stopped / "experiment.toml")
     with pytest.raises(PotluckError, match=r"experiment.toml' was changed after the run began: restore it"):
-        whole(stopped)
+        checkpoint_of(stopped)
 
 
 class Meddler(potluck.Callback):
@@ -115,7 +115,7 @@ def test_a_change_before_the_first_checkpoint_is_noticed_too(tmp_path: Path):
         "fedproto", federation=tiny(2), rounds=2, engine="serial", out=meddler.path, callbacks=[meddler]
     )
     with pytest.raises(PotluckError, match=r"experiment.toml' was changed after the run began: restore it"):
-        whole(meddler.path)
+        checkpoint_of(meddler.path)
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "clients.jsonl"])
@@ -133,7 +133,7 @@ def test_a_change_that_only_the_newest_checkpoint_knows_costs_one_round(stopped:
     data = bytearray(path.read_bytes())
     data[size + 10] ^= 1
     path.write_bytes(data)
-    assert whole(stopped).manifest.round == 2
+    assert checkpoint_of(stopped).manifest.round == 2
 
 
 def test_a_growing_file_is_read_once_and_has_the_digest_of_all(tmp_path: Path):

@@ -22,8 +22,10 @@ SMALL: dict[str, Any] = {
 
 
 def run(method: Any, **more: Any) -> Any:
-    given = {**SMALL, **more}
-    return potluck.run(method, **{**given, "privacy": {"secure_sums": True, **given.get("privacy", {})}})
+    settings = {**SMALL, **more}
+    return potluck.run(
+        method, **{**settings, "privacy": {"secure_sums": True, **settings.get("privacy", {})}}
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,12 +78,12 @@ def test_every_method_sums_or_says_why_not() -> None:
 
 
 def test_stopped_run_resumes_with_the_same_numbers_on_another_engine(tmp_path: Path) -> None:
-    whole = run("fedproto", rounds=3, out=tmp_path / "whole")
+    uninterrupted = run("fedproto", rounds=3, out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run("fedproto", rounds=3, out=tmp_path / "part", callbacks=[StopAt(2)])
     part = run("fedproto", rounds=3, out=tmp_path / "part", resume=True)
     pool = run("fedproto", rounds=3, out=tmp_path / "pool", engine="pool", workers=2)
-    for other in (part, pool):
-        assert [{**row, "seconds": 0} for row in other.rounds] == [
-            {**row, "seconds": 0} for row in whole.rounds
+    for resumed in (part, pool):
+        assert [{**row, "seconds": 0} for row in resumed.rounds] == [
+            {**row, "seconds": 0} for row in uninterrupted.rounds
         ]
