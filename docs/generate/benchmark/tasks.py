@@ -84,7 +84,7 @@ def summary(results: Results, measurements: Measured) -> str:
     }
     tasks = "one task" if len(measurements) == 1 else f"{len(measurements)} tasks"
     first = (
-        f"Of {len(methods)} comparisons of a federated method with training alone, on {tasks}, {counts[AHEAD]} are ahead, "
+        f"Of {len(methods)} comparisons of a federated method with training alone, on {tasks}: {counts[AHEAD]} ahead, "
         f"{counts[EQUAL]} level within one point, {counts[BEHIND]} behind and {counts[UNDECIDED]} undecided."
     )
     ahead = [
