@@ -62,7 +62,8 @@ def test_numbers_that_are_no_classes_are_named_before_training(y: Any, sentence:
 def test_many_numbers_from_above_0_may_be_measurements() -> None:
     ages = torch.arange(600) % 40 + 20
     with pytest.raises(
-        PotluckError, match=r"start at 20, .*; of measurements, divide the range .*numpy\.digitize"
+        PotluckError,
+        match=r"start at 20, .*; divide measurements .*numpy\.digitize.* of classes, subtract 20",
     ):
         check_label_numbers(ages, "rows", named=False)
 

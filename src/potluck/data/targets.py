@@ -105,7 +105,7 @@ def check_label_numbers(labels: Tensor, where: str, *, named: bool, remedy: str 
     first, last = present[0], present[-1]
     measured = ""
     if len(present) > FEW_CLASSES:
-        measured = "; of measurements, divide the range into classes first, such as numpy.digitize(y, bins)"
+        measured = "divide measurements into classes first, such as numpy.digitize(y, bins); of classes, "
     if _too_many(len(present), len(labels)):
         raise PotluckError(
             f"The labels of {where} have {len(present):,} different values in {len(labels):,} rows; {SUPPORTED}, of "
@@ -115,13 +115,13 @@ def check_label_numbers(labels: Tensor, where: str, *, named: bool, remedy: str 
     if 2 * len(present) <= last - first + 1:
         raise PotluckError(
             f"The labels of {where} are {len(present)} numbers from {first} to {last}, with gaps; {SUPPORTED}, "
-            f"numbered 0, 1, 2, …: renumber them with numpy.unique(y, return_inverse=True), or name all {last + 1} "
-            f"classes: {remedy}{measured}."
+            f"numbered 0, 1, 2, …: {measured}renumber them with numpy.unique(y, return_inverse=True), or name all "
+            f"{last + 1} classes: {remedy}."
         )
     if first > 0:
         raise PotluckError(
-            f"The labels of {where} start at {first}, so that class 0 would be empty; subtract {first}, or "
-            f"name all classes: {remedy}{measured}."
+            f"The labels of {where} start at {first}, so that class 0 would be empty; {measured}subtract {first}, or "
+            f"name all classes: {remedy}."
         )
 
 
