@@ -85,6 +85,22 @@ def test_models_by_memory_in_an_experiment(tmp_path: Path):
         potluck.run("standalone", **QUICK, devices={"assign": "memory"})
 
 
+@pytest.mark.parametrize(
+    ("memory", "why"),
+    [("4e9", "every device has memory for the largest"), ("10", "no device has memory for another")],
+)
+def test_one_model_for_all_devices_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, memory: str, why: str
+):
+    (tmp_path / "f.csv").write_text(f"kind,memory\nboard,{memory}\n")
+    devices = {"fleet": "f.csv", "assign": "memory"}
+    with caplog.at_level("WARNING", logger="potluck"):
+        run = potluck.run("standalone", **{**QUICK, "models": "small-mlp,small-sep"}, devices=devices)
+    assert len(set(run.summary["client_architectures"])) == 1
+    assert why in caplog.text
+    assert "small-mlp needs" in caplog.text
+
+
 def test_a_synchronous_round_lasts_as_long_as_its_slowest_client():
     recorder = Recorder()
     make_loop(Standalone(), tiny(3), callbacks=[recorder], duration=lambda info, n, m: 1.0 + info.index).run()

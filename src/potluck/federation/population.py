@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -42,6 +43,8 @@ from potluck.models.inputs import InputFacts
 from potluck.models.lora import apply_rule
 from potluck.models.pretrained import is_pretrained
 from potluck.models.registry import parse_name
+
+_log = logging.getLogger("potluck")
 
 ModelSource = str | nn.Module | Callable[[], nn.Module]
 
@@ -249,7 +252,22 @@ def _architectures(
         with without_initialization():
             sizes = {name: _training_size(build(), rules[name], experiment) for name, build in named.items()}
         used = assign_by_memory(sizes, devices)
+        if len(named) > 1 and len(set(used)) == 1:
+            _log.warning(
+                "devices.assign = 'memory' gives every client %s: %s.", used[0], _why_same(used[0], sizes)
+            )
     return {name: build for name, build in named.items() if name in used}, rules, used
+
+
+def _why_same(name: str, sizes: Mapping[str, int]) -> str:
+    needed = {each: size * COPIES * 4 / 1e6 for each, size in sizes.items()}
+    listed = ", ".join(f"{each} needs {megabytes:.3g} MB" for each, megabytes in needed.items())
+    held = (
+        "no device has memory for another"
+        if name == min(sizes, key=lambda each: sizes[each])
+        else ("every device has memory for the largest")
+    )
+    return f"{held} ({listed}); state the memory that training may use in a table of devices"
 
 
 def _labels(sources: Sequence[ModelSource]) -> list[str]:
