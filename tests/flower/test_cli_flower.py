@@ -25,9 +25,9 @@ def refusal(*arguments: str) -> str:
 
 
 def test_without_flower_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name == "flwr" else found(name, *a)
+        importlib.util, "find_spec", lambda name, *a: None if name == "flwr" else find_spec(name, *a)
     )
     assert "pip install 'potluck[flower]'" in refusal(
         "run", "fedgh", "--engine", "flower", "--out", str(tmp_path / "r")
@@ -35,10 +35,10 @@ def test_without_flower_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_without_ray_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-    known = {"flwr": object(), "ray": None}
+    find_spec = importlib.util.find_spec
+    specs = {"flwr": object(), "ray": None}
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: known[name] if name in known else found(name, *a)
+        importlib.util, "find_spec", lambda name, *a: specs[name] if name in specs else find_spec(name, *a)
     )
     out = str(tmp_path / "r")
     sentence = refusal("run", "fedgh", "--engine", "flower", "--simulation", "--out", out)
@@ -108,9 +108,9 @@ def test_the_log_of_a_node_is_printed_and_a_changed_one_is_refused(tmp_path: Pat
     order = Assignment(experiment("fedgh").model_dump_json(exclude_none=True), "")
     NodeHost().handle_message(order.attach_to(WireMessage({"ask": "registration"})), {"node-file": str(path)})
 
-    said = CliRunner().invoke(app, ["node", "log", str(path)]).output
-    assert "fedgh  registration 0" in said
-    assert "in all: 1 answers" in said
+    output = CliRunner().invoke(app, ["node", "log", str(path)]).output
+    assert "fedgh  registration 0" in output
+    assert "in all: 1 answers" in output
     log = read_node(path).audit_log()
     log.write_text(log.read_text().replace("fedgh", "fedxx"))
     assert "was changed at line 1" in refusal("node", "log", str(path))

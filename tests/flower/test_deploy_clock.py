@@ -65,13 +65,13 @@ def test_seconds_ahead_are_those_to_the_servers_date(certificates: Path, seconds
 def test_a_clock_within_what_signatures_allow_is_no_problem(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {}
+    reply = {}
     for ahead in (-3600.0, -299.0, 0.0, 4.0, 3600.0, None):
         monkeypatch.setattr(clock, "seconds_ahead", lambda *_, ahead=ahead: ahead)
-        said[ahead] = clock_problem("127.0.0.1:1", certificates / CA)
-    assert [bool(sentence) for sentence in said.values()] == [True, False, False, False, True, False]
-    assert "differs from the server's by 3600 s (it is behind it); correct it" in said[-3600.0]
-    assert "differs from the server's by 3600 s (it is ahead of it); correct it" in said[3600.0]
+        reply[ahead] = clock_problem("127.0.0.1:1", certificates / CA)
+    assert [bool(sentence) for sentence in reply.values()] == [True, False, False, False, True, False]
+    assert "differs from the server's by 3600 s (it is behind it); correct it" in reply[-3600.0]
+    assert "differs from the server's by 3600 s (it is ahead of it); correct it" in reply[3600.0]
 
 
 def test_certificate_of_the_future_is_no_obstacle_to_the_comparison_and_a_foreign_one_is(

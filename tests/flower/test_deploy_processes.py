@@ -32,29 +32,29 @@ def child_of(processes: Processes, ignore: str = "") -> set[process_tree.Process
     while not (place / "child").exists() or not (place / "child").read_text():
         assert time.monotonic() < ends
         time.sleep(0.05)
-    found = process_tree.descendants([processes.running["parent"].pid])
-    assert int((place / "child").read_text()) in {one[0] for one in found}
-    return found
+    descendants = process_tree.descendants([processes.running["parent"].pid])
+    assert int((place / "child").read_text()) in {process[0] for process in descendants}
+    return descendants
 
 
 def test_what_a_program_started_in_another_session_ends_with_it(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
-        theirs = child_of(processes)
-        assert process_tree.alive(theirs) == theirs
-    assert process_tree.alive(theirs) == set()
+        child = child_of(processes)
+        assert process_tree.alive(child) == child
+    assert process_tree.alive(child) == set()
 
 
 def test_process_that_ignores_termination_is_killed(tmp_path: Path) -> None:
     processes = Processes(tmp_path)
-    theirs = child_of(processes, "signal.signal(signal.SIGTERM, signal.SIG_IGN); ")
+    child = child_of(processes, "signal.signal(signal.SIGTERM, signal.SIG_IGN); ")
     time.sleep(0.5)  # until the signal is ignored
 
     processes.stop(patience=1.0)
 
     ends = time.monotonic() + 10
-    while process_tree.alive(theirs) and time.monotonic() < ends:
+    while process_tree.alive(child) and time.monotonic() < ends:
         time.sleep(0.05)
-    assert process_tree.alive(theirs) == set()
+    assert process_tree.alive(child) == set()
 
 
 def test_last_words_are_the_complaint_of_this_start(tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ def test_large_log_is_rotated_and_not_read_whole(tmp_path: Path, monkeypatch: py
         for number in range(2):
             processes.start("one", [sys.executable, "-c", f"print('x' * 3000 + ' start {number}')"])
             processes.running["one"].wait(60)
-            said = processes.last_error("one")
-            assert len(said) <= 100
-            assert said.endswith(f"start {number}")
+            error = processes.last_error("one")
+            assert len(error) <= 100
+            assert error.endswith(f"start {number}")
     assert "start 0" in (tmp_path / "one.old.log").read_text()
     assert "start 0" not in (tmp_path / "one.log").read_text()
 

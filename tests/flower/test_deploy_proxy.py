@@ -34,10 +34,10 @@ def echo() -> Any:
             if not piece.get("more_body"):
                 break
         names = {name.decode() for name, _ in scope["headers"]}
-        said = f"{scope['method']} {scope['path']} {'x-key' in names} {len(body)}".encode()
+        text = f"{scope['method']} {scope['path']} {'x-key' in names} {len(body)}".encode()
         await send({"type": "http.response.start", "status": 201, "headers": [(b"x-from", b"server")]})
-        await send({"type": "http.response.body", "body": said[:5], "more_body": True})
-        await send({"type": "http.response.body", "body": said[5:]})
+        await send({"type": "http.response.body", "body": text[:5], "more_body": True})
+        await send({"type": "http.response.body", "body": text[5:]})
 
     return app
 
@@ -57,9 +57,9 @@ def ask(path: str, upstream: Any = None, **more: Any) -> httpx.Response:
 
 
 def test_what_nodes_need_goes_through_as_it_came() -> None:
-    said = ask("/v1/fleet/push-object", content=b"x" * 3_000_000, headers={"x-key": "node"})
-    assert (said.status_code, said.headers["x-from"]) == (201, "server")
-    assert said.text == "POST /v1/fleet/push-object True 3000000"
+    response = ask("/v1/fleet/push-object", content=b"x" * 3_000_000, headers={"x-key": "node"})
+    assert (response.status_code, response.headers["x-from"]) == (201, "server")
+    assert response.text == "POST /v1/fleet/push-object True 3000000"
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ def test_a_server_that_is_away_gives_an_error_that_nodes_wait_for() -> None:
 
 
 def test_unfinished_request_is_closed_after_a_time_limit() -> None:
-    said: list[Any] = []
+    responses: list[Any] = []
     pieces = [{"type": "http.request", "body": b"x", "more_body": True}]
 
     async def receive() -> Any:
         return pieces.pop() if pieces else await asyncio.sleep(3600)
 
     async def send(message: Any) -> None:
-        said.append(message)
+        responses.append(message)
 
     async def once() -> None:
         scope = {
@@ -126,7 +126,7 @@ def test_unfinished_request_is_closed_after_a_time_limit() -> None:
         )
 
     asyncio.run(once())
-    assert said[0]["status"] == 408
+    assert responses[0]["status"] == 408
 
 
 def test_the_servers_connection_is_given_back_when_a_node_goes_in_the_middle_of_an_answer() -> None:
@@ -176,9 +176,12 @@ def test_a_server_for_other_machines_keeps_its_control_part_to_itself(tmp_path: 
     )
     assert served.control == value(served.commands["proxy"], "--server") == "127.0.0.1:8001"
     assert "only from this machine, at 127.0.0.1:8001" in served.description
-    told = server_commands(tmp_path, "0.0.0.0", 8000, insecure=True, expose=True)
-    assert (value(told.commands["server"], "--host"), told.control) == ("0.0.0.0", "127.0.0.1:8000")
-    assert "proxy" not in told.commands
+    server_command = server_commands(tmp_path, "0.0.0.0", 8000, insecure=True, expose=True)
+    assert (value(server_command.commands["server"], "--host"), server_command.control) == (
+        "0.0.0.0",
+        "127.0.0.1:8000",
+    )
+    assert "proxy" not in server_command.commands
     assert "proxy" not in server_commands(tmp_path, "127.0.0.1", 8000, insecure=True).commands
     assert [is_loopback(host) for host in ("localhost", "::1", "127.8.8.8", "10.0.0.1", "server")] == [
         True, True, True, False, False,

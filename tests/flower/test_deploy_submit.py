@@ -67,8 +67,10 @@ def test_other_deaths_end_the_run_with_last_words(
 def lost_run(place: Path, *states: dict[str, Any] | None, **more: Any) -> RunFollower:
     """The follower of a run on a server elsewhere, which says these states one after the other when asked."""
     (place / "run").mkdir()
-    said = iter(states)
-    return RunFollower(Processes(place), place / "run", ask=lambda *_: next(said), query_interval=0.0, **more)
+    states_left = iter(states)
+    return RunFollower(
+        Processes(place), place / "run", ask=lambda *_: next(states_left), query_interval=0.0, **more
+    )
 
 
 FAILED = {"status": "finished:failed", "status-details": ""}
@@ -86,9 +88,9 @@ def test_unreachable_server_is_reported(tmp_path: Path) -> None:
 
 
 def test_error_of_the_app_is_shown_from_any_log(tmp_path: Path) -> None:
-    said = {**FAILED, "status-details": "ServerApp failed with exception: training.lr is not valid."}
+    status = {**FAILED, "status-details": "ServerApp failed with exception: training.lr is not valid."}
     with pytest.raises(PotluckError, match=r"^training\.lr is not valid\.$"):
-        lost_run(tmp_path, said).follow("1")
+        lost_run(tmp_path, status).follow("1")
     (tmp_path / "b").mkdir()
     follower = lost_run(tmp_path / "b", FAILED)
     threading.Timer(0.7, follower.error_file.write_text, ["schedule.rounds is not valid."]).start()
@@ -97,12 +99,12 @@ def test_error_of_the_app_is_shown_from_any_log(tmp_path: Path) -> None:
 
 
 def test_a_run_that_lost_its_server_can_go_on(tmp_path: Path) -> None:
-    said = {
+    status = {
         **FAILED,
         "status-details": "ServerApp failed with exception: The connection to the server was lost: ReadTimeout.",
     }
     with pytest.raises(RunInterrupted):
-        lost_run(tmp_path, said).follow("1")
+        lost_run(tmp_path, status).follow("1")
 
 
 @pytest.mark.parametrize(
@@ -118,9 +120,9 @@ def test_whatever_flowers_command_says_of_an_absent_server_is_no_crash(
 def test_run_stopped_on_the_server_is_not_restarted(tmp_path: Path) -> None:
     with pytest.raises(
         PotluckError, match="Somebody stopped the run on the server; .* potluck resume"
-    ) as told:
+    ) as error:
         lost_run(tmp_path, {"status": "finished:stopped", "status-details": ""}).follow("1")
-    assert not isinstance(told.value, RunInterrupted)
+    assert not isinstance(error.value, RunInterrupted)
 
 
 def test_a_run_that_ended_on_another_machine_is_not_waited_for_without_end(tmp_path: Path) -> None:
@@ -142,30 +144,30 @@ def test_what_an_earlier_submission_had_to_say_is_past(tmp_path: Path) -> None:
 
 def test_a_lost_run_is_submitted_again_until_it_makes_no_progress(tmp_path: Path) -> None:
     follower = lost_run(tmp_path, *[FAILED] * 20)
-    asked: list[bool] = []
+    calls: list[bool] = []
 
     def submit(again: bool) -> str:
-        asked.append(again)
-        if len(asked) == 2:
+        calls.append(again)
+        if len(calls) == 2:
             raise PotluckError("Flower refused: no connection")  # the server is not back yet
-        rounds = min(len(asked), 3)  # two more rounds, then none
+        rounds = min(len(calls), 3)  # two more rounds, then none
         (follower.out / folder.ROUNDS).write_text("{}\n" * rounds)
-        return str(len(asked))
+        return str(len(calls))
 
     with pytest.raises(PotluckError, match=f"{MAX_LOSSES} times without a new round; .* --resume"):
         run_until_finished(follower, submit, pause=0.0, max_stall=0.0)
-    assert asked[0] is False
-    assert all(asked[1:])
-    assert len(asked) == 1 + 1 + 1 + MAX_LOSSES - 1  # first, refused, the one with news, and those without
+    assert calls[0] is False
+    assert all(calls[1:])
+    assert len(calls) == 1 + 1 + 1 + MAX_LOSSES - 1  # first, refused, the one with news, and those without
 
 
 def test_a_lost_process_that_still_holds_the_folder_is_waited_for(tmp_path: Path) -> None:
     follower = lost_run(tmp_path, FAILED, FAILED)
-    held: list[bool] = []
+    locks: list[bool] = []
 
     def submit(again: bool) -> str:
         if again:
-            held.append(letting.is_alive())
+            locks.append(letting.is_alive())
             (follower.out / folder.SUMMARY).write_text("{}")
         return "1"
 
@@ -177,7 +179,7 @@ def test_a_lost_process_that_still_holds_the_folder_is_waited_for(tmp_path: Path
     letting.start()
     time.sleep(0.2)
     run_until_finished(follower, submit, pause=0.1)
-    assert held == [False]
+    assert locks == [False]
 
 
 def test_run_with_unconfirmed_submission_continues(tmp_path: Path) -> None:
@@ -211,8 +213,8 @@ FRAMED = """Using SuperLink: potluck (127.0.0.1:9)
 
 
 def test_a_refusal_of_flower_is_a_sentence_without_its_frame() -> None:
-    said = "Connection to the SuperLink is unavailable. Please check your network connection."
-    assert plain_words(FRAMED) == said
+    message = "Connection to the SuperLink is unavailable. Please check your network connection."
+    assert plain_words(FRAMED) == message
 
 
 def test_a_key_for_a_server_that_is_not_there_names_the_address(tmp_path: Path) -> None:
@@ -221,17 +223,17 @@ def test_a_key_for_a_server_that_is_not_there_names_the_address(tmp_path: Path) 
     (port,) = free_ports(1)
     with pytest.raises(
         PotluckError, match=rf"node.key.pub was not registered at 127.0.0.1:{port}: .* Pass --server"
-    ) as told:
+    ) as error:
         register(public, "ward", f"127.0.0.1:{port}", Path())
-    assert "\u2502" not in str(told.value)
-    assert len(str(told.value).splitlines()) == 1
+    assert "\u2502" not in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
 
 
 def test_keys_go_to_the_address_of_the_last_start(potluck: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("flwr")
-    asked: list[str] = []
+    addresses: list[str] = []
     monkeypatch.setattr(
-        "potluck.flower.deploy.submit.register", lambda key, name, address, ca: asked.append(address)
+        "potluck.flower.deploy.submit.register", lambda key, name, address, ca: addresses.append(address)
     )
     monkeypatch.setattr("potluck.flower.deploy.serve.supervise", lambda *_, **__: None)
     make_node_key(Path("node.key"), "ward")
@@ -245,7 +247,7 @@ def test_keys_go_to_the_address_of_the_last_start(potluck: Any, monkeypatch: pyt
         assert code == 0
         assert address in out or "Serving on 127.0.0.1" in out
         assert potluck("server", "keys", "node.key.pub")[0] == 0
-        assert asked[-1] == address
-    assert asked[0] == "127.0.0.1:8000"
+        assert addresses[-1] == address
+    assert addresses[0] == "127.0.0.1:8000"
     assert potluck("server", "keys", "node.key.pub", "--server", "127.0.0.1:1")[0] == 0
-    assert asked[-1] == "127.0.0.1:1"
+    assert addresses[-1] == "127.0.0.1:1"

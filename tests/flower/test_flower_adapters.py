@@ -20,7 +20,7 @@ def test_unequal_ranks_give_the_serial_results(tmp_path: Path, method: str) -> N
     values = small(method, training={"train": "lora:1,lora:3"}, models={"names": ["small-cnn"]})
     serial = potluck.run({**values, "engine": {"name": "serial"}}, out=tmp_path / "serial")
     run = on_flower(values, tmp_path / "flower")
-    for mine, theirs in zip(run.rounds, serial.rounds, strict=True):
-        assert [mine[key] for key in TRAFFIC] == [theirs[key] for key in TRAFFIC]
-        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-6)
+    for flower_round, serial_round in zip(run.rounds, serial.rounds, strict=True):
+        assert [flower_round[key] for key in TRAFFIC] == [serial_round[key] for key in TRAFFIC]
+        assert flower_round["loss"] == pytest.approx(serial_round["loss"], rel=1e-6)
     assert serial.rounds[-1]["floats_up"] > 0

@@ -34,8 +34,10 @@ def test_flower_bundles_the_app(tmp_path: Path):
     flwr = Path(sys.executable).with_name("flwr")
     environment = {"HOME": str(tmp_path), "PATH": str(flwr.parent)}
     command = [str(flwr), "build", "--app", str(app)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
     assert len(list(tmp_path.rglob("you.potluck-app.1-0-0.*.fab"))) == 1
 
 

@@ -133,10 +133,10 @@ class Unreadable(LoopGrid):
 
     def pull_messages(self, message_ids: Any) -> list[Message]:
         replies = super().pull_messages(message_ids)
-        asked = [
+        requested = [
             m for m in self.pushed if m.metadata.message_type == "train" and m.metadata.dst_node_id == 101
         ]
-        crafted = {message.metadata.message_id for message in asked}
+        crafted = {message.metadata.message_id for message in requested}
         if not self.failed and any(reply.metadata.reply_to_message_id in crafted for reply in replies):
             self.failed = True
             raise RecursionError
@@ -181,8 +181,8 @@ BAD = [
 
 
 def told(tmp_path: Path) -> dict[str, Any]:
-    (one,) = node_registrations(experiment(), three_nodes(tmp_path)[:1])
-    return dict(json.loads(json.dumps(one.message().facts["registration"])))
+    (registration,) = node_registrations(experiment(), three_nodes(tmp_path)[:1])
+    return dict(json.loads(json.dumps(registration.message().facts["registration"])))
 
 
 def test_valid_registration_is_read_back_unchanged(tmp_path: Path) -> None:

@@ -48,15 +48,15 @@ wait = 500
 
 @pytest.fixture
 def commands(tmp_path: Path) -> Iterator[Commands]:
-    with commands_in(tmp_path) as ours:
-        yield ours
+    with commands_in(tmp_path) as running:
+        yield running
 
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
     (tmp_path / "proxy").mkdir()
-    with Processes(tmp_path / "proxy") as ours:
-        yield ours
+    with Processes(tmp_path / "proxy") as running:
+        yield running
 
 
 def start_proxy(processes: Processes, folder: Path, port: int, control: int) -> None:
@@ -72,8 +72,10 @@ def start_proxy(processes: Processes, folder: Path, port: int, control: int) -> 
 
 def answer_of(url: str, trust: ssl.SSLContext) -> int:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data=b""), timeout=5, context=trust) as said:
-            return int(said.status)
+        with urllib.request.urlopen(
+            urllib.request.Request(url, data=b""), timeout=5, context=trust
+        ) as response:
+            return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
     except OSError:
@@ -117,18 +119,18 @@ def test_killed_nodes_are_left_out_and_take_part_again_with_their_own_state(
     wait_for(lambda: all_took_part(place / "run", missed) or ended() is not None, "nobody came back")
     assert ended() is None, commands.said("run")
 
-    done = rows(place / "run")
-    assert [row["round"] for row in done] == list(range(1, len(done) + 1))
-    assert [0 in row["participants"] for row in done] == [True] * len(done)
+    rounds_done = rows(place / "run")
+    assert [row["round"] for row in rounds_done] == list(range(1, len(rounds_done) + 1))
+    assert [0 in row["participants"] for row in rounds_done] == [True] * len(rounds_done)
     # A node whose supervisor lives may be back before it is missed; the machine that went down is missed for certain.
-    who = {(client, kind) for _, client, kind in lost(place / "run")}
-    assert who in ({(2, "lost")}, {(1, "lost"), (2, "lost")})
+    failures = {(client, kind) for _, client, kind in lost(place / "run")}
+    assert failures in ({(2, "lost")}, {(1, "lost"), (2, "lost")})
     assert "node started again" in commands.said("node-1")
     # The same losses in one process give the same bits: nodes came back as they had been, not as new ones.
     # Whether a killed node had done its job, only its answer being lost, is for the node to know.
-    losses = [(number, client) for number, client, _ in lost(place / "run") if number <= len(done)]
+    losses = [(number, client) for number, client, _ in lost(place / "run") if number <= len(rounds_done)]
     assert any(
-        without_reasons(done) == without_reasons(replayed(place, losses, len(done), did_it))
+        without_reasons(rounds_done) == without_reasons(replayed(place, losses, len(rounds_done), did_it))
         for did_it in itertools.product([False, True], repeat=2)
     )
 
@@ -140,11 +142,13 @@ def all_took_part(run: Path, after: int) -> bool:
 
 def lost(run: Path) -> list[tuple[int, int, str]]:
     """(round, client, kind) of all failures so far."""
-    return [(row["round"], one["client"], one["kind"]) for row in rows(run) for one in row["failures"]]
+    return [
+        (row["round"], failure["client"], failure["kind"]) for row in rows(run) for failure in row["failures"]
+    ]
 
 
-def without_reasons(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**row, "failures": [(f["client"], f["kind"]) for f in row["failures"]]} for row in done]
+def without_reasons(round_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "failures": [(f["client"], f["kind"]) for f in row["failures"]]} for row in round_rows]
 
 
 def replayed(
@@ -168,14 +172,14 @@ def replayed(
         return gone(message)
 
     faults: dict[int, list[Fault | None]] = {}
-    for client, done in zip((1, 2), did_it, strict=True):
-        numbers = [number for number, who in losses if who == client]
+    for client, did_job in zip((1, 2), did_it, strict=True):
+        numbers = [number for number, failed_client in losses if failed_client == client]
         faults[200 + client] = [gone if number in numbers else None for number in range(1, rounds + 1)]
-        if numbers and done:
+        if numbers and did_job:
             faults[200 + client][numbers[0] - 1] = gone_after_the_job
     text = EXPERIMENT.format(rounds=rounds)
     (again / "experiment.toml").write_text(text)
-    one = parse_experiment(read_experiment(again / "experiment.toml"))
-    config = {"experiment": one.model_dump_json(exclude_none=True), "out": str(again / "replay")}
+    settings = parse_experiment(read_experiment(again / "experiment.toml"))
+    config = {"experiment": settings.model_dump_json(exclude_none=True), "out": str(again / "replay")}
     serve(LoopGrid(nodes, {}, faults=faults), config, poll_interval=0)
     return rows(again / "replay")

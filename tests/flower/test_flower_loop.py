@@ -54,9 +54,9 @@ def on_flower(values: dict[str, Any], out: Path, grid: LoopGrid | None = None, *
     return serve(grid, config(values, out, **more), poll_interval=0)
 
 
-def same(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> bool:
+def same(actual: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
     """Every number but the wall time."""
-    return [{**row, "seconds": 0} for row in mine] == [{**row, "seconds": 0} for row in theirs]
+    return [{**row, "seconds": 0} for row in actual] == [{**row, "seconds": 0} for row in expected]
 
 
 def node_states(out: Path, jobs: int) -> list[dict[str, torch.Tensor]]:
@@ -86,9 +86,11 @@ def test_synchronous_run_has_the_bits_of_the_serial_engine(tmp_path: Path, metho
     assert same(flower.rounds, serial.rounds)
     assert flower.clients == serial.clients
     assert flower.summary["client_accuracy"] == serial.summary["client_accuracy"]
-    for mine, theirs in zip(node_states(tmp_path / "flower", jobs=2), weights.states, strict=True):
-        assert mine.keys() == theirs.keys()
-        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    for node_state, serial_state in zip(
+        node_states(tmp_path / "flower", jobs=2), weights.states, strict=True
+    ):
+        assert node_state.keys() == serial_state.keys()
+        assert all(torch.equal(node_state[name], serial_state[name]) for name in node_state)
 
 
 @pytest.mark.parametrize("kind", ["noise", "backdoor"])
@@ -116,9 +118,11 @@ def test_nodes_with_classes_of_their_own_have_the_bits_of_one_process(tmp_path: 
     flower = on_flower(values, tmp_path / "flower", LoopGrid(dict(reversed(own.items())), {}))
 
     assert same(flower.rounds, serial.rounds)
-    kept = {"confusion", "calibration"}  # a node tells nobody which classes it has
-    assert list(flower.clients) == [{k: v for k, v in row.items() if k not in kept} for row in serial.clients]
-    assert any(kept <= row.keys() for row in serial.clients)
+    node_only = {"confusion", "calibration"}  # a node tells nobody which classes it has
+    assert list(flower.clients) == [
+        {k: v for k, v in row.items() if k not in node_only} for row in serial.clients
+    ]
+    assert any(node_only <= row.keys() for row in serial.clients)
     assert flower.summary["models"] == ["mlp-1+6", "mlp-3+6", "of_node_2:Wards"]
     assert not (tmp_path / "flower" / "nodes").exists()  # private state is with the nodes
 
@@ -129,11 +133,11 @@ def test_fedhe_is_answered_at_each_arrival(tmp_path: Path) -> None:
 
     run = on_flower(values, tmp_path / "run", grid)
 
-    who = [row["participants"][0] for row in run.rounds]
+    participants = [row["participants"][0] for row in run.rounds]
     assert all(len(row["participants"]) == 1 for row in run.rounds)
-    assert who[0] != 0
+    assert participants[0] != 0
     slow = next(row for row in run.rounds if row["participants"] == [0])
-    assert slow["staleness"] == [who.index(0)] != [0]
+    assert slow["staleness"] == [participants.index(0)] != [0]
 
 
 def raised(message: Message) -> Message:

@@ -64,26 +64,26 @@ def trained(grid: LoopGrid) -> int:
 
 def test_a_job_whose_message_got_lost_is_asked_again(tmp_path: Path) -> None:
     grid = LoopGrid(dealt_nodes(3), {}, faults={101: [Swallowed(1)]})
-    found = run_with(grid, tmp_path / "run")
+    result = run_with(grid, tmp_path / "run")
     plain = run_with(LoopGrid(dealt_nodes(3), {}), tmp_path / "plain")
 
     assert trained(grid) >= 7  # six jobs, one of them twice
-    assert [row["participants"] for row in found.rounds] == [[0, 1, 2]] * 2
-    assert [{**row, "seconds": 0} for row in found.rounds] == [{**row, "seconds": 0} for row in plain.rounds]
+    assert [row["participants"] for row in result.rounds] == [[0, 1, 2]] * 2
+    assert [{**row, "seconds": 0} for row in result.rounds] == [{**row, "seconds": 0} for row in plain.rounds]
 
 
 def test_an_asynchronous_run_does_not_stand_still_for_a_lost_message(tmp_path: Path) -> None:
     grid = LoopGrid(dealt_nodes(3), {}, faults={100: [None, Swallowed(0)]})
-    found = run_with(grid, tmp_path / "run", "fedhe", rounds=3, concurrency=3)
+    result = run_with(grid, tmp_path / "run", "fedhe", rounds=3, concurrency=3)
 
-    assert sum(len(row["participants"]) for row in found.rounds) == 9
-    assert [row["failures"] for row in found.rounds] == [[]] * 9
+    assert sum(len(row["participants"]) for row in result.rounds) == 9
+    assert [row["failures"] for row in result.rounds] == [[]] * 9
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_unanswered_job_is_recorded_as_lost(tmp_path: Path, mode: str) -> None:
     grid = LoopGrid(dealt_nodes(3), {}, faults={102: [Swallowed(2, times=3)]})
-    found = run_with(
+    result = run_with(
         grid,
         tmp_path / "run",
         mode=mode,
@@ -91,13 +91,13 @@ def test_unanswered_job_is_recorded_as_lost(tmp_path: Path, mode: str) -> None:
         **({"concurrency": 3} if mode == "async" else {}),
     )
 
-    (failure,) = [failure for row in found.rounds for failure in row["failures"]]
+    (failure,) = [failure for row in result.rounds for failure in row["failures"]]
     assert (failure["client"], failure["kind"]) == (2, "lost")
     assert re.fullmatch(
         r"train in round 1: asked 3 times, no answer in (1\.[4-9]|[2-9]\.\d) seconds", failure["reason"]
     )
-    assert found.rounds[-1]["round"] == 2
-    assert sum(len(row["participants"]) for row in found.rounds) == 5
+    assert result.rounds[-1]["round"] == 2
+    assert sum(len(row["participants"]) for row in result.rounds) == 5
 
 
 @dataclass
@@ -116,10 +116,10 @@ class Silent:
 def test_a_silent_node_is_named_and_left_out(tmp_path: Path) -> None:
     silent = Silent(tmp_path / "run")
     grid = LoopGrid(dealt_nodes(3), {}, faults={102: [silent]})
-    found = run_with(grid, tmp_path / "run", on_failure="continue", rounds=4)
+    result = run_with(grid, tmp_path / "run", on_failure="continue", rounds=4)
 
-    reasons = [failure["reason"] for row in found.rounds for failure in row["failures"]]
-    assert [row["participants"] for row in found.rounds] == [[0, 1]] * 4
+    reasons = [failure["reason"] for row in result.rounds for failure in row["failures"]]
+    assert [row["participants"] for row in result.rounds] == [[0, 1]] * 4
     assert reasons[0].startswith("train in round 1: asked 3 times, no answer in ")
     assert reasons[1].startswith("train in round 2: asked once, no answer in ")
     assert all("left out for another" in reason for reason in reasons[2:])
@@ -184,8 +184,8 @@ def test_name_of_a_missing_node_stays_reserved(tmp_path: Path) -> None:
             return super().push_messages(messages)
 
     grid = Taken(dealt_nodes(3), {}, names={100 + i: f"client-{i}" for i in range(3)})
-    found = run_with(grid, tmp_path / "run", rounds=4, on_failure="continue")
-    assert [1 in row["participants"] for row in found.rounds] == [True, False, False, False]
+    result = run_with(grid, tmp_path / "run", rounds=4, on_failure="continue")
+    assert [1 in row["participants"] for row in result.rounds] == [True, False, False, False]
 
 
 class Flaky(LoopGrid):
@@ -214,10 +214,10 @@ class Flaky(LoopGrid):
 
 def test_a_server_that_is_away_for_a_moment_costs_nothing(tmp_path: Path) -> None:
     flaky = Flaky(dealt_nodes(3), {})
-    found = run_with(RetryingGrid(flaky, retry_interval=0.0), tmp_path / "run")
+    result = run_with(RetryingGrid(flaky, retry_interval=0.0), tmp_path / "run")
     plain = run_with(LoopGrid(dealt_nodes(3), {}), tmp_path / "plain")
     assert flaky.calls > 10
-    assert [{**row, "seconds": 0} for row in found.rounds] == [{**row, "seconds": 0} for row in plain.rounds]
+    assert [{**row, "seconds": 0} for row in result.rounds] == [{**row, "seconds": 0} for row in plain.rounds]
 
 
 def test_a_server_that_stays_away_is_no_fault_of_the_run(tmp_path: Path) -> None:

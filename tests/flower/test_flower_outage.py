@@ -40,7 +40,7 @@ class Outage(LoopGrid):
         return super().get_nodes()
 
     def push_messages(self, messages: Any) -> list[str]:
-        if self.looks == 0 and sum(one.metadata.message_type == "train" for one in self.pushed) == 3:
+        if self.looks == 0 and sum(message.metadata.message_type == "train" for message in self.pushed) == 3:
             self.nodes = {}
         return super().push_messages(messages)
 
@@ -99,7 +99,7 @@ class TwoOutages(LoopGrid):
         return super().get_nodes()
 
     def push_messages(self, messages: Any) -> list[str]:
-        trained = sum(one.metadata.message_type == "train" for one in self.pushed)
+        trained = sum(message.metadata.message_type == "train" for message in self.pushed)
         if self.due and trained >= self.due[0]:
             self.after.append((self.out / WAITING).exists())
             if len(self.due) == 1:
@@ -157,7 +157,7 @@ def test_no_decision_depends_on_the_wall_clock() -> None:
         "flower/outage.py",
         "runs/writer.py",
     }
-    found = {
+    uses = {
         path.relative_to(package).as_posix()
         for part in ("flower", "loop", "worker", "engines", "runs")
         for path in (package / part).rglob("*.py")
@@ -165,4 +165,4 @@ def test_no_decision_depends_on_the_wall_clock() -> None:
             r"\btime\.time\(|\bdatetime\.now\(|\bdatetime\.datetime\.now\(", path.read_text(encoding="utf-8")
         )
     }
-    assert found <= dated
+    assert uses <= dated

@@ -42,8 +42,8 @@ lost_after = {lost_after}
 
 @pytest.fixture
 def commands(tmp_path: Path) -> Iterator[Commands]:
-    with commands_in(tmp_path) as ours:
-        yield ours
+    with commands_in(tmp_path) as running:
+        yield running
 
 
 @pytest.fixture
@@ -77,9 +77,9 @@ def start(commands: Commands, rounds: int, lost_after: float = 300, state: Path 
 
 
 def has_the_bits_of_one_process(commands: Commands, paths: list[Path]) -> bool:
-    one = parse_experiment(read_experiment(commands.place / "experiment.toml"))
-    federation = combined_federation(one, paths)
-    serial = potluck.run(serial_values(one), federation=federation, out=commands.place / "serial")
+    settings = parse_experiment(read_experiment(commands.place / "experiment.toml"))
+    federation = combined_federation(settings, paths)
+    serial = potluck.run(serial_values(settings), federation=federation, out=commands.place / "serial")
     return rows(commands.place / "run") == [{**row, "seconds": 0} for row in serial.rounds]
 
 

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.timeout(1500)
 
 @pytest.fixture
 def commands(tmp_path: Path) -> Iterator[Commands]:
-    with commands_in(tmp_path) as ours:
-        yield ours
+    with commands_in(tmp_path) as running:
+        yield running
 
 
 SMALL = ["--clients", "2", "--set", "data.limit=90", "--set", "training.epochs=1", "--quiet"]
@@ -80,10 +80,10 @@ def test_a_killed_server_app_is_resumed_with_the_same_bits(commands: Commands) -
     commands.end("run")
     commands.run("resume", "resume", "run", "-q")
 
-    one = parse_experiment(read_experiment(place / "experiment.toml"))
+    settings = parse_experiment(read_experiment(place / "experiment.toml"))
     serial = potluck.run(
-        serial_values(one),
-        federation=combined_federation(one, paths),
+        serial_values(settings),
+        federation=combined_federation(settings, paths),
         out=place / "serial",
     )
     assert rows(place / "run") == [{**row, "seconds": 0} for row in serial.rounds]

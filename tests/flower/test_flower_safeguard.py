@@ -54,23 +54,23 @@ def test_partitions_on_nodes_have_the_bits_of_the_serial_engine(tmp_path: Path) 
     assert flower.summary["safeguard"] == serial.summary["safeguard"]
     files = sorted((tmp_path / "flower" / "nodes").glob("*/*/state-2.safetensors"))
     for file, expected in zip(files, weights.states, strict=True):
-        held = decode_state(file.read_bytes()).tensors
-        assert held.keys() == expected.keys()
-        assert any(name.startswith("/standalone/") for name in held)
-        assert all(torch.equal(held[name], expected[name]) for name in held)
+        tensors = decode_state(file.read_bytes()).tensors
+        assert tensors.keys() == expected.keys()
+        assert any(name.startswith("/standalone/") for name in tensors)
+        assert all(torch.equal(tensors[name], expected[name]) for name in tensors)
 
 
 def test_nodes_with_own_data_keep_their_choice_and_send_only_its_score(tmp_path: Path) -> None:
     paths = three_nodes(tmp_path)
     for path in paths:
         path.write_text(path.read_text().replace('split = "75:25"', 'split = "6:3:3"'))
-    asked = experiment("fedgh", safeguard={"mode": "ensemble"})
+    settings = experiment("fedgh", safeguard={"mode": "ensemble"})
     own = {200 + index: {"node-file": str(path)} for index, path in enumerate(paths)}
 
-    flower = on_flower(asked.model_dump(exclude_none=True), tmp_path / "flower", LoopGrid(own, {}))
+    flower = on_flower(settings.model_dump(exclude_none=True), tmp_path / "flower", LoopGrid(own, {}))
     serial = potluck.run(
-        serial_values(asked) | {"safeguard": {"mode": "ensemble"}},
-        federation=combined_federation(asked, paths),
+        serial_values(settings) | {"safeguard": {"mode": "ensemble"}},
+        federation=combined_federation(settings, paths),
         out=tmp_path / "serial",
     )
 
@@ -81,6 +81,6 @@ def test_nodes_with_own_data_keep_their_choice_and_send_only_its_score(tmp_path:
     expected = [{name: value for name, value in row.items() if name not in hidden} for row in serial.clients]
     assert list(flower.clients) == expected
     assert flower.summary["safeguard"] == {"mode": "ensemble", "flops_per_client_round": None, "clients": 0}
-    kept = sorted(tmp_path.glob(f"n*/**/{CHOICE}"))
-    weights = [json.loads(file.read_text())["weight"] for file in kept]
+    choice_files = sorted(tmp_path.glob(f"n*/**/{CHOICE}"))
+    weights = [json.loads(file.read_text())["weight"] for file in choice_files]
     assert weights == [row["federated_weight"] for row in serial.clients if row["final"]]

@@ -36,20 +36,21 @@ class Lying(LoopGrid):
 
     def _reply(self, node: int, message: Message) -> Message | None:
         reply = super()._reply(node, message)
-        asked = record.from_record(message.content, 1 << 30).facts.get("ask")
-        if reply is None or asked != "registration" or node - 200 not in self.lies:
+        kind = record.from_record(message.content, 1 << 30).facts.get("ask")
+        if reply is None or kind != "registration" or node - 200 not in self.lies:
             return reply
         facts = dict(record.from_record(reply.content, 1 << 30).facts["registration"])
         told = WireMessage({"registration": facts | self.lies[node - 200]})
         return Message(record.to_record(told), reply_to=message)
 
-    def asked(self, what: str) -> list[tuple[int, str]]:
+    def asked(self, kind: str) -> list[tuple[int, str]]:
         """Which nodes were asked this, and why."""
         letters = [
-            (one.metadata.dst_node_id, record.from_record(one.content, 1 << 30)) for one in self.pushed
+            (message.metadata.dst_node_id, record.from_record(message.content, 1 << 30))
+            for message in self.pushed
         ]
         return [
-            (node, letter.facts.get("why", "")) for node, letter in letters if letter.facts.get("ask") == what
+            (node, letter.facts.get("why", "")) for node, letter in letters if letter.facts.get("ask") == kind
         ]
 
 
@@ -80,11 +81,11 @@ def test_a_node_that_contradicts_the_others_does_not_keep_them_from_starting(
     assert [row["participants"] for row in run.rounds] == [[0, 1], [0, 1]]
     assert run.summary["clients"] == 2
     on_record = json.loads((tmp_path / "run" / "nodes.json").read_text())
-    assert [one["name"] for one in on_record["clients"]] == ["node-0", "node-2"]
+    assert [client["name"] for client in on_record["clients"]] == ["node-0", "node-2"]
     (why,) = on_record["left_out"]
     assert re.search(sentence, why)
     assert grid.asked("leave") == [(201, why)]
-    grid.pull_messages([one.metadata.message_id for one in grid.pushed])  # the node reads it
+    grid.pull_messages([message.metadata.message_id for message in grid.pushed])  # the node reads it
     assert f"The server excludes this node: {why}" in caplog.text
 
 
@@ -97,7 +98,7 @@ def test_unfit_node_is_replaced_by_another(tmp_path: Path) -> None:
     )
 
     assert [row["participants"] for row in run.rounds] == [[0, 1, 2]] * 2
-    assert [one.name for one in clients(tmp_path / "run")] == ["node-1", "node-2", "node-3"]
+    assert [client.name for client in clients(tmp_path / "run")] == ["node-1", "node-2", "node-3"]
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
@@ -158,23 +159,25 @@ def test_several_contradicting_nodes_are_identified(tmp_path: Path) -> None:
     lies: list[dict[str, Any]] = [{}, {"input_shape": [9]}, {}, wide, {}, {}, {"head": {}}]
     registrations = [replace(honest, name=f"node-{i}", **lie) for i, lie in enumerate(lies)]
 
-    found = OwnDataNodes(experiment(), method_class("fedgh")()).find_incompatible(registrations)
+    incompatible = OwnDataNodes(experiment(), method_class("fedgh")()).find_incompatible(registrations)
 
-    assert sorted(found) == ["node-1", "node-3", "node-6"]
+    assert sorted(incompatible) == ["node-1", "node-3", "node-6"]
 
 
 def test_a_claim_of_the_largest_model_does_not_make_the_others_the_odd_ones(tmp_path: Path) -> None:
     """HeteroFL's clients are slices of the widest; a liar says that its own, of another form, is the widest."""
     (honest,) = node_registrations(experiment(), three_nodes(tmp_path)[:1])
     larger = {name: [kind, *(2 * side for side in sides)] for name, (kind, *sides) in honest.tensors.items()}
-    other = {f"other.{name}": entry for name, entry in larger.items()}
-    lie = {"tensors": other, "parameters": sorted(other)}
+    renamed = {f"other.{name}": entry for name, entry in larger.items()}
+    lie = {"tensors": renamed, "parameters": sorted(renamed)}
     registrations = [replace(honest, name=f"node-{i}", **(lie if i == 0 else {})) for i in range(3)]
 
-    found = OwnDataNodes(experiment("heterofl"), method_class("heterofl")()).find_incompatible(registrations)
+    incompatible = OwnDataNodes(experiment("heterofl"), method_class("heterofl")()).find_incompatible(
+        registrations
+    )
 
-    assert list(found) == ["node-0"]
-    assert "is no slice of" in found["node-0"]
+    assert list(incompatible) == ["node-0"]
+    assert "is no slice of" in incompatible["node-0"]
 
 
 # -- a run that goes on ---------------------------------------------------------------------------------------------
@@ -188,7 +191,7 @@ class Dies(Lying):
     """Dies when the jobs of the third round are sent."""
 
     def push_messages(self, messages: Any) -> list[str]:
-        if sum(one.metadata.message_type == "train" for one in self.pushed) == 6:
+        if sum(message.metadata.message_type == "train" for message in self.pushed) == 6:
             raise Killed
         return super().push_messages(messages)
 
@@ -202,7 +205,7 @@ def begun(tmp_path: Path, method: str = "fedgh") -> tuple[list[Path], dict[str, 
 
 
 def clients(run: Path) -> list[Registration]:
-    return [Registration(**one) for one in json.loads((run / "nodes.json").read_text())["clients"]]
+    return [Registration(**entry) for entry in json.loads((run / "nodes.json").read_text())["clients"]]
 
 
 class Away(Lying):
@@ -328,7 +331,9 @@ def test_an_impostor_of_a_client_whose_facts_are_known_does_not_take_its_place(t
     run = on_flower(values, tmp_path / "run", grid)
 
     assert [row["participants"] for row in run.rounds] == [[0, 1, 2]] * 2
-    assert {one.metadata.dst_node_id for one in grid.pushed if one.metadata.message_type == "train"} == {
+    assert {
+        message.metadata.dst_node_id for message in grid.pushed if message.metadata.message_type == "train"
+    } == {
         100,
         101,
         102,

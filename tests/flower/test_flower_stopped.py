@@ -58,9 +58,9 @@ def test_a_server_that_was_stopped_finds_its_nodes_and_its_run_again(tmp_path: P
         os.kill(link, signal.SIGCONT)
 
         assert commands.running["run"].wait(500) == 0, commands.said("run")
-        done = rows(tmp_path / "run")
-        assert [row["round"] for row in done] == [1, 2]
-        for row in done:
+        rounds_done = rows(tmp_path / "run")
+        assert [row["round"] for row in rounds_done] == [1, 2]
+        for row in rounds_done:
             seen = [*row["participants"], *(failure["client"] for failure in row["failures"])]
             assert sorted(seen) == [0, 1]  # every loss is on record
-        assert done[-1]["participants"] == [0, 1]
+        assert rounds_done[-1]["participants"] == [0, 1]

@@ -80,9 +80,9 @@ def test_withheld_answers_and_stopped_nodes_cost_the_others_no_round(
             os.kill(process, signal.SIGCONT)
         assert commands.running["run"].wait(200) == 0, commands.said("run")
 
-    done = rows(tmp_path / "run")
-    assert [row["participants"] for row in done] == [[0, 2]] * 4
-    reasons = [failure["reason"] for row in done for failure in row["failures"]]
-    assert [failure["client"] for row in done for failure in row["failures"]] == [1] * 4
+    rounds_done = rows(tmp_path / "run")
+    assert [row["participants"] for row in rounds_done] == [[0, 2]] * 4
+    reasons = [failure["reason"] for row in rounds_done for failure in row["failures"]]
+    assert [failure["client"] for row in rounds_done for failure in row["failures"]] == [1] * 4
     assert "its answer was announced, and in" in reasons[0]
     assert "left out for another" in reasons[-1]

@@ -98,9 +98,9 @@ def link(tmp_path: Path) -> Iterator[tuple[WorkerLink, Path, subprocess.Popen[by
         yield connected
 
 
-def wait_for(what: Callable[[], object]) -> None:
+def wait_for(condition: Callable[[], object]) -> None:
     ends = time.monotonic() + 60
-    while not what():
+    while not condition():
         assert time.monotonic() < ends
         time.sleep(0.02)
 

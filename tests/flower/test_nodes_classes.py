@@ -99,11 +99,11 @@ def test_a_number_of_classes_alone_does_not_say_which_name_has_which_number(tmp_
 
 
 def test_a_number_that_contradicts_the_declared_names_is_refused(tmp_path: Path) -> None:
-    asked = values(engine={"classes": 3}, data={"class_names": list(UNION)})
+    settings = values(engine={"classes": 3}, data={"class_names": list(UNION)})
     with pytest.raises(
         PotluckError, match=r"engine\.classes = 3 contradicts data\.class_names, which lists 4"
     ):
-        on_flower(asked, tmp_path / "run", nodes(sites(tmp_path)))
+        on_flower(settings, tmp_path / "run", nodes(sites(tmp_path)))
 
 
 def test_names_that_a_policy_keeps_do_not_leave_the_node(tmp_path: Path) -> None:
@@ -140,21 +140,23 @@ def test_nodes_with_and_without_names_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_with_the_names_that_it_began_with(tmp_path: Path) -> None:
     paths = sites(tmp_path)
-    whole = on_flower(values(schedule={"rounds": 3}), tmp_path / "whole", nodes(paths))
+    uninterrupted = on_flower(values(schedule={"rounds": 3}), tmp_path / "whole", nodes(paths))
     for path in paths:
         for file in (path.parent / "potluck-state").rglob("*.json*"):
             file.unlink()
     on_flower(values(schedule={"rounds": 2}), tmp_path / "run", nodes(paths))
     grid = nodes(paths)
     resumed = on_flower(values(schedule={"rounds": 3}), tmp_path / "run", grid, resume=True)
-    assert "class names" not in {from_record(one.content, 1 << 30).facts.get("ask") for one in grid.pushed}
-    assert [row["loss"] for row in resumed.rounds] == [row["loss"] for row in whole.rounds]
+    assert "class names" not in {
+        from_record(message.content, 1 << 30).facts.get("ask") for message in grid.pushed
+    }
+    assert [row["loss"] for row in resumed.rounds] == [row["loss"] for row in uninterrupted.rounds]
 
 
 def test_check_names_the_classes_and_who_learns_them(tmp_path: Path) -> None:
     path = write_site(tmp_path / "n", "ready", {"cat": 4, "dog": 4})
-    told = "\n".join(check_node(path, parse_experiment({})))
-    assert "classes: cat, dog; the server unites these names with those of the other nodes" in told
+    output = "\n".join(check_node(path, parse_experiment({})))
+    assert "classes: cat, dog; the server unites these names with those of the other nodes" in output
     declared = parse_experiment({"data": {"class_names": ["dog", "cat", "frog"]}})
     assert "numbered as the experiment says" in "\n".join(check_node(path, declared))
     with pytest.raises(PotluckError, match="Node 'ready' has the class dog, which data.class_names"):
@@ -180,10 +182,10 @@ def with_own_network(path: Path, outputs: int) -> Path:
 
 def test_an_own_network_may_have_outputs_for_classes_of_other_nodes(tmp_path: Path) -> None:
     path = with_own_network(write_site(tmp_path / "n", "ready", {"cat": 4, "dog": 4}), 5)
-    told = check_node(path, parse_experiment({}))
-    assert "5 outputs: the federation must have 5 classes, checked at the start of a run" in told
-    assert any(line.startswith("one training step: loss") for line in told)
-    assert "of another node" not in "\n".join(told)  # the names that fill the list are nobody's
+    lines = check_node(path, parse_experiment({}))
+    assert "5 outputs: the federation must have 5 classes, checked at the start of a run" in lines
+    assert any(line.startswith("one training step: loss") for line in lines)
+    assert "of another node" not in "\n".join(lines)  # the names that fill the list are nobody's
     declared = parse_experiment({"data": {"class_names": list(UNION)}})
     with pytest.raises(
         PotluckError, match="gives 5 class scores and the data have 4 classes; give its last layer 4"
@@ -197,8 +199,8 @@ def test_labels_without_names_leave_room_for_other_classes(tmp_path: Path) -> No
         "import torch\ndef rows():\n    y = torch.arange(8) % 2\n    return torch.randn(8, 1, 8, 8), y\n"
     )
     path.write_text(path.read_text().replace("folder:images", "room:rows"))
-    told = check_node(with_own_network(path, 3), parse_experiment({}))
-    assert "3 outputs: the federation must have 3 classes, checked at the start of a run" in told
+    lines = check_node(with_own_network(path, 3), parse_experiment({}))
+    assert "3 outputs: the federation must have 3 classes, checked at the start of a run" in lines
 
 
 def test_an_own_network_with_fewer_outputs_than_classes_is_named(tmp_path: Path) -> None:
@@ -252,8 +254,8 @@ def test_the_template_has_every_option(tmp_path: Path) -> None:
 
 @pytest.fixture
 def commands(tmp_path: Path) -> Iterator[Commands]:
-    with commands_in(tmp_path) as ours:
-        yield ours
+    with commands_in(tmp_path) as running:
+        yield running
 
 
 @pytest.mark.flower

@@ -26,8 +26,8 @@ OWN_NAMES = {"one.weight", "one.bias", "two.weight", "two.bias", "head.weight", 
 
 def train_node(path: Path, run: str, rounds: int = 2, **more: object) -> None:
     """Do the training jobs of a run as the server would ask for them."""
-    one = experiment("standalone", data={"class_names": ["well", "ill", "worse"]}, **more)
-    order = Assignment(one.model_dump_json(exclude_none=True), run)
+    settings = experiment("standalone", data={"class_names": ["well", "ill", "worse"]}, **more)
+    order = Assignment(settings.model_dump_json(exclude_none=True), run)
     for number in range(rounds):
         job = Job(
             number + 1,
@@ -52,8 +52,8 @@ def test_a_node_exports_the_model_that_it_trained(tmp_path: Path):
     assert description["class_names"] == ["well", "ill", "worse"]
 
     file = read_node(path)
-    one = experiment("standalone", data={"class_names": ["well", "ill", "worse"]})
-    me = node_federation(one, file).client(0)
+    settings = experiment("standalone", data={"class_names": ["well", "ill", "worse"]})
+    me = node_federation(settings, file).client(0)
     untrained = {name: tensor.clone() for name, tensor in me.model.state_dict().items()}
     me.restore(load_state(path.parent / "potluck-state" / "ab12" / "state-2.safetensors"))
     model = library.load_model(place, models={"of_solo:Wards": file.model_source()})

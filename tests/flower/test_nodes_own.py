@@ -29,40 +29,45 @@ from support.own_nodes import experiment, node_registrations, three_nodes, write
 
 def test_the_server_knows_names_counts_and_shapes_only(tmp_path: Path) -> None:
     (path, *_) = three_nodes(tmp_path)
-    (one,) = node_registrations(experiment(), [path])
-    told = json.loads(json.dumps(one.message().facts))["registration"]
-    assert set(told) == {
+    (registration,) = node_registrations(experiment(), [path])
+    facts = json.loads(json.dumps(registration.message().facts))["registration"]
+    assert set(facts) == {
         "name", "samples", "architecture", "device", "input_shape", "feature_dim", "tensors", "parameters", "head",
         "stage_shapes", "width_rate", "validation",
     }  # fmt: skip
-    assert (told["name"], told["samples"], told["validation"], told["input_shape"]) == ("node-0", 18, 0, [4])
-    assert one.message().payload is one.message().state is None
+    assert (facts["name"], facts["samples"], facts["validation"], facts["input_shape"]) == (
+        "node-0",
+        18,
+        0,
+        [4],
+    )
+    assert registration.message().payload is registration.message().state is None
 
 
 def test_first_weights_are_asked_for_only_where_the_server_uses_them(tmp_path: Path) -> None:
     paths = three_nodes(tmp_path)
-    asked: list[int] = []
+    requests: list[int] = []
 
     def weights(client: int) -> dict[str, torch.Tensor]:
-        asked.append(client)
+        requests.append(client)
         return node_federation(alike, read_node(paths[0])).task.architectures["mlp-1+6"].initial
 
-    one = experiment("fedgh")
-    server_federation(one, method_class("fedgh")(), node_registrations(one, paths), weights)
-    assert asked == []
+    settings = experiment("fedgh")
+    server_federation(settings, method_class("fedgh")(), node_registrations(settings, paths), weights)
+    assert requests == []
     alike = experiment("fedavg")
     registrations = node_registrations(alike, paths[:1])
     task = server_federation(alike, method_class("fedavg")(), registrations, weights).task
-    assert asked == [0]
+    assert requests == [0]
     assert all(torch.isfinite(tensor).all() for tensor in task.architectures["mlp-1+6"].initial.values())
 
 
 def test_two_models_of_one_name_and_different_shapes_are_two_architectures(tmp_path: Path) -> None:
-    one = experiment()
-    (first, *_) = node_registrations(one, [write_node(tmp_path / "a", "a", "{module}:Wards", 1)])
-    (second, *_) = node_registrations(one, [write_node(tmp_path / "b", "b", "{module}:Wards", 2)])
+    settings = experiment()
+    (first, *_) = node_registrations(settings, [write_node(tmp_path / "a", "a", "{module}:Wards", 1)])
+    (second, *_) = node_registrations(settings, [write_node(tmp_path / "b", "b", "{module}:Wards", 2)])
     object.__setattr__(second, "architecture", first.architecture)
-    task = server_federation(one, method_class("fedgh")(), [first, second], lambda client: {}).task
+    task = server_federation(settings, method_class("fedgh")(), [first, second], lambda client: {}).task
     assert [info.architecture for info in task.clients] == ["of_a:Wards", "of_a:Wards-2"]
 
 
@@ -86,11 +91,11 @@ def test_a_repeated_job_gives_the_stored_answer_and_trains_nothing(
 
 def test_a_message_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
     path = write_node(tmp_path / "n", "strict", "mlp-1+6", 3)
-    one = experiment("lg-fedavg")
-    order = Assignment(one.model_dump_json(exclude_none=True), "ab12")
+    settings = experiment("lg-fedavg")
+    order = Assignment(settings.model_dump_json(exclude_none=True), "ab12")
     job = Job(1, "train", 0, 0, round=1, rounds=2, message=EmptyPayload())
     flat = NodeHost().handle_message(order.attach_to(pack_job(job)), {"node-file": str(path)})
-    result = unpack_result(flat, payload_types(one.build_method())[1], job)
+    result = unpack_result(flat, payload_types(settings.build_method())[1], job)
     assert result.kind == "invalid"
     assert "lacks the tensor" in result.reason
 
@@ -133,9 +138,9 @@ def test_mistakes_in_a_node_file_are_one_sentence(tmp_path: Path, line: str, sen
 
 def test_labels_beyond_the_agreed_classes_are_refused(tmp_path: Path) -> None:
     path = write_node(tmp_path / "n", "beyond", "mlp-1+6", 3)
-    one = experiment(engine={"name": "flower", "nodes": 1, "classes": 2})
+    settings = experiment(engine={"name": "flower", "nodes": 1, "classes": 2})
     with pytest.raises(PotluckError, match="Node 'beyond' has label 2 but engine.classes = 2"):
-        node_federation(one, read_node(path))
+        node_federation(settings, read_node(path))
 
 
 def test_the_middle_part_of_a_nodes_split_is_kept_for_validation(tmp_path: Path) -> None:
@@ -144,32 +149,32 @@ def test_the_middle_part_of_a_nodes_split_is_kept_for_validation(tmp_path: Path)
         path.write_text(path.read_text().replace('split = "75:25"', 'split = "50:25:25"'))
     (member,) = node_federation(experiment(), read_node(paths[0])).members
     assert [len(part) for part in (member.train, member.validation, member.test)] == [12, 6, 6]
-    told = node_registrations(experiment(), paths)
-    assert [one.validation for one in told] == [6, 6, 6]
+    registrations = node_registrations(experiment(), paths)
+    assert [registration.validation for registration in registrations] == [6, 6, 6]
     method = experiment().build_method()
-    federation = server_federation(experiment(), method, told, lambda client: {})
+    federation = server_federation(experiment(), method, registrations, lambda client: {})
     assert [info.validation for info in federation.task.clients] == [6, 6, 6]
     assert resolve(experiment(), Parts(method, nodes=federation)).experiment.evaluate.select == "validation"
     assert "12 training, 6 validation and 6 test rows" in "\n".join(check_node(paths[0], experiment()))
 
 
 def test_validation_asked_of_nodes_that_have_none_is_refused(tmp_path: Path) -> None:
-    asked = experiment(evaluate={"select": "validation"})
-    method = asked.build_method()
+    settings = experiment(evaluate={"select": "validation"})
+    method = settings.build_method()
     federation = server_federation(
-        asked, method, node_registrations(asked, three_nodes(tmp_path)), lambda client: {}
+        settings, method, node_registrations(settings, three_nodes(tmp_path)), lambda client: {}
     )
     with pytest.raises(PotluckError, match=r"set split = '8:1:1' in the nodes' node\.toml"):
-        resolve(asked, Parts(method, nodes=federation))
+        resolve(settings, Parts(method, nodes=federation))
 
 
 def test_a_node_tells_how_good_it_is_and_not_which_classes_it_has(tmp_path: Path) -> None:
     path = write_node(tmp_path / "n", "discreet", "mlp-1+6", 3)
-    one = experiment("standalone")
-    order = Assignment(one.model_dump_json(exclude_none=True), "ab12")
+    settings = experiment("standalone")
+    order = Assignment(settings.model_dump_json(exclude_none=True), "ab12")
     job = Job(1, "evaluate", 0, 0, round=1, rounds=2, message=EmptyPayload(), tests=("own",), details=True)
-    said = NodeHost().handle_message(order.attach_to(pack_job(job)), {"node-file": str(path)})
-    score = unpack_result(said, payload_types(one.build_method())[1], job).scores["own"]
+    reply = NodeHost().handle_message(order.attach_to(pack_job(job)), {"node-file": str(path)})
+    score = unpack_result(reply, payload_types(settings.build_method())[1], job).scores["own"]
     assert score.details is None
     assert score.samples == 6
     assert score.calibration_error > 0

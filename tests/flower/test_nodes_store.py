@@ -80,6 +80,6 @@ def test_only_the_last_jobs_are_kept_and_older_ones_are_refused(tmp_path: Path) 
 def test_the_folder_and_its_files_are_the_owners_alone(tmp_path: Path) -> None:
     filled(tmp_path / "run", 1)
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
-    found = list((tmp_path / "run").iterdir())
-    assert len(found) == 3
-    assert {path.stat().st_mode & 0o777 for path in found} == {0o600}
+    entries = list((tmp_path / "run").iterdir())
+    assert len(entries) == 3
+    assert {path.stat().st_mode & 0o777 for path in entries} == {0o600}

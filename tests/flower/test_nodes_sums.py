@@ -36,8 +36,8 @@ from support.own_nodes import combined_federation, experiment, serial_values, th
 SUMS = {"secure_sums": True}
 
 
-def config(one: Experiment, out: Path) -> dict[str, Any]:
-    return {"experiment": one.model_dump_json(exclude_none=True), "out": str(out)}
+def config(settings: Experiment, out: Path) -> dict[str, Any]:
+    return {"experiment": settings.model_dump_json(exclude_none=True), "out": str(out)}
 
 
 def rows(run: Any) -> list[dict[str, Any]]:
@@ -47,20 +47,20 @@ def rows(run: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("method", ["fedproto", "fd"])
 def test_sums_of_three_own_nodes_are_those_of_one_process(tmp_path: Path, method: str) -> None:
-    one, paths = experiment(method, privacy=SUMS), three_nodes(tmp_path)
+    settings, paths = experiment(method, privacy=SUMS), three_nodes(tmp_path)
     grid = LoopGrid({10 + i: {"node-file": str(path)} for i, path in enumerate(paths)}, {})
-    run = serve(grid, config(one, tmp_path / "run"), poll_interval=0)
+    run = serve(grid, config(settings, tmp_path / "run"), poll_interval=0)
     alone = potluck.run(
-        serial_values(one) | {"privacy": SUMS},
-        federation=combined_federation(one, paths),
+        serial_values(settings) | {"privacy": SUMS},
+        federation=combined_federation(settings, paths),
         out=tmp_path / "serial",
     )
     assert rows(run) == rows(alone)
     assert run.rounds[0]["participants"] == [0, 1, 2]
     lines = list(AuditLog(read_node(paths[0]).audit_log()).lines())
     sums = [line["fields"].get("sums", {}) for line in lines]
-    told = [sorted(parts) for parts in sums if parts]
-    assert told == [["keys"], ["boxes"], ["masked"], ["shares"]] * 2
+    senders = [sorted(parts) for parts in sums if parts]
+    assert senders == [["keys"], ["boxes"], ["masked"], ["shares"]] * 2
     assert not any(line["fields"].get("payload") for line in lines if line["kind"] in ("train", "sum"))
     assert any("masked" in line for line in node_log(paths[0], 20))
 
@@ -75,8 +75,8 @@ def test_sums_of_dealt_data_are_those_of_one_process(tmp_path: Path) -> None:
         "models": {"names": "small-mlp"},
         "privacy": SUMS,
     }
-    one = potluck.Experiment.model_validate({**values, "engine": {"name": "flower"}})
-    run = serve(LoopGrid(dealt_nodes(3), {}), config(one, tmp_path / "run"), poll_interval=0)
+    settings = potluck.Experiment.model_validate({**values, "engine": {"name": "flower"}})
+    run = serve(LoopGrid(dealt_nodes(3), {}), config(settings, tmp_path / "run"), poll_interval=0)
     alone = potluck.run({**values, "engine": {"name": "serial"}}, out=tmp_path / "serial")
     assert rows(run) == rows(alone)
 
@@ -100,10 +100,10 @@ class Server:
 
     def ask(self, job: Job) -> Answer | Failure:
         order = Assignment(self.one.model_dump_json(exclude_none=True), "ab12")
-        said = NodeHost().handle_message(order.attach_to(pack_job(job)), {"node-file": str(self.path)})
-        if "refusal" in said.facts:
-            return Failure(0, 0, str(said.facts["refusal"]))
-        return unpack_result(said, Head, job)
+        reply = NodeHost().handle_message(order.attach_to(pack_job(job)), {"node-file": str(self.path)})
+        if "refusal" in reply.facts:
+            return Failure(0, 0, str(reply.facts["refusal"]))
+        return unpack_result(reply, Head, job)
 
     def announce(self) -> Announcement:
         answer = self.ask(self.train)
@@ -113,13 +113,13 @@ class Server:
         data = answer.sums.tensors["keys"].numpy().tobytes()
         return Announcement(data[:32], data[32:64], data[64:])
 
-    def request(self, stage: str, *others: int, total: float = 60.0) -> Job:
-        group = SumGroup("x", (0, *others), len(others) // 2 + 2, 4)
+    def request(self, stage: str, *client_indices: int, total: float = 60.0) -> Job:
+        group = SumGroup("x", (0, *client_indices), len(client_indices) // 2 + 2, 4)
         public = {
             number: Party(group, number, Secrets(*[self.members[number]] * 3), self.ciphers).announce()
-            for number in others
+            for number in client_indices
         }
-        sums = StageRequest(stage, (0, *others), {0: self.announce(), **public}, total).flat()
+        sums = StageRequest(stage, (0, *client_indices), {0: self.announce(), **public}, total).flat()
         return Job(2, "sum", 0, 1, round=1, rounds=2, sums=sums)
 
 
@@ -136,9 +136,9 @@ def test_answer_that_left_masked_is_given_to_no_other_sum(tmp_path: Path) -> Non
     first = masked(server.ask(server.request("mask", 1, 2))).tensors["masked"]
     again = masked(server.ask(server.request("mask", 1, 2))).tensors["masked"]
     assert torch.equal(first, again)
-    other = server.ask(server.request("mask", 1, 2, 3))
-    assert isinstance(other, Failure)
-    assert "was already given to another secure sum (mask)" in other.reason
+    second_request = server.ask(server.request("mask", 1, 2, 3))
+    assert isinstance(second_request, Failure)
+    assert "was already given to another secure sum (mask)" in second_request.reason
     dealt = server.ask(server.request("deal", 1, 2, 3))
     assert isinstance(dealt, Failure)
     assert "another secure sum" in dealt.reason
@@ -151,8 +151,8 @@ def test_answer_is_in_the_masked_vector(tmp_path: Path) -> None:
     vector = masked(server.ask(server.request("mask", 1, 2))).tensors["masked"]
     state = Journal(read_node(server.path).state_folder() / "ab12", 4).state()
     assert state is not None
-    kept = {name: tensor for name, tensor in state.tensors.items() if "secure sum" in name}
-    secrets = next(tensor for name, tensor in kept.items() if name.endswith("secrets"))
+    sum_parts = {name: tensor for name, tensor in state.tensors.items() if "secure sum" in name}
+    secrets = next(tensor for name, tensor in sum_parts.items() if name.endswith("secrets"))
     group = SumGroup("x", (0, 1, 2), 3, 4)
     own = Secrets(*(bytes(row.tolist()) for row in secrets))
     party = Party(group, 0, own, server.ciphers)
@@ -168,7 +168,7 @@ def test_answer_is_in_the_masked_vector(tmp_path: Path) -> None:
     masks = party.mask(public, np.zeros(21, dtype=np.uint64))
     numbers = signed(reduce(unpack(vector.numpy().tobytes(), 4) - masks, 4), 4)
     step = summation(server.one.privacy, 60.0, 3).step
-    weights = next(tensor for name, tensor in kept.items() if name.endswith("weights.weight"))
+    weights = next(tensor for name, tensor in sum_parts.items() if name.endswith("weights.weight"))
     assert np.allclose(numbers[:18] * step, weights.flatten().numpy(), atol=step)
 
 
@@ -212,13 +212,13 @@ def test_node_refuses_runs_without_the_sums_that_it_demands(
         lines = [line for line in text.splitlines() if not line.startswith(f"{name} =")]
         text = "\n".join([*lines, f"{name} = {value}"]) + "\n"
     path.write_text(text)
-    one = experiment("lg-fedavg", **({"privacy": privacy} if privacy else {}))
-    order = Assignment(one.model_dump_json(exclude_none=True), "ab12")
-    asked = order.attach_to(WireMessage({"ask": "registration"}))
-    said = NodeHost().handle_message(asked, {"node-file": str(path)})
-    assert sentence in str(said.facts["refusal"])
+    settings = experiment("lg-fedavg", **({"privacy": privacy} if privacy else {}))
+    order = Assignment(settings.model_dump_json(exclude_none=True), "ab12")
+    request = order.attach_to(WireMessage({"ask": "registration"}))
+    reply = NodeHost().handle_message(request, {"node-file": str(path)})
+    assert sentence in str(reply.facts["refusal"])
     node = read_node(path)
     with pytest.raises(PotluckError, match="refuses the run"):
-        node.policy.check(one)
+        node.policy.check(settings)
     assert json.loads(json.dumps(node.policy.model_dump()))["secure_sums"] is True
     node.policy.check(experiment("lg-fedavg", privacy={**SUMS, "sum_clients": 5}))

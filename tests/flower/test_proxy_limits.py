@@ -91,9 +91,9 @@ def started(limits: ProxyLimits) -> Iterator[Proxy]:
         server.server_close()
 
 
-def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
     ends = time.monotonic() + seconds
-    while not what():
+    while not condition():
         assert time.monotonic() < ends
         time.sleep(0.05)
 
@@ -187,11 +187,11 @@ def test_unfinished_bodies_of_all_requests_together_are_bounded(proxy: Proxy) ->
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a second loopback address")
 def test_an_address_that_holds_unfinished_bodies_starves_no_other() -> None:
     limits = ProxyLimits(body_mb=4, buffered_mb=32, address_mb=8, body_rate=1e-3)
-    with started(limits) as proxy, ExitStack() as held:
+    with started(limits) as proxy, ExitStack() as connections_held:
         before = resident(proxy.process)
 
         def refused_after_another_attack() -> bool:
-            attacker = held.enter_context(opened(proxy.port, "127.0.0.2"))
+            attacker = connections_held.enter_context(opened(proxy.port, "127.0.0.2"))
             with suppress(OSError):
                 attacker.sendall(CHUNKED + chunk(7 * MEGABYTE // 2))
             return answer(proxy.port, complete(2 * MEGABYTE), "127.0.0.2").startswith(b"HTTP/1.1 503")
@@ -212,13 +212,13 @@ def test_a_body_below_the_rate_ends_before_its_deadline() -> None:
         for connection in (slow, quick):
             connection.sendall(CHUNKED)
         slow.settimeout(0.02)
-        said = b""
-        while not said and time.monotonic() - began < 30:
+        response = b""
+        while not response and time.monotonic() - began < 30:
             with suppress(TimeoutError):
                 slow.sendall(chunk(1))
-                said = slow.recv(1000)
+                response = slow.recv(1000)
             quick.sendall(chunk(100_000))
-        assert said.startswith(b"HTTP/1.1 408")
+        assert response.startswith(b"HTTP/1.1 408")
         quick.settimeout(0.05)
         with pytest.raises(TimeoutError):
             quick.recv(1000)
@@ -228,15 +228,15 @@ def test_a_body_below_the_rate_ends_before_its_deadline() -> None:
 
 def test_small_bodies_count_for_nobody() -> None:
     connections = Connections(ProxyLimits(buffered_mb=4, address_mb=1))
-    full, other = Body(connections, "a"), Body(connections, "b")
+    full, second_body = Body(connections, "a"), Body(connections, "b")
     full.add(bytes(MEGABYTE + SMALL_BODY))
     assert connections.buffered == {"a": MEGABYTE}
     small = Body(connections, "a")
     small.add(bytes(SMALL_BODY))
     with pytest.raises(Refused, match="too many requests at once"):
         small.add(b"x")
-    other.add(bytes(MEGABYTE + SMALL_BODY))
-    for body in (full, other, small):
+    second_body.add(bytes(MEGABYTE + SMALL_BODY))
+    for body in (full, second_body, small):
         body.close()
     assert connections.buffered == {}
 
@@ -297,21 +297,21 @@ def test_a_connection_with_a_request_is_not_idle() -> None:
     clock = [0.0]
     connections = Connections(ProxyLimits(header_seconds=5, idle_seconds=50), now=lambda: clock[0])
     near, far = socket.socketpair()
-    kept = connections.admit(near, ("a", 1))
+    connection = connections.admit(near, ("a", 1))
     far.settimeout(1)
-    assert kept is not None
+    assert connection is not None
     connections.begin(("a", 1))
     clock[0] = 1000.0
     connections.close_idle()
     connections.end(("a", 1))
     clock[0] = 1049.0
     connections.close_idle()
-    kept.send(b"still open")
+    connection.send(b"still open")
     assert far.recv(20) == b"still open"
     clock[0] = 1051.0
     connections.close_idle()
     assert far.recv(20) == b""
-    kept.close()
+    connection.close()
     far.close()
 
 

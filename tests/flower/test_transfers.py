@@ -136,13 +136,13 @@ def test_a_tree_of_too_many_pieces_is_unreadable() -> None:
     deep = ObjectTree(object_id="a")
     for i in range(90):
         deep = ObjectTree(object_id=str(i), children=[deep])
-    found = {"1": tree, "2": deep}
+    pieces = {"1": tree, "2": deep}
 
     class Crafted(PiecewiseGrid):
         def _heads(self, request: Any) -> Any:
-            heads = [SimpleNamespace(message_id=number, reply_to_message_id=number) for number in found]
+            heads = [SimpleNamespace(message_id=number, reply_to_message_id=number) for number in pieces]
             messages = [SimpleNamespace(metadata=head) for head in heads]
-            return SimpleNamespace(messages_list=messages, message_object_trees=list(found.values()))
+            return SimpleNamespace(messages_list=messages, message_object_trees=list(pieces.values()))
 
     grid = Crafted({}, {})
     first, second = reply_source(grid).heads(["1", "2"])
@@ -178,8 +178,8 @@ def train(reply: Message) -> bool:
 
 def test_answers_in_pieces_have_the_same_bits(tmp_path: Path) -> None:
     pieces = run_on(PiecewiseGrid(dealt_nodes(3), {}), tmp_path / "pieces")
-    whole = run_on(LoopGrid(dealt_nodes(3), {}), tmp_path / "whole")
-    assert without_times(pieces) == without_times(whole)
+    unbroken = run_on(LoopGrid(dealt_nodes(3), {}), tmp_path / "whole")
+    assert without_times(pieces) == without_times(unbroken)
 
 
 @pytest.mark.parametrize("method", ["fedgh", "fedhe"])
@@ -204,11 +204,11 @@ def test_a_node_left_out_comes_back_after_its_cooldown(tmp_path: Path) -> None:
     def twice(reply: Message, index: int) -> bool:
         if train(reply) and id(reply) not in seen and len(seen) < STALLS:
             seen.add(id(reply))
-            kept.append(reply)
+            held_replies.append(reply)
             next(count)
         return id(reply) not in seen
 
-    kept: list[Message] = []
+    held_replies: list[Message] = []
     engine = {"cooldown": 1e-6}  # over before the next draw, however fast the machine
     run = run_on(
         PiecewiseGrid(dealt_nodes(3), {}, holds={101: twice}), tmp_path / "run", engine=engine, rounds=4
@@ -219,21 +219,21 @@ def test_a_node_left_out_comes_back_after_its_cooldown(tmp_path: Path) -> None:
 def test_uploads_that_all_stop_are_an_outage_and_the_round_has_the_same_bits(tmp_path: Path) -> None:
     """The connection of all nodes is cut while they upload; each is asked again and answers from its journal."""
     cut: set[int] = set()
-    kept: list[Message] = []
+    held_replies: list[Message] = []
 
     def first(node: int) -> Any:
         def hold(reply: Message, index: int) -> bool:
             if train(reply) and node not in cut:
                 cut.add(node)
-                kept.append(reply)
-            return not any(reply is one for one in kept)
+                held_replies.append(reply)
+            return not any(reply is held_reply for held_reply in held_replies)
 
         return hold
 
     grid = PiecewiseGrid(dealt_nodes(3), {}, holds={100 + i: first(100 + i) for i in range(3)})
     waited = run_on(grid, tmp_path / "run")
     plain = run_on(LoopGrid(dealt_nodes(3), {}), tmp_path / "plain")
-    assert len(kept) == 3
+    assert len(held_replies) == 3
     assert without_times(waited) == without_times(plain)
 
 
