@@ -25,7 +25,6 @@ def test_unused_features_are_not_entered(files: list[str]):
         "loop/faults",
         "privacy/",
         "loop/newcomers",
-        "federation/clock",
         "federation/devices",
     )
     assert [name for name in files if name.startswith((*off, "trackers/", "flower/", "engines/pool/"))] == []

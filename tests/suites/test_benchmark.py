@@ -12,9 +12,8 @@ from generate.benchmark.figures import mean_curve
 from potluck.core.errors import PotluckError
 from potluck.suites.baselines import LINES
 from potluck.suites.confirm import choose_sample, confirm, differences
-from potluck.suites.estimate import estimate, short_trial
 from potluck.suites.provenance import experiment_digest, made_at, provenance_text
-from potluck.suites.runner import Runner, neighbour_rate
+from potluck.suites.runner import Runner, estimate, neighbour_rate, short_trial
 from potluck.suites.statistics import holm, summarise_task
 from potluck.suites.store import Results, thin_curve
 from potluck.suites.suite import Suite, find_suite, parse_suite, suite_names

@@ -127,7 +127,7 @@ def _confirm(runner: Runner, sample: int | None, jobs: int, show: Callable[[str]
 
 def _estimate(runner: Runner) -> None:
     """Print what the missing runs of every task would take, or why they cannot run; exit with 1 in that case."""
-    from potluck.suites.estimate import Estimate, estimate
+    from potluck.suites.runner import Estimate, estimate
 
     costs: list[Estimate] = []
     for cost in estimate(runner):

@@ -18,15 +18,13 @@ from potluck.core.mixed_precision import LossScaler, autocast
 from potluck.core.model import ClientModel, batch_norm_in_eval_mode, has_batch_norm, load_tensors
 from potluck.core.payload import Tensors
 from potluck.core.random import generator, seeded
-from potluck.core.samples import ClassMean, Samples, outputs, prepare
+from potluck.core.samples import ClassMean, Samples, batches_in_order, outputs, prepare
 from potluck.core.task import ClientInfo, Task
 from potluck.core.torch_fast import backward
 from potluck.core.trained import trained_parameters
 from potluck.core.training import FitRequest, FitResult, Loss, LossMeans, Training, cross_entropy_loss
 
 ClassMeans = Callable[[Callable[[Tensor], Tensor], Samples | None], tuple[Tensor, Tensor, Tensor]]
-PREFETCH_VALUES = 1 << 20
-"""How many input values of the next batches are gathered at once."""
 
 
 class Client:
@@ -221,21 +219,17 @@ class Client:
         smallest = 2 if size > 1 and any(map(has_batch_norm, (self.model, *models))) else 1
         if self.training.drop_last and count >= size:
             smallest = size
-        # Rows are gathered and converted for several batches at once, to save calls per step.
-        ahead = max(1, PREFETCH_VALUES // max(1, size * samples.x.shape[1:].numel()))
         order_rng = self.rng("batches")
         augment_rng = self.rng("augment") if self.augment else None
         for _ in range(self.training.epochs if epochs is None else epochs):
             order = torch.randperm(count, generator=order_rng)
-            for rows in torch.split(order, size * ahead):
-                xs, ys = self.prepare(*samples.take(rows))
-                for x, y in zip(torch.split(xs, size), torch.split(ys, size), strict=True):
-                    if len(y) < smallest:
-                        continue
-                    if self.augment is not None and augment_rng is not None:
-                        x = self.augment(x, augment_rng)
-                    self.trained_samples += len(y)
-                    yield x, y
+            for x, y in batches_in_order(samples, order, size, self.task):
+                if len(y) < smallest:
+                    continue
+                if self.augment is not None and augment_rng is not None:
+                    x = self.augment(x, augment_rng)
+                self.trained_samples += len(y)
+                yield x, y
 
     def batch_size(self, samples: Samples | None = None, requested: int | None = None) -> int:
         """Return the size of a full batch: as requested or configured, at most all samples."""

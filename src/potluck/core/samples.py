@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from potluck.core.task import Task
 
 Transform = Callable[[Tensor], Tensor]
+PREFETCH_VALUES = 1 << 20
+"""How many input values of the next batches are gathered at once."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,19 @@ def prepare(x: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
     """Return a batch on the task's device, its real numbers in the task's precision."""
     dtype = task.dtype if x.is_floating_point() else x.dtype
     return x.to(device=task.device, dtype=dtype), y.to(task.device)
+
+
+def batches_in_order(
+    samples: Samples, order: Tensor, size: int, task: Task
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield prepared batches of `size` rows in the given order; the last one may be smaller.
+
+    Rows are gathered and converted for several batches at once, to save calls per step.
+    """
+    ahead = max(1, PREFETCH_VALUES // max(1, size * samples.x.shape[1:].numel()))
+    for rows in torch.split(order, size * ahead):
+        xs, ys = prepare(*samples.take(rows), task)
+        yield from zip(torch.split(xs, size), torch.split(ys, size), strict=True)
 
 
 def evaluation_batches(count: int) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from potluck.core.errors import PotluckError
+from potluck.core.samples import Samples
 from potluck.data.dataset import Cast, Data, Normalise
 from potluck.data.raw import image_rows
 from potluck.data.targets import check_finite_rows, checked_labels
+
+TensorPair = tuple[Tensor, Tensor]
+Rows = TensorPair | Samples | Data
+DARK = 64
+"""Bytes of which the largest is below this are hardly pictures with values up to 255."""
 
 
 def as_data(
@@ -163,3 +170,31 @@ def _stack(dataset: Dataset[Any], name: str) -> tuple[Tensor, Tensor]:
             f"The rows of data {name!r} have different numbers of labels; give one class per row."
         )
     return torch.stack(xs), torch.from_numpy(checked_labels(np.stack(ys), name))
+
+
+def as_samples(given: Rows) -> Samples:
+    """Return a pair of tensors, or the training rows of a data set, as samples; bytes of a pair are divided by 255."""
+    if isinstance(given, Samples):
+        return given
+    if isinstance(given, Data):
+        return given.train
+    x, y = given
+    kinds = [str(value.dtype) if isinstance(value, Tensor) else type(value).__name__ for value in given]
+    if not all(isinstance(value, Tensor) for value in given):
+        raise PotluckError(
+            f"A client's samples are tensors (x, y) with y of whole numbers from 0, not {' and '.join(kinds)}; "
+            "potluck.data.as_data((x, y)).train turns arrays into samples."
+        )
+    check_finite_rows(x, "a client's samples")
+    labels = torch.from_numpy(checked_labels(y.detach().cpu().numpy(), "of a client")).to(y.device)
+    return Samples(x, labels, None, default_transform(x, None) if x.dtype == torch.uint8 else None)
+
+
+def warn_of_small_bytes(rows: Samples) -> None:
+    """Warn of bytes that are hardly pictures with values up to 255, by which they are divided."""
+    if rows.x.dtype == torch.uint8 and len(rows.x) and int(rows.x.max()) < DARK:
+        warnings.warn(
+            f"A client's rows are bytes up to {int(rows.x.max())}, and bytes are divided by 255; if their largest "
+            "value means full scale, pass the data set (potluck.Member(model, data) or data.subset(rows)), or floats.",
+            stacklevel=3,
+        )

@@ -1,4 +1,4 @@
-"""Simulated devices, FLOPs of a model and the virtual clock."""
+"""Simulated devices and the virtual clock of their jobs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from potluck.core.errors import PotluckError, unknown
 from potluck.core.files import parse_toml, read_text
-from potluck.core.random import derive_seed
+from potluck.core.payload import Payload
+from potluck.core.random import derive_seed, generator
+from potluck.core.task import ClientInfo
+from potluck.loop.schedule import Clock
+from potluck.wire import encoded_size
+
+if TYPE_CHECKING:
+    from potluck.experiment import Experiment
+    from potluck.federation.federation import Federation
+    from potluck.federation.flops import MethodFlops
 
 MEGA, GIGA = 1e6, 1e9
 
@@ -168,3 +178,29 @@ def assign_by_memory(
         fitting = [name for name in by_size if models[name] * bytes_per_number * copies <= device.memory]
         chosen.append(fitting[-1] if fitting else by_size[0])
     return chosen
+
+
+def make_clock(experiment: Experiment, federation: Federation, flops: MethodFlops) -> Clock:
+    """Durations from FLOPs, bytes and devices; without a fleet every job takes one second.
+
+    duration = latency + bytes down ÷ bandwidth + FLOPs of the job ÷ speed, then the upload.
+    """
+    faults, devices = experiment.faults, federation.devices
+    if not devices:
+        if not faults.slow:
+            return Clock()
+        return Clock(duration=lambda info, number, message: faults.delay(experiment.seed, info, number))
+
+    def duration(info: ClientInfo, number: int, message: Payload) -> float:
+        seconds = devices[info.index].work_seconds(flops.of(info), encoded_size(message))
+        return seconds * faults.delay(experiment.seed, info, number)
+
+    def available(info: ClientInfo, draw: int) -> bool:
+        share = devices[info.index].availability
+        if share >= 1:
+            return True
+        return (
+            float(torch.rand(1, generator=generator(experiment.seed, "available", info.index, draw))) < share
+        )
+
+    return Clock(duration, lambda info, size: devices[info.index].upload_seconds(size), available)

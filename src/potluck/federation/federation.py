@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
@@ -22,22 +21,17 @@ from potluck.core.task import CPU, Architecture, ClientInfo, Task
 from potluck.core.trained import ALL, TrainRule, model_name, rules_by_name, share_frozen
 from potluck.core.training import Training
 from potluck.data.dataset import Data
-from potluck.data.memory import default_transform
+from potluck.data.memory import Rows, as_samples, warn_of_small_bytes
 from potluck.data.raw import RawInput
-from potluck.data.targets import check_finite_rows, checked_labels
 from potluck.federation.devices import Device
 from potluck.models import SplitModel, split
 from potluck.models.lora import apply_rule
 from potluck.models.split import check_last
 
 Builder = Callable[[], ClientModel]
-TensorPair = tuple[Tensor, Tensor]
-Rows = TensorPair | Samples | Data
 One = TypeVar("One")
 BUILT = ("built",)
 OWN_DATA = "own data"
-DARK = 64
-"""Bytes of which the largest is below this are hardly pictures with values up to 255."""
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
@@ -65,7 +59,7 @@ class Member:
         self.facts: DataFacts | None = DataFacts.of(train) if isinstance(train, Data) else None
         self.train = as_samples(train)
         if isinstance(train, tuple | list):
-            _warn_of_small_bytes(self.train)
+            warn_of_small_bytes(self.train)
         if test is None and isinstance(train, Data):
             test = train.test
         self.test, self.validation = (
@@ -97,34 +91,6 @@ class LazySequence(Sequence[One]):
     def __getitem__(self, place: int | slice) -> One | list[One]:
         chosen = range(self._length)[place]
         return self._make(chosen) if isinstance(chosen, int) else [self._make(index) for index in chosen]
-
-
-def as_samples(given: Rows) -> Samples:
-    """Return a pair of tensors, or the training rows of a data set, as samples; bytes of a pair are divided by 255."""
-    if isinstance(given, Samples):
-        return given
-    if isinstance(given, Data):
-        return given.train
-    x, y = given
-    kinds = [str(value.dtype) if isinstance(value, Tensor) else type(value).__name__ for value in given]
-    if not all(isinstance(value, Tensor) for value in given):
-        raise PotluckError(
-            f"A client's samples are tensors (x, y) with y of whole numbers from 0, not {' and '.join(kinds)}; "
-            "potluck.data.as_data((x, y)).train turns arrays into samples."
-        )
-    check_finite_rows(x, "a client's samples")
-    labels = torch.from_numpy(checked_labels(y.detach().cpu().numpy(), "of a client")).to(y.device)
-    return Samples(x, labels, None, default_transform(x, None) if x.dtype == torch.uint8 else None)
-
-
-def _warn_of_small_bytes(rows: Samples) -> None:
-    """Warn of bytes that are hardly pictures with values up to 255, by which they are divided."""
-    if rows.x.dtype == torch.uint8 and len(rows.x) and int(rows.x.max()) < DARK:
-        warnings.warn(
-            f"A client's rows are bytes up to {int(rows.x.max())}, and bytes are divided by 255; if their largest "
-            "value means full scale, pass the data set (potluck.Member(model, data) or data.subset(rows)), or floats.",
-            stacklevel=3,
-        )
 
 
 def as_client_model(model: nn.Module, client: object) -> ClientModel:

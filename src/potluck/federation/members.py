@@ -13,9 +13,10 @@ from potluck.core.errors import PotluckError
 from potluck.core.model import ClientModel
 from potluck.core.training import Training
 from potluck.data.classes import list_names
+from potluck.data.memory import Rows, as_samples
 from potluck.data.targets import check_label_numbers
 from potluck.federation.devices import Device, fleet
-from potluck.federation.federation import DataFacts, Federation, Member, Rows, as_samples, assemble
+from potluck.federation.federation import DataFacts, Federation, Member, assemble
 from potluck.models import network_name
 
 

@@ -19,7 +19,7 @@ from potluck.engines.pool.tune_workers import best_worker_count
 from potluck.engines.serial import SerialEngine
 from potluck.engines.tuning import is_stacking_faster, resolve_channels_last, stack_sizes, stacking_candidates
 from potluck.engines.vectorized import VectorizedEngine
-from potluck.engines.vectorized.batches import JobBatcher
+from potluck.engines.vectorized.engine import JobBatcher
 from potluck.experiment import read_experiment
 from potluck.experiment.sections import EngineSettings
 from potluck.federation.federation import BUILT, Federation

@@ -11,7 +11,7 @@ from typing import Any
 
 from potluck.core.random import one_thread
 from potluck.data.raw import TableInput
-from potluck.federation.clock import make_clock
+from potluck.federation.devices import make_clock
 from potluck.federation.flops import MethodFlops
 from potluck.loop.callbacks import Callback
 from potluck.loop.faults import FaultyEngine

@@ -20,8 +20,9 @@ from potluck.core.payload import Payload
 from potluck.core.random import generator, seeded
 from potluck.core.task import ClientInfo
 from potluck.core.training import Training
+from potluck.data.memory import TensorPair
 from potluck.engines.serial import SerialEngine
-from potluck.federation.federation import Federation, Member, TensorPair
+from potluck.federation.federation import Federation, Member
 from potluck.federation.members import federate
 from potluck.loop.callbacks import Callback, End, Step
 from potluck.loop.loop import Loop

@@ -9,7 +9,7 @@ from typing import Any
 
 from potluck import wire
 from potluck.core.payload import Payload, PayloadError
-from potluck.engines.vectorized.batches import JobBatch
+from potluck.engines.vectorized.engine import JobBatch
 from potluck.wire.jobs import Answer, Failure
 
 

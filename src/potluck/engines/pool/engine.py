@@ -19,7 +19,7 @@ from potluck.engines.pool.channel import BatchOrder, JobChannel, JobReport
 from potluck.engines.pool.process import Process, check_can_start, fork_worker
 from potluck.engines.pool.scheduling import DurationEstimates, JobQueue, RelativeCost
 from potluck.engines.pool.spawn import Blueprint, SpawnSpec, spawn_worker, wait_until_ready
-from potluck.engines.vectorized.batches import JobBatch, JobBatcher
+from potluck.engines.vectorized.engine import JobBatch, JobBatcher
 from potluck.wire.jobs import Answer, Failure, Job
 from potluck.worker.memory import SpillFolder, default_budget
 from potluck.worker.worker import Worker

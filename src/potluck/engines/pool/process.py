@@ -25,7 +25,7 @@ import torch
 
 from potluck.core.errors import PotluckError
 from potluck.engines.pool.channel import BatchOrder, JobChannel, JobReport
-from potluck.engines.vectorized.batches import JobBatch, run_batch
+from potluck.engines.vectorized.engine import JobBatch, run_batch
 from potluck.engines.vectorized.rendezvous import JobThreads
 from potluck.worker.memory import SpillFolder, retain_freed_memory
 from potluck.worker.worker import Worker

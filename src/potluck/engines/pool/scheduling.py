@@ -6,7 +6,7 @@ import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 
-from potluck.engines.vectorized.batches import JobBatch
+from potluck.engines.vectorized.engine import JobBatch
 from potluck.wire.jobs import Job, Kind
 
 RelativeCost = Callable[[int], float]
