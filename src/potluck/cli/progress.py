@@ -284,7 +284,7 @@ def imputation_sentence(data: str, imputed: Mapping[str, int]) -> str:
 
 
 def _under_attack(attack: dict[str, Any]) -> str:
-    """Return a sentence on who attacked and what came of it; the table counts the attackers as well."""
+    """Return a sentence on the attackers and the effect of their attack; the table counts the attackers as well."""
     percent = [
         "unknown" if attack[key] is None else f"{attack[key]:.1%}" for key in ("honest_accuracy", "success")
     ]

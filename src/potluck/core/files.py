@@ -1,9 +1,10 @@
-"""Read small files with bounds, so that an endless file does no harm; and the status of a process."""
+"""Read small files with bounds, list packaged files, and read facts of processes and processors."""
 
 from __future__ import annotations
 
 import json
 import tomllib
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,20 @@ def csv_cell(value: Any) -> Any:
     except ValueError:
         return f"'{value}"
     return value
+
+
+def read_cpuinfo() -> str:
+    """Return what Linux says about the processors; empty on other systems."""
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def packaged_names(package: str) -> list[str]:
+    """Return the names of the .toml files that come with a package, sorted."""
+    names = [file.name for file in resources.files(package).iterdir()]
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 def process_status(pid: int) -> list[str] | None:

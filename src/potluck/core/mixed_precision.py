@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -14,6 +13,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from potluck.core.errors import PotluckError
+from potluck.core.files import read_cpuinfo
 from potluck.core.torch_fast import make_optimizer
 
 Amp = Literal["off", "bf16", "fp16"]
@@ -28,11 +28,7 @@ def autocast(amp: Amp, device: torch.device) -> AbstractContextManager[object]:
 @cache
 def is_bf16_slow() -> bool:
     """Return whether the processor is known to emulate bf16, which is then slower than float32."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return is_bf16_emulated(text)
+    return is_bf16_emulated(read_cpuinfo())
 
 
 def is_bf16_emulated(cpuinfo: str) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from potluck.core.torch_fast import BatchNorm
+from potluck.core.torch_fast import BatchNorm, NormalisationBase
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -134,6 +134,11 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 # -- batch normalisation: single samples, and networks without running statistics ------------------------------
+
+
+def normalisation_layers(model: nn.Module) -> list[NormalisationBase]:
+    """Return all layers of batch and instance normalisation."""
+    return [layer for layer in model.modules() if isinstance(layer, NormalisationBase)]
 
 
 def norms_without_statistics(model: nn.Module) -> list[BatchNorm]:

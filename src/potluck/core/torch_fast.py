@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
-from torch.utils import _pytree
+from torch.utils import _python_dispatch, _pytree
 
 TESTED = frozenset({"2.13"})
 """The torch versions, without patch level, with which the faster ways were tested."""
@@ -35,6 +35,12 @@ FAST = is_tested(torch.__version__)
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 """The base class of all batch normalisation layers; torch has no public name for it."""
+
+NormalisationBase = nn.modules.batchnorm._NormBase
+"""The base class of all batch and instance normalisation layers; torch has no public name for it."""
+
+DispatchMode = _python_dispatch.TorchDispatchMode
+"""Intercepts every operator that runs inside a block; torch has no public name for it."""
 
 tree_flatten, tree_map = _pytree.tree_flatten, _pytree.tree_map
 """Functions over nested containers of tensors, as `torch.func` itself uses them."""

@@ -101,16 +101,16 @@ def stacking_candidates(task: Task, make: Make) -> list[int]:
     alike = [info.index for info in task.clients if info.architecture == common and info.samples > 1][
         :MAX_STACK_CLIENTS
     ]
-    team = (
+    candidates = (
         list(split_into_stacks(alike, task.architectures[common].initial.values(), task.device)[0])
         if alike
         else []
     )
-    return team if len(team) > 1 and _alike([make(index) for index in team]) else []
+    return candidates if len(candidates) > 1 and _alike([make(index) for index in candidates]) else []
 
 
 def is_stacking_faster(task: Task, make: Make, cohort: int, workers: int = 1) -> bool:
-    """Train a team for a few batches, in turn and stacked, and see which makes the shorter round.
+    """Train a few clients for some batches, in turn and stacked, and return whether stacks make a shorter round.
 
     Stacks are fewer than clients: where there are less of them than workers, some of these would stand idle.
     """
@@ -137,7 +137,7 @@ def fit_in_stacks(pairs: list[Pair]) -> None:
 
 
 def stack_sizes(task: Task, cohort: int) -> list[int]:
-    """Return the sizes of the teams that a cohort makes, if architectures are in it as they are among all."""
+    """Return the sizes of the stacks of a cohort with the mix of architectures of all clients."""
     sizes = list[int]()
     for name, count in Counter(info.architecture for info in task.clients).items():
         share = range(max(1, round(cohort * count / len(task.clients))))
@@ -149,7 +149,7 @@ def stack_sizes(task: Task, cohort: int) -> list[int]:
 
 
 def _longest(sizes: Iterable[int], workers: int) -> int:
-    """Return how many clients the busiest worker gets, with the largest teams given out first."""
+    """Return how many clients the busiest worker gets, with the largest stacks assigned first."""
     loads = [0] * workers
     for size in sorted(sizes, reverse=True):
         loads[loads.index(min(loads))] += size

@@ -53,8 +53,8 @@ class ClientRows:
 class Allocation:
     """Training, validation and test samples of each client, and what all may see.
 
-    `sizes` are the numbers of training and validation samples; `holdings` say which rows are whose where shares are cut
-    when they are asked for.
+    `sizes` are the numbers of training and validation samples; `partition_arrays` hold the rows of each
+    client where shares are made on demand.
     """
 
     shares: Sequence[Share]

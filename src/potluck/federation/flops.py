@@ -53,15 +53,15 @@ class MethodFlops:
         method: Method[Any, Any, Any],
         federation: Federation,
         rounds: int,
-        beside: MethodFlops | None = None,
+        standalone: MethodFlops | None = None,
     ) -> None:
         self.method, self.federation, self.rounds = method, federation, rounds
-        self.beside = beside
-        """What the same job does besides: training the standalone model of a safeguard."""
+        self.standalone = standalone
+        """Operations of training the standalone model of a safeguard in the same job."""
 
     def of(self, client: ClientInfo) -> float:
         """Return the operations of one job of this client."""
-        extra = 0.0 if self.beside is None else self.beside.of(client)
+        extra = 0.0 if self.standalone is None else self.standalone.of(client)
         return extra + self.by_architecture[client.architecture].total(
             client.samples, self.federation.training.epochs
         )

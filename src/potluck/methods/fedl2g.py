@@ -294,7 +294,7 @@ def pure_training_mode(model: nn.Module, *, single: bool) -> Iterator[None]:
 
     Where a batch has one sample there is nothing to normalise over, and the kept statistics are used.
     """
-    layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+    layers = kit.normalisation_layers(model)
     tracking = [layer.track_running_stats for layer in layers]
     model.train()
     for layer in layers:

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count, flop_registry
+
+from potluck.core.torch_fast import DispatchMode
 
 Formula = Callable[..., int]
 
 
-class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class FlopCounter(DispatchMode):  # type: ignore[no-untyped-call]
     """Sum the operations of all matrix products and convolutions, a multiplication and its addition as two.
 
     Torch's `FlopCounterMode` overstates the backward pass of grouped convolutions, and leaves out recurrent layers,

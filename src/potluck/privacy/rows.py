@@ -59,7 +59,7 @@ class RecordPrivacy:
         if has_batch_norm(model):
             raise PotluckError(
                 f"The model of {me.info.name!r} has batch normalisation, which mixes rows, and privacy.unit = 'record' "
-                "cannot tell what came of which; choose models without."
+                "cannot separate their effects; choose models without."
             )
         steps, chance = steps_per_job(len(me.train), me.training.batch_size, me.training.epochs)
         optimizer, expected = me.optimizer(model, name=request.name), chance * len(me.train)

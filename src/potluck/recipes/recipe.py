@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.core.files import parse_toml, read_text
+from potluck.core.files import packaged_names, parse_toml, read_text
 from potluck.recipes.content import Values, inherit, merged, with_defaults
 from potluck.recipes.figure import Figure, Panel
 from potluck.recipes.measures import COUNTED, TO_TARGET, MeasureName
@@ -170,8 +170,7 @@ def slug(text: str) -> str:
 
 def recipe_names() -> list[str]:
     """Return the recipes that come with Potluck."""
-    files = [file.name for file in resources.files("potluck.recipes").iterdir()]
-    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
+    return packaged_names("potluck.recipes")
 
 
 def find_recipe(name: str) -> Recipe:

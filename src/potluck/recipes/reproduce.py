@@ -35,11 +35,11 @@ Key = tuple[str, str, int]
 """Row, setting and seed: one run, which serves every column of its setting."""
 
 OnRunEnd = Callable[[Key, Run, float | None], None]
-"""Told of every run that is whole, with the processor seconds that it took; None where they are not on record."""
+"""Called with every complete run and its processor seconds; None where they are not recorded."""
 
 
 def ignore_run(key: Key, run: Run, core_seconds: float | None) -> None:
-    """For a reproduction that is not stored."""
+    """Ignore a complete run, for a reproduction that is not stored."""
 
 
 @dataclass(frozen=True)

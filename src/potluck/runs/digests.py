@@ -48,7 +48,7 @@ def file_digest(path: Path, size: int | None = None) -> str:
     return digest.hexdigest()
 
 
-def experiment_digest(run: Path) -> str:
+def experiment_file_digest(run: Path) -> str:
     """Return the digest of a run's experiment (see `text_digest`); empty if the folder has none.
 
     The number of rounds is not part of it, since a run may be extended. Only a loop that was built by hand has no
@@ -68,7 +68,7 @@ def run_digests(run: Path) -> dict[str, str]:
     """Return the digests of a finished run's files."""
     return {
         **{name: file_digest(run / name) for name in (*METRICS, SUMMARY)},
-        EXPERIMENT: experiment_digest(run),
+        EXPERIMENT: experiment_file_digest(run),
     }
 
 
@@ -99,7 +99,7 @@ def check_experiment(run: Path, recorded: Mapping[str, str]) -> None:
 
 def _digest(run: Path, name: str) -> str | None:
     try:
-        return experiment_digest(run) if name == EXPERIMENT else file_digest(run / name)
+        return experiment_file_digest(run) if name == EXPERIMENT else file_digest(run / name)
     except (OSError, ValueError):
         return None
 

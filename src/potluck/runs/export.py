@@ -137,6 +137,7 @@ def _description(source: ModelSource, model: nn.Module) -> dict[str, Any]:
 
 
 def check_objects(run: Path, parts: Parts) -> None:
+    """Raise if a run used Python objects that its folder does not hold."""
     file = run / EXPERIMENT
     objects = read_experiment(file).get("objects", ()) if file.exists() else ()
     if missing := [name for name in objects if name not in (*parts.given(), "nodes", "state")]:

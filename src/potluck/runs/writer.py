@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from potluck.core.files import parse_json, read_text
+from potluck.core.files import parse_json, read_cpuinfo, read_text
 from potluck.core.task import Task
 from potluck.loop.callbacks import Arrival, Callback, End, Step
 from potluck.loop.loop import Loop
@@ -279,11 +279,10 @@ def _version(package: str) -> str:
 @cache
 def processor_name() -> str:
     """Return the processor's model as the system names it; its architecture where it does not."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
+    for line in read_cpuinfo().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
     return platform.processor() or platform.machine()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from potluck.core.errors import PotluckError, unknown
-from potluck.core.files import parse_toml, read_text
+from potluck.core.files import packaged_names, parse_toml, read_text
 from potluck.experiment import Experiment, flat_settings, parse_experiment, put_setting
 from potluck.suites.baselines import LINES, TRAIN
 from potluck.suites.work import Work
@@ -125,8 +125,7 @@ class Suite:
 
 def suite_names() -> list[str]:
     """Return the suites that come with Potluck."""
-    files = [entry.name for entry in resources.files("potluck.suites").iterdir()]
-    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
+    return packaged_names("potluck.suites")
 
 
 def find_suite(name: str) -> Suite:

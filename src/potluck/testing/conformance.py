@@ -45,17 +45,21 @@ class Trace(Callback):
         self.state: Any = None  # the last server state; taken apart once the run is over
 
     def on_send(self, client: ClientInfo, message: Payload, round_number: int) -> None:
+        """Keep a message and a copy of it as it was sent."""
         self.messages.append((f"broadcast to client {client.index}", message, message.copy()))
 
     def on_update(self, update: Update[Any], round_number: int) -> None:
+        """Keep an update's payload and a copy of it as it arrived."""
         self.messages.append(
             (f"update of client {update.client.index}", update.payload, update.payload.copy())
         )
 
     def on_step(self, step: Step) -> None:
+        """Record the accuracy of a server step."""
         self.accuracies.append(step.record.accuracy)
 
     def on_end(self, end: End) -> None:
+        """Keep the last server state."""
         self.state = end.state
 
 
@@ -67,6 +71,7 @@ def run_method(
     rounds: int = 2,
     **schedule: Any,
 ) -> Trace:
+    """Run a copy of a method for some rounds, and return its messages, scores and final states."""
     method, trace = (
         copy.deepcopy(method),
         Trace(),
@@ -86,6 +91,7 @@ def run_method(
 
 
 def saved_state(method: Method[Any, Any, Any], state: Any) -> tree.Flat:
+    """Return a server state as it is saved; a state that cannot be saved is a `MethodError`."""
     try:
         return tree.flatten(state)
     except TypeError as error:
@@ -100,6 +106,7 @@ def same_payload(payload: Payload, other: Payload) -> bool:
 
 
 def require(holds: bool, method: Method[Any, Any, Any], sentence: str) -> None:
+    """Raise `MethodError` with a sentence unless a condition holds."""
     if not holds:
         raise MethodError(f"{type(method).__name__}: {sentence}")
 
@@ -209,6 +216,7 @@ def _error_of_one_round(method: Method[Any, Any, Any], dtype: torch.dtype) -> Ex
 
 
 def check_runs_and_repeats(method: Method[Any, Any, Any], make: Callable[[], Federation]) -> None:
+    """Check that the same seed gives the same results twice."""
     first, second = run_method(method, make()), run_method(method, make())
     same = tree.equal(first.state, second.state) and first.accuracies == second.accuracies
     same = same and all(tree.equal(a, b) for a, b in zip(first.clients, second.clients, strict=True))
@@ -216,6 +224,7 @@ def check_runs_and_repeats(method: Method[Any, Any, Any], make: Callable[[], Fed
 
 
 def check_payloads_travel(method: Method[Any, Any, Any], make: Callable[[], Federation]) -> None:
+    """Check that payloads have the declared types, survive encoding, and hold no raw inputs."""
     down, up = payload_types(method)
     shape = make().task.input_shape
     for label, message, _ in run_method(method, make(), rounds=1).messages:
@@ -237,6 +246,7 @@ def check_payloads_travel(method: Method[Any, Any, Any], make: Callable[[], Fede
 
 
 def check_payloads_are_copies(method: Method[Any, Any, Any], make: Callable[[], Federation]) -> None:
+    """Check that payloads do not change after they were sent."""
     for label, message, at_first in run_method(method, make(), rounds=3, concurrency=2, buffer=1).messages:
         require(
             same_payload(message, at_first),
@@ -285,6 +295,7 @@ def _first_job(method: Method[Any, Any, Any], federation: Federation) -> tuple[C
 def check_predict_leaves_the_client_alone(
     method: Method[Any, Any, Any], make: Callable[[], Federation]
 ) -> None:
+    """Check that `predict` leaves the state of the client unchanged."""
     federation = make()
     me, loop = _first_job(method, federation)
     worker = loop.dispatcher.engine.worker  # type: ignore[attr-defined]
@@ -338,6 +349,7 @@ def _saved_loop(method: Method[Any, Any, Any], federation: Federation) -> Loop:
 
 
 def check_global_random_state(method: Method[Any, Any, Any], make: Callable[[], Federation]) -> None:
+    """Check that a method does not touch torch's global random state."""
     federation = make()
     before = torch.random.get_rng_state()
     run_method(method, federation, rounds=1)
@@ -348,6 +360,7 @@ def check_global_random_state(method: Method[Any, Any, Any], make: Callable[[], 
 def check_engine(
     method: Method[Any, Any, Any], make: Callable[[], Federation], engine: Callable[[Worker], Engine]
 ) -> None:
+    """Check that another engine gives the results of the serial one."""
     serial, other = run_method(method, make()), run_method(method, make(), engine=engine)
     same = tree.equal(serial.state, other.state) and serial.accuracies == other.accuracies
     same = same and all(tree.equal(a, b) for a, b in zip(serial.clients, other.clients, strict=True))
@@ -355,6 +368,7 @@ def check_engine(
 
 
 def check_corner_cases(method: Method[Any, Any, Any]) -> None:
+    """Check that a method survives missing classes, single samples and clients of one class."""
     cases: dict[str, dict[str, Any]] = {
         "a client that lacks a class": {"classes": ((0, 1), (2,), (0,))},
         "a client with a single sample": {"samples": 1},

@@ -34,6 +34,7 @@ class FromFile(Partition):
         rng: np.random.Generator,
         groups: NDArray[np.generic] | None,
     ) -> list[Rows]:
+        """Return the rows that the file lists for each client."""
         parts = self.read()
         if len(parts) != clients:
             raise PotluckError(
@@ -71,6 +72,7 @@ class FromFile(Partition):
             ) from problem
 
     def remedy(self) -> str:
+        """Return what to do about a client without rows."""
         return "give it rows or take it out of the file."
 
     def __str__(self) -> str:

@@ -44,6 +44,7 @@ class Pathological(Partition):
         rng: np.random.Generator,
         groups: NDArray[np.generic] | None,
     ) -> list[Rows]:
+        """Return rows of a few classes for each client."""
         rows_by_class = class_rows(labels, rng)
         if self.classes > len(rows_by_class):
             raise PotluckError(
@@ -90,6 +91,7 @@ class Pathological(Partition):
         return counts
 
     def remedy(self) -> str:
+        """Return what to do about a client without rows."""
         return "use fewer clients or more classes per client."
 
     def __str__(self) -> str:

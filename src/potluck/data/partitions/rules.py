@@ -116,6 +116,7 @@ class Iid(Partition):
         rng: np.random.Generator,
         groups: NDArray[np.generic] | None,
     ) -> list[Rows]:
+        """Return equal pieces of a random permutation."""
         return split_evenly(rng.permutation(len(labels)), clients)
 
     def __str__(self) -> str:
@@ -133,6 +134,7 @@ class Contiguous(Partition):
         rng: np.random.Generator,
         groups: NDArray[np.generic] | None,
     ) -> list[Rows]:
+        """Return equal pieces in file order."""
         return split_evenly(np.arange(len(labels)), clients)
 
     def __str__(self) -> str:
@@ -153,6 +155,7 @@ class Natural(Partition):
         rng: np.random.Generator,
         groups: NDArray[np.generic] | None,
     ) -> list[Rows]:
+        """Return the rows of each person, writer or device."""
         if groups is None:
             raise PotluckError(
                 "Partition 'natural' needs data that say who produced each row (such as 'har'); "
@@ -204,6 +207,7 @@ class Dirichlet(Partition):
         rng: np.random.Generator,
         groups: NDArray[np.generic] | None,
     ) -> list[Rows]:
+        """Return rows in class shares drawn from a Dirichlet distribution, until every client has `min_size`."""
         rows_by_class = class_rows(labels, rng)
         class_sizes = np.array([len(rows) for rows in rows_by_class])
         if clients * self.min_size <= len(labels):
@@ -236,6 +240,7 @@ class Dirichlet(Partition):
         return counts
 
     def remedy(self) -> str:
+        """Return what to do about a client without rows."""
         return "use fewer clients or a larger alpha."
 
     def __str__(self) -> str:

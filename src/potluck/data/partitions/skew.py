@@ -96,11 +96,13 @@ class Skew(Partition):
         rng: np.random.Generator,
         groups: NDArray[np.generic] | None,
     ) -> list[Rows]:
+        """Return the rows of each client by the base rule."""
         return self.base.deal(labels, clients, rng, groups)
 
     def transform_samples(
         self, samples: list[Samples], seed: int, input_shape: tuple[int, ...]
     ) -> list[Samples]:
+        """Return each client's samples with the client's own image transform."""
         client_transforms = self.client_transforms(len(samples), seed, input_shape)
         return [
             replace(client_samples, transform=replace(look, before=client_samples.transform))

@@ -15,7 +15,7 @@ from potluck.wire.jobs import Answer, Failure
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """A team of jobs as the parent sends it: which versions of the clients to work on, and whom to forget."""
+    """A batch of jobs as the parent sends it: which versions of the clients to work on, and which to drop."""
 
     batch: JobBatch
     versions: list[int]
@@ -42,7 +42,7 @@ class JobChannel:
     up: type[Payload]
 
     def send_order(self, to: socket.socket, order: BatchOrder) -> None:
-        """Send a team's jobs."""
+        """Send a batch's jobs."""
         for job in order.batch:
             if job.message is not None and type(job.message) is not self.down:
                 raise PayloadError(
@@ -53,7 +53,7 @@ class JobChannel:
             _send(to, wire.pack_job(job), facts)
 
     def receive_order(self, source: socket.socket) -> BatchOrder:
-        """Return the next team's jobs; `ConnectionError` when the other side is gone."""
+        """Return the next batch's jobs; `ConnectionError` when the other side is gone."""
         messages = list(_receive(source))
         jobs = [wire.unpack_job(message, self.down) for message in messages]
         return BatchOrder(
@@ -61,7 +61,7 @@ class JobChannel:
         )
 
     def send_reports(self, to: socket.socket, reports: Sequence[JobReport]) -> None:
-        """Send a team's results; an answer of another type than the method declares is an invalid one."""
+        """Send a batch's results; an answer of another type than the method declares is an invalid one."""
         for number, report in enumerate(reports, 1):
             facts = {
                 "version": report.version,
@@ -72,7 +72,7 @@ class JobChannel:
             _send(to, wire.pack_result(self._declared(report.result)), facts)
 
     def receive_reports(self, source: socket.socket) -> list[JobReport]:
-        """Return the next team's results; `ConnectionError` when the worker is gone."""
+        """Return the next batch's results; `ConnectionError` when the worker is gone."""
         return [
             JobReport(
                 _with_processor_time(wire.unpack_result(message, self.up), message.facts["processor"]),

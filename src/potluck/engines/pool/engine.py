@@ -63,7 +63,7 @@ class PoolEngine:
     Without `blueprint` workers are forked and compute on the CPU. With it they are spawned, `workers` on each of
     `places`, and make their clients there; `memory` then is what clients may hold on each device.
 
-    With `teams` clients train together as they do in the vectorized engine, whose bits these then are.
+    With `batcher` clients train together as they do in the vectorized engine, whose bits these then are.
     """
 
     name = "pool"

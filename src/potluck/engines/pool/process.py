@@ -53,7 +53,7 @@ class Handle(Protocol):
 
 @dataclass
 class Process:
-    """A worker process as its parent sees it, and its device; `team` is what it works on since `since`, if anything."""
+    """A worker process as its parent sees it, and its device; `batch` is its work since `since`, if it has any."""
 
     handle: Handle
     socket: socket.socket

@@ -44,7 +44,7 @@ class DurationEstimates:
         return (measured / guess) / (took / guessed)
 
     def of_batch(self, batch: JobBatch, device: str | None = None) -> float:
-        """Return the seconds expected for all jobs of a team."""
+        """Return the seconds expected for all jobs of a batch."""
         return sum(self.of(job, device) for job in batch)
 
     def of(self, job: Job, device: str | None = None) -> float:
@@ -59,17 +59,17 @@ class DurationEstimates:
 
 
 Entry = tuple[float, int, JobBatch]
-"""(minus the expected seconds, the id of the first job, the team): a heap gives the longest work first."""
+"""(minus the expected seconds, the id of the first job, the batch): a heap gives the longest work first."""
 
 NO_WORKER = -1
 
 
 class JobQueue:
-    """Waiting teams of jobs, mostly of one job each; those of one client in the order submitted, one at a time.
+    """Waiting batches of jobs, mostly of one job each; those of one client in the order submitted, one at a time.
 
-    A client's home is the worker that has it in memory; a team's is that of most of its clients. An idle worker takes
-    the longest work among its own teams and those without a home; with none left it takes some from the worker with
-    most ahead, if that saves more than moving a client costs.
+    A client's owner is the worker that has it in memory; a batch's is that of most of its clients. An idle worker takes
+    the longest work among its own batches and those without an owner; with none left it takes some from the worker
+    with most ahead, if that saves more than moving a client costs.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class JobQueue:
         self.move_cost = move_cost
         self._batches: defaultdict[int, deque[JobBatch]] = defaultdict(deque)
         self._at_work: set[int] = set()
-        self._home: dict[int, int] = {}
+        self._owner: dict[int, int] = {}
         self._ready: defaultdict[int, list[Entry]] = defaultdict(list)
         self._ahead: defaultdict[int, float] = defaultdict(float)
 
@@ -111,7 +111,7 @@ class JobQueue:
             self._offer(waiting)
 
     def take(self, worker: int, busy: Mapping[int, float]) -> tuple[JobBatch, list[tuple[int, int]]] | None:
-        """Return the team for an idle worker, and the clients that move there for it, each with the worker it leaves.
+        """Return the batch for an idle worker, and the clients that move there for it, each with the worker it leaves.
 
         `busy` gives the seconds that each other worker still needs for what it does now.
         """
@@ -122,12 +122,12 @@ class JobQueue:
         cost, _, batch = heapq.heappop(self._ready[source])
         self._ahead[source] += cost
         moved = [
-            (job.client, home)
+            (job.client, owner)
             for job in batch
-            if (home := self._home.get(job.client, NO_WORKER)) not in (worker, NO_WORKER)
+            if (owner := self._owner.get(job.client, NO_WORKER)) not in (worker, NO_WORKER)
         ]
         for job in batch:
-            self._home[job.client] = worker
+            self._owner[job.client] = worker
             self._at_work.add(job.client)
             self._batches[job.client].popleft()
             if not self._batches[job.client]:
@@ -135,19 +135,19 @@ class JobQueue:
         return batch, moved
 
     def _offer(self, batch: JobBatch) -> None:
-        """Have it taken, if each of its jobs is its client's next."""
+        """Make a batch available, if each of its jobs is its client's next."""
         if any(job.client in self._at_work or self._batches[job.client][0] is not batch for job in batch):
             return
-        cost, home = self.costs.of_batch(batch), self._home_of(batch)
-        heapq.heappush(self._ready[home], (-cost, batch[0].id, batch))
-        self._ahead[home] += cost
+        cost, owner = self.costs.of_batch(batch), self._owner_of(batch)
+        heapq.heappush(self._ready[owner], (-cost, batch[0].id, batch))
+        self._ahead[owner] += cost
 
-    def _home_of(self, batch: JobBatch) -> int:
-        homes = Counter(home for job in batch if (home := self._home.get(job.client)) is not None)
-        return min(homes, key=lambda home: (-homes[home], home), default=NO_WORKER)
+    def _owner_of(self, batch: JobBatch) -> int:
+        owners = Counter(owner for job in batch if (owner := self._owner.get(job.client)) is not None)
+        return min(owners, key=lambda owner: (-owners[owner], owner), default=NO_WORKER)
 
     def _worth_helping(self, worker: int, busy: Mapping[int, float]) -> int | None:
-        """Return the worker with most to do before it would come to the team we could take from it now.
+        """Return the worker with most to do before it would start the batch that we could take from it now.
 
         Where our device is slower than its, the jobs take longer here: that much more it must have to do.
         """
@@ -160,7 +160,7 @@ class JobQueue:
         return longest if longest is not None and gains[longest] > self.move_cost else None
 
     def _gain(self, worker: int, other: int, entry: Entry, busy: float) -> float:
-        """Return seconds by which a team would end sooner with us than with the worker that has it."""
+        """Return seconds by which a batch would end sooner on this worker than on its owner."""
         cost, kind = -entry[0], entry[2][0].kind
         cost_here, cost_there = (
             self.costs.slowness(kind, self._device_of(number)) for number in (worker, other)

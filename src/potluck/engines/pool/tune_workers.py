@@ -22,19 +22,19 @@ WORKER_GAIN = 1.1
 
 
 def best_worker_count(
-    blueprint: Blueprint, devices: list[str], clients: Sequence[int], teams: int
+    blueprint: Blueprint, devices: list[str], clients: Sequence[int], batches: int
 ) -> tuple[int, dict[int, float]]:
     """Processes per device, found on the first: doubled while they do more together and fit, up to the cores.
 
     Also the speeds that were found, in samples per second, by the number of processes.
 
     All train copies of one client at the same time, or of several as a stack; the sum of their speeds is what counts.
-    No more are tried than there are `teams` in a round: clients, or stacks of them.
+    No more are tried than there are `batches` in a round: clients, or stacks of them.
     """
     most = min(
         MAX_WORKERS_PER_DEVICE,
         max(1, len(os.sched_getaffinity(0)) // len(devices)),
-        -(-teams // len(devices)),
+        -(-batches // len(devices)),
     )
     processes: list[Process] = []
     best, speeds = 0, dict[int, float]()
