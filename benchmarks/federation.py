@@ -254,13 +254,47 @@ def _empty_rounds(rounds: int) -> Spread:
         raise PotluckError(f"The empty Flower app did not end: {processes.last_error('server')}")
 
 
+def measure_many(clients: int) -> Iterator[Row]:
+    """Seconds of a round, and memory, with so many SuperNodes at one SuperLink on this machine."""
+    rounds, name = 6, f"{clients} SuperNodes at one SuperLink"
+    with TemporaryDirectory() as folder:
+        asked = ("--engine", "flower", "--clients", str(clients), "--rounds", str(rounds))
+        command = [*POTLUCK, "run", "fedgh", *asked, "--set", "training.epochs=1", "-q", "--out", "run"]
+        path = Path(folder) / "run" / ROUNDS
+        with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as process:
+            memory: dict[str, float] = {}
+            while process.poll() is None:
+                if path.exists() and len(path.read_text().splitlines()) >= rounds - 1 and not memory:
+                    memory = _memory_by_program([process.pid])
+                time.sleep(0.2)
+        if process.returncode or not memory:
+            raise PotluckError(f"{name} did not run to the end (exit code {process.returncode}).")
+        yield Row(PART, f"{name}: a round", _seconds(Path(folder) / "run"), "s")
+    yield Row(PART, f"{name}: memory of a SuperNode", Spread.of([memory["supernode"] / clients]), "MB")
+    yield Row(PART, f"{name}: memory of the SuperLink", Spread.of([memory["superlink"]]), "MB")
+    yield Row(PART, f"{name}: memory of everything", Spread.of([sum(memory.values())]), "MB")
+
+
+def _memory_by_program(roots: list[int]) -> dict[str, float]:
+    memory = {"supernode": 0.0, "superlink": 0.0, "other": 0.0}
+    for process in [*roots, *(child for child, _ in descendants(roots))]:
+        with suppress(OSError):
+            command = Path(f"/proc/{process}/cmdline").read_bytes().decode()
+            name = next((name for name in ("supernode", "superlink") if name in command), "other")
+            memory[name] += _shared_memory(process)
+    return memory
+
+
 def main(
     quick: Annotated[bool, typer.Option("--quick", help="shows that everything works")] = False,
+    nodes: Annotated[
+        list[int] | None, typer.Option("--nodes", help="measure so many SuperNodes instead; repeatable")
+    ] = None,
     store: Annotated[Path | None, typer.Option("--store", help="table to keep the rows in")] = None,
 ) -> None:
     """Time rounds across processes; about five minutes on two free cores."""
     rows = []
-    for row in measure(quick=quick):
+    for row in (row for count in nodes for row in measure_many(count)) if nodes else measure(quick=quick):
         rows.append(row)
         typer.echo(str(row))
     if store is not None:
