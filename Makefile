@@ -6,7 +6,7 @@ RUN := OMP_NUM_THREADS=1 $(BIN)/python
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types audit bench bench-peers bench-htfllib test-slow test-browser test-flower soak docs docs-serve pages dist docker-lint clean
+.PHONY: help demo test check lint types audit bench bench-peers bench-htfllib test-slow test-browser test-flower soak outages docs docs-serve pages dist docker-lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -78,6 +78,11 @@ soak: ## a federation whose programs are killed and stopped at random; MINUTES=4
 	test -x .venv-flower/bin/python || $(PYTHON) -m venv .venv-flower || python3 -m venv .venv-flower
 	.venv-flower/bin/pip install -q -c constraints.txt -e ".[dev,flower]"
 	PYTHONPATH=tests OMP_NUM_THREADS=1 .venv-flower/bin/python tests/support/soak.py --minutes $(MINUTES) $(if $(RECORD),--record $(RECORD))
+
+outages: ## what each single outage of a federation costs; half an hour
+	test -x .venv-flower/bin/python || $(PYTHON) -m venv .venv-flower || python3 -m venv .venv-flower
+	.venv-flower/bin/pip install -q -c constraints.txt -e ".[dev,flower]"
+	PYTHONPATH=tests OMP_NUM_THREADS=1 .venv-flower/bin/python tests/support/outages.py --record results/outages.json
 
 audit: $(VENV)/.installed-dev ## known vulnerabilities of the installed packages; needs the network
 	$(BIN)/pip install -q -c constraints.txt pip-audit

@@ -1,4 +1,4 @@
-"""Write what two soak tests measured, the second one with secure sums, into the guide to three machines."""
+"""Write what soak tests and single outages cost into the guide to three machines."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from generate.text import code, replace_block, table
 
 RESULTS = Path(__file__).parents[2] / "results" / "soak.json"
 SUMS = RESULTS.with_name("soak-sums.json")
+TEN = RESULTS.with_name("soak-ten.json")
+OUTAGES = RESULTS.with_name("outages.json")
 NAME = "soak"
 KINDS = {
     "the server": "the server (Flower's SuperLink)",
@@ -22,8 +24,58 @@ KINDS = {
 
 def update_page(page: str) -> str:
     """The page with the figures of the stored soak."""
-    plain_run, sums = (json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS, SUMS))
-    return replace_block(page, NAME, f"{body(plain_run)}\n\n{with_sums(sums)}")
+    plain_run, sums, ten, single = (
+        json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS, SUMS, TEN, OUTAGES)
+    )
+    page = replace_block(page, "outages", outages(single))
+    return replace_block(page, NAME, f"{body(plain_run)}\n\n{with_hostile(ten)}\n\n{with_sums(sums)}")
+
+
+def outages(stored: dict[str, Any]) -> str:
+    """A table of single outages, and what each of them cost."""
+    undisturbed, usual_rounds = next(
+        (row["seconds"], row["rounds"]) for row in stored["outages"] if row["outage"] == "none"
+    )
+    rows = [
+        [
+            row["outage"],
+            f"{row['same']} of {row['rounds']}",
+            row["lost"],
+            "yes" if row["last round has all"] else "no",
+            max(0, row["seconds"] - undisturbed) if row["rounds"] == usual_rounds else "",
+        ]
+        for row in stored["outages"]
+    ]
+    head = [
+        "outage after round 3",
+        "rounds with the serial engine's bits",
+        "answers lost",
+        "all nodes in the last round",
+        "seconds longer",
+    ]
+    commits = sorted({row["commit"] for row in stored["outages"]})
+    loads = [row["load"] for row in stored["outages"]]
+    return (
+        f"{table(head, rows, numbers=(2, 4))}\n\nThree nodes, `make outages`. A lost answer changes all later rounds. A longer run goes on "
+        f"without the node that is stopped, so its seconds are not those of the outage. Commit {', '.join(commits)}, Flower {stored['flwr']}, "
+        f"load {min(loads):g} to {max(loads):g}."
+    )
+
+
+def with_hostile(soak: dict[str, Any]) -> str:
+    """A sentence on the soak with ten nodes."""
+    losses, made, hostile = (
+        sum(soak["losses on record"].values()),
+        soak["made"],
+        soak["losses of the hostile node"],
+    )
+    every = soak["nodes"] * soak["rounds"]
+    return (
+        f"With {soak['nodes']} nodes, one of which withholds half of its answers (`python tests/support/soak.py --nodes {soak['nodes']} "
+        f"--hostile --minutes {soak['minutes']:g} --every {soak['every']:g}`): {soak['strikes']} strikes in {soak['minutes']:g} minutes. The run had "
+        f"all its {soak['rounds']} rounds; {soak['answers']} of {every} answers came, {losses} are on record as lost, {hostile} of them the "
+        f"hostile node's, which is left out after two in succession. Commit {made['commit']}, load {made['load']:g}."
+    )
 
 
 def with_sums(soak: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from potluck.flower.deploy.processes import free_ports
-from support.own_nodes import three_nodes
+from support.own_nodes import three_nodes, write_withholding
 from support.real_processes import commands_in, rows, started_with, wait_for
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(300)]
@@ -34,20 +34,6 @@ upload_grace = 2
 lost_after = 20
 """
 
-WITHHOLDING = """
-import time
-import flwr.supercore.inflatable.inflatable_utils as utils
-push, calls = utils.push_objects, []
-
-def first_only(*arguments, **named):
-    calls.append(1)
-    if len(calls) > 1:  # the first is the registration
-        time.sleep(1e6)
-    return push(*arguments, **named)
-
-utils.push_objects = first_only
-"""
-
 
 def test_withheld_answers_and_stopped_nodes_cost_the_others_no_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -55,15 +41,14 @@ def test_withheld_answers_and_stopped_nodes_cost_the_others_no_round(
     (port,) = free_ports(1)
     address, paths = f"127.0.0.1:{port}", three_nodes(tmp_path)
     (tmp_path / "experiment.toml").write_text(EXPERIMENT)
-    (tmp_path / "hostile").mkdir()
-    (tmp_path / "hostile" / "sitecustomize.py").write_text(WITHHOLDING)
+    hostile = write_withholding(tmp_path / "hostile")
     with commands_in(tmp_path) as commands:
         commands.start("server", "server", "start", "--insecure", "--port", str(port))
         commands.up("server", "runner started")
         for index, path in enumerate(paths):
             with monkeypatch.context() as patch:
                 if index == 1:
-                    patch.syspath_prepend(str(tmp_path / "hostile"))
+                    patch.syspath_prepend(hostile)
                 commands.start(f"node-{index}", "node", "start", str(path), "--server", address, "--insecure")
         commands.start("run", "run", "experiment.toml", "--server", address, "--out", "run", "-q")
         ended = commands.running["run"].poll

@@ -17,7 +17,9 @@ from flwr.app import Message
 from potluck.core.errors import PotluckError
 from potluck.experiment import parse_experiment
 from potluck.flower import start
+from potluck.flower.node.registration import Assignment
 from potluck.flower.outage import STALLS, Exclusions
+from potluck.flower.registry import NodeRegistry
 from potluck.flower.server_app import serve
 from potluck.flower.transfers import (
     CHUNK,
@@ -33,7 +35,7 @@ from potluck.flower.transfers import (
 )
 from potluck.runs.run import Run
 from support.loopgrid import LoopGrid, dealt_nodes
-from support.own_nodes import three_nodes
+from support.own_nodes import experiment, node_registrations, three_nodes
 from support.piecewise_grid import PiecewiseGrid
 
 QUICK = {"upload_grace": 0.1, "upload_rate": 1e6}
@@ -295,6 +297,21 @@ def test_a_run_begins_with_min_nodes_and_does_not_wait_to_the_end(
     run = run_own(grid, tmp_path / "run", min_nodes=2, wait=600.0, upload_grace=600.0)
     assert run.rounds[0]["participants"] == [0, 1]
     assert time.monotonic() - began < 120
+
+
+def test_a_resumed_run_goes_on_with_min_nodes_and_does_not_wait_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "START_GRACE", 0.3)
+    nodes = own_nodes(tmp_path)
+    registrations = node_registrations(experiment(), [Path(node["node-file"]) for node in nodes.values()])
+    nodes.pop(1)
+    assignment = Assignment(experiment().model_dump_json(exclude_none=True), "", str(tmp_path / "nodes"))
+    registry = NodeRegistry(LoopGrid(nodes, {}), assignment, 1 << 20, poll_interval=0.01)
+    began = time.monotonic()
+    start.wait_for_returning_nodes(registry, registrations, 600.0, 1, enough=2)
+    assert registry.missing() == ["node-1"]
+    assert 0.3 < time.monotonic() - began < 120
 
 
 def test_each_exclusion_is_twice_as_long_and_an_answer_clears_it() -> None:

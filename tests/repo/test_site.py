@@ -128,6 +128,22 @@ def test_the_soaks_figures_are_those_that_are_stored():
     assert sum(stored["faults"].values()) == stored["strikes"]
 
 
+def test_soak_with_a_hostile_node_accounts_for_every_answer():
+    stored = json.loads(soak.TEN.read_text())
+    every = stored["nodes"] * stored["rounds"]
+    assert stored["answers"] + sum(stored["losses on record"].values()) == every
+    assert f"{stored['answers']} of {every} answers came" in soak.with_hostile(stored)
+
+
+def test_table_of_outages_subtracts_the_undisturbed_run():
+    row = {"rounds": 12, "same": 12, "lost": 0, "last round has all": True, "commit": "abc", "load": 0.5}
+    stored = {
+        "outages": [{**row, "outage": "none", "seconds": 20}, {**row, "outage": "a stop", "seconds": 141}],
+        "flwr": "1",
+    }
+    assert "| a stop | 12 of 12 | 0 | yes | 121 |" in soak.outages(stored)
+
+
 def test_which_methods_numbers_are_counted():
     page = (ROOT / "docs" / "which-method.md").read_text()
     assert which.traffic("lg-fedavg") == (650, 650)  # a head of 64 features and 10 classes: 64 * 10 + 10

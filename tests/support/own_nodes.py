@@ -47,8 +47,35 @@ def write_node(folder: Path, name: str, model: str, seed: int) -> Path:
 
 def three_nodes(folder: Path) -> list[Path]:
     """Two of the zoo's classes and one of a user's own file."""
+    return several_nodes(folder, 3)
+
+
+def several_nodes(folder: Path, count: int) -> list[Path]:
+    """So many nodes with the models of three in turn."""
     models = ["mlp-1+6", "mlp-3+6", "{module}:Wards"]
-    return [write_node(folder / f"n{i}", f"node-{i}", models[i], seed=i) for i in range(3)]
+    return [write_node(folder / f"n{i}", f"node-{i}", models[i % 3], seed=i) for i in range(count)]
+
+
+WITHHOLDING = """
+import random, time
+import flwr.supercore.inflatable.inflatable_utils as utils
+push, calls = utils.push_objects, []
+
+def push_or_withhold(*arguments, **named):
+    calls.append(1)
+    if len(calls) > 1 and random.random() < {share}:  # the first is the registration
+        time.sleep({seconds})
+    return push(*arguments, **named)
+
+utils.push_objects = push_or_withhold
+"""
+
+
+def write_withholding(folder: Path, *, share: float = 1.0, seconds: float = 1e6) -> str:
+    """Write code for a hostile node: it announces its answers and sends a share of them late. Gives a PYTHONPATH."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(WITHHOLDING.format(share=share, seconds=seconds))
+    return str(folder)
 
 
 def experiment(method: str = "fedgh", **more: Any) -> Experiment:

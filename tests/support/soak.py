@@ -5,6 +5,8 @@ programs is killed, or stopped for a while: which one is drawn, each in both way
 run must have all its rounds, and every client must be in every round: among the participants, or with the reason why not.
 
     python tests/support/soak.py --minutes 30 --seed 1 --record results/soak.json
+
+With `--hostile` the last node withholds half of its answers for a minute each.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from potluck.flower.node.audit import AuditLog
 from potluck.flower.node.config import read_node
 from potluck.runs import folder
 from potluck.runs.writer import provenance
-from support.own_nodes import three_nodes
+from support.own_nodes import several_nodes, write_withholding
 from support.real_processes import Commands, commands_in, rows, started_with, wait_for
 
 EXPERIMENT = """
@@ -44,10 +46,11 @@ on_failure = "continue"
 min_clients = 0
 [engine]
 name = "flower"
-nodes = 3
+nodes = {nodes}
 classes = 3
 wait = 600
 lost_after = 120
+upload_grace = 5
 """
 SECURE_SUMS = """
 [privacy]
@@ -58,25 +61,42 @@ PROGRAMS = {
     "the server": ["flower-superlink"],
     "the runner": ["flower-superexec"],
     "the server's app": ["flwr-serverapp"],
-    **{f"node {i}": ["deploy.supernode", f"/n{i}/"] for i in range(3)},
-    **{f"the worker of node {i}": ["deploy.node_worker", f"/n{i}/"] for i in range(3)},
 }
 WAYS = ("killed", "stopped")
 STOPS = (10.0, 75.0)
 """Seconds for which a program is stopped: below and above what Flower takes for gone."""
 
 
+def programs(nodes: int) -> dict[str, list[str]]:
+    """Each program's name, and the words of its command line."""
+    return {
+        **PROGRAMS,
+        **{f"node {i}": ["deploy.supernode", f"/n{i}/"] for i in range(nodes)},
+        **{f"the worker of node {i}": ["deploy.node_worker", f"/n{i}/"] for i in range(nodes)},
+    }
+
+
 class Soak:
     """The federation, the faults so far, and what is stopped at present."""
 
-    def __init__(self, commands: Commands, rounds: int, seed: int, *, sums: bool = False) -> None:
+    def __init__(
+        self,
+        commands: Commands,
+        rounds: int,
+        seed: int,
+        *,
+        nodes: int = 3,
+        sums: bool = False,
+        hostile: bool = False,
+    ) -> None:
         self.commands, self.place = commands, commands.place
+        self.nodes, self.hostile, self.programs = nodes, hostile, programs(nodes)
         self.random, self.faults = random.Random(seed), Counter[str]()
         self.ahead: list[tuple[str, str]] = []
         self.asleep: list[tuple[float, int]] = []
         (port,) = free_ports(1)
-        self.address, self.paths = f"127.0.0.1:{port}", three_nodes(self.place)
-        text = EXPERIMENT.format(rounds=rounds)
+        self.address, self.paths = f"127.0.0.1:{port}", several_nodes(self.place, nodes)
+        text = EXPERIMENT.format(rounds=rounds, nodes=nodes)
         if sums:
             text = text.replace('"fedgh"', '"fedproto"') + SECURE_SUMS
         (self.place / "experiment.toml").write_text(text)
@@ -87,7 +107,11 @@ class Soak:
         keys = [make_node_key(path.with_suffix(".key"), f"node-{i}") for i, path in enumerate(self.paths)]
         commands.run("register", "server", "keys", *map(str, keys), "--server", self.address)
         for index, path in enumerate(self.paths):
+            if hostile and index == nodes - 1:
+                sys.path.insert(0, write_withholding(self.place / "hostile", share=0.5, seconds=60))
             commands.start(f"node-{index}", "node", "start", str(path), *self.secure)
+        if hostile:
+            sys.path.pop(0)
         commands.start("run", "run", "experiment.toml", *self.secure, "--out", "run", "-q")
         wait_for(
             lambda: rows(self.place / "run") or not self.running(), "no round"
@@ -108,7 +132,7 @@ class Soak:
     def strike(self) -> str:
         """Kill or stop one program that is awake: the next that was drawn and is there."""
         for name, signal_name in list(self.ahead or self._drawn()):
-            if processes := set(started_with(self.place, *PROGRAMS[name])) - {
+            if processes := set(started_with(self.place, *self.programs[name])) - {
                 sleeper for _, sleeper in self.asleep
             }:
                 self.ahead.remove((name, signal_name))
@@ -118,7 +142,7 @@ class Soak:
 
     def _drawn(self) -> list[tuple[str, str]]:
         """Every program in both ways, in a new order."""
-        self.ahead = [(name, signal_name) for name in PROGRAMS for signal_name in WAYS]
+        self.ahead = [(name, signal_name) for name in self.programs for signal_name in WAYS]
         self.random.shuffle(self.ahead)
         return self.ahead
 
@@ -144,13 +168,13 @@ def judge(soak: Soak, rounds: int) -> list[str]:
         problems.append(f"the rounds are {[row['round'] for row in steps]}")
     for row in steps:
         clients_of_row = sorted([*row["participants"], *(failure["client"] for failure in row["failures"])])
-        if clients_of_row != [0, 1, 2]:
+        if clients_of_row != list(range(soak.nodes)):
             problems.append(f"round {row['round']} accounts for {clients_of_row}")
         if not all(failure["kind"] and failure["reason"] for failure in row["failures"]):
             problems.append(f"round {row['round']} does not say why somebody is missing")
     for path in soak.paths:
         list(AuditLog(read_node(path).audit_log()).lines())
-    every = {f"{signal_name} {name}" for name in PROGRAMS for signal_name in WAYS}
+    every = {f"{signal_name} {name}" for name in soak.programs for signal_name in WAYS}
     if sum(soak.faults.values()) >= 2 * len(every) and (missed := every - soak.faults.keys()):
         problems.append(f"never {', '.join(sorted(missed))}")
     return problems
@@ -174,6 +198,10 @@ def summary(soak: Soak, rounds: int) -> dict[str, Any]:
         },
         "submitted again": outputs["run"].count("going on from its last checkpoint"),
     }
+
+
+def _losses(done: list[dict[str, Any]], client: int) -> int:
+    return sum(failure["client"] == client for row in done for failure in row["failures"])
 
 
 def fire(soak: Soak, minutes: float, every: float) -> float:

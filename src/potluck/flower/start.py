@@ -107,20 +107,29 @@ def _too_few(registry: NodeRegistry, ready: int, count: int, wait: float) -> str
 
 
 def wait_for_returning_nodes(
-    registry: NodeRegistry, registrations: Sequence[Registration], wait: float, least: int
+    registry: NodeRegistry,
+    registrations: Sequence[Registration],
+    wait: float,
+    least: int,
+    *,
+    enough: int = 0,
 ) -> None:
     """Wait for the nodes that a run began with. When `wait` is over it goes on without those that are not back.
 
-    They stay its clients: their jobs are lost, and a node that comes back under its name takes part again.
+    With `enough` nodes (0: all) it goes on `START_GRACE` seconds after the latest came. The others stay its clients:
+    their jobs are lost, and a node that comes back under its name takes part again.
     """
     registry.begin(registrations, missing=True)
-    ends = time.monotonic() + wait
+    latest = time.monotonic()
+    ends, before = latest + wait, len(registrations)
     while True:
         registry.poll()
-        missing = registry.missing()
+        missing, now = registry.missing(), time.monotonic()
         if not missing:
             return
-        if time.monotonic() > ends:
+        latest, before = (now if len(missing) < before else latest), len(missing)
+        settled = enough and len(registrations) - len(missing) >= enough and now - latest > START_GRACE
+        if now > ends or settled:
             break
         registry.pause()
     if len(registrations) - len(missing) < max(1, least):
@@ -370,7 +379,9 @@ def _with_own_data(
     registry.check = terms.check
     stored = NodeList.read(out, registry.limit) if resume else None
     if stored is not None:
-        wait_for_returning_nodes(registry, stored.clients, settings.wait, schedule.min_clients)
+        wait_for_returning_nodes(
+            registry, stored.clients, settings.wait, schedule.min_clients, enough=settings.min_nodes
+        )
     else:
         _wait_for_own_nodes(registry, experiment, terms.find_incompatible)
     weights = InitialWeights(out, lambda client: registry.initial_weights(client, settings.wait))
