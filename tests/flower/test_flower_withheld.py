@@ -15,7 +15,7 @@ from potluck.flower.deploy.processes import free_ports
 from support.own_nodes import three_nodes, write_withholding
 from support.real_processes import commands_in, rows, started_with, wait_for
 
-pytestmark = [pytest.mark.flower, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
 
 EXPERIMENT = """
 [method]
@@ -63,7 +63,7 @@ def test_withheld_answers_and_stopped_nodes_cost_the_others_no_round(
         time.sleep(8)
         for process in stopped:
             os.kill(process, signal.SIGCONT)
-        assert commands.running["run"].wait(200) == 0, commands.said("run")
+        assert commands.running["run"].wait(500) == 0, commands.said("run")
 
     rounds_done = rows(tmp_path / "run")
     assert [row["participants"] for row in rounds_done] == [[0, 2]] * 4
