@@ -166,7 +166,11 @@ def test_clients_of_the_present_suite_are_dealt_again():
     suite, results = find_suite("cpu"), Results.read(page.ROOT / "results", "cpu")
     task = suite.task("digits-labels")
     rows = list(calibration.task_rows(suite, results, task, 0))
-    stored = {row.method: results.details[row.experiment]["clients"] for row in results.rows if row.seed == 0}
+    stored = {
+        row.method: results.details[row.experiment]["clients"]
+        for row in results.rows
+        if (row.task, row.seed) == (task.name, 0)
+    }
     assert len(rows) == len(stored["standalone"])
     assert not {"ridge", "majority", "standalone-same"} & rows[0].keys()
     assert float(rows[0]["fedgh"]) == pytest.approx(stored["fedgh"][0] - stored["standalone"][0], abs=1e-4)
