@@ -29,13 +29,13 @@ def findings(comparison: Comparison) -> list[str]:
         return [_single_method(rows[0], comparison.groups[comparison.rows.index(rows[0])])]
     base = _base(comparison, rows)
     tests = _tests(comparison, base)
-    others = [row for row in rows if row is not base]
+    other_rows = [row for row in rows if row is not base]
     best = max(rows, key=lambda row: row.accuracy)
     unfinished = [group.label for group in comparison.groups if not any(run.finished for run in group.runs)]
     sentences = [f"Unfinished: {_names(unfinished)}; the results are preliminary."] if unfinished else []
     sentences.append(_first(best, base, rows, tests))
-    if len(others) > 1:
-        sentences.append(_verdicts(others, base, tests))
+    if len(other_rows) > 1:
+        sentences.append(_verdicts(other_rows, base, tests))
     return [*sentences, _cost(best, rows)]
 
 

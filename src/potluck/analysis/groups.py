@@ -61,8 +61,8 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     ranked = sorted(buckets, key=lambda key: (*method_rank(key[0]), key[1:]))
     positions = {key: position for position, key in enumerate(ranked)}
     groups = [
-        Group(key[0], key[0], tuple(sorted(members, key=lambda run: run.seed)), positions[key], given)
-        for given, (key, members) in enumerate(buckets.items())
+        Group(key[0], key[0], tuple(sorted(members, key=lambda run: run.seed)), positions[key], order)
+        for order, (key, members) in enumerate(buckets.items())
     ]
     return _label(groups)
 

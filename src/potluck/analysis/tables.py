@@ -64,8 +64,8 @@ def _marks(comparison: Comparison, column: Column) -> dict[int, str]:
     first = _equal_to_best(values)
     if column is COLUMNS["accuracy"]:
         first |= _not_below_best(comparison, values)
-    others = {position: value for position, value in values.items() if position not in first}
-    second = _equal_to_best(others)
+    remaining = {position: value for position, value in values.items() if position not in first}
+    second = _equal_to_best(remaining)
     return {**dict.fromkeys(first, "best"), **dict.fromkeys(second, "second")}
 
 
@@ -123,12 +123,12 @@ def _fitting(
     comparison: Comparison, columns: list[Column], console: Console
 ) -> tuple[list[Column], list[Column]]:
     """Return the columns that fit and those left out, by rank."""
-    kept, dropped = list(columns), list[Column]()
-    while len(kept) > 1 and not _fits(comparison, kept, console):
-        least = max(reversed(kept), key=lambda column: column.rank)
-        kept.remove(least)
+    fitting, dropped = list(columns), list[Column]()
+    while len(fitting) > 1 and not _fits(comparison, fitting, console):
+        least = max(reversed(fitting), key=lambda column: column.rank)
+        fitting.remove(least)
         dropped.append(least)
-    return kept, [column for column in columns if column in dropped]
+    return fitting, [column for column in columns if column in dropped]
 
 
 def _blocks(comparison: Comparison, columns: list[Column], console: Console) -> list[list[Column]]:

@@ -126,10 +126,10 @@ def fit_rule(name: str, cases: Sequence[Case]) -> Rule:
     """
     tasks = sorted({case.task for case in cases})
     below, above = [], []
-    for held in tasks:
-        others = [case for case in cases if case.task != held] or list(cases)
-        rule = Rule(name, _fit(name, others), 0.0, 0.0)
-        errors = [case.gain - rule.predict(case.facts).gain for case in cases if case.task == held]
+    for held_out_task in tasks:
+        training_cases = [case for case in cases if case.task != held_out_task] or list(cases)
+        rule = Rule(name, _fit(name, training_cases), 0.0, 0.0)
+        errors = [case.gain - rule.predict(case.facts).gain for case in cases if case.task == held_out_task]
         below.append(float(np.quantile(errors, (1 - SHARE) / 2)))
         above.append(float(np.quantile(errors, (1 + SHARE) / 2)))
     return Rule(name, _fit(name, cases), min(below), max(above))

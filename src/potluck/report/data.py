@@ -99,9 +99,11 @@ def accuracy_history(run: Run, cells: int) -> dict[str, Any] | None:
         return None
     clients, rounds = sorted({client for client, _ in measured}), sorted({number for _, number in measured})
     shown = clients[: min(MAX_CLIENTS, max(10, cells // min(len(rounds), 20)))]
-    kept = [rounds[place] for place in _thin(len(rounds), max(2, min(len(rounds), cells // len(shown))))]
-    values = [[_percent(measured.get((client, number))) for number in kept] for client in shown]
-    return {"clients": shown, "rounds": kept, "values": values, "left_out": len(clients) - len(shown)}
+    shown_rounds = [
+        rounds[place] for place in _thin(len(rounds), max(2, min(len(rounds), cells // len(shown))))
+    ]
+    values = [[_percent(measured.get((client, number))) for number in shown_rounds] for client in shown]
+    return {"clients": shown, "rounds": shown_rounds, "values": values, "left_out": len(clients) - len(shown)}
 
 
 def client_note_lines(run: Run) -> dict[str, Any]:

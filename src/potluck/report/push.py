@@ -182,7 +182,7 @@ def _use(model: PushedModel, repo: str) -> list[str]:
     """Return how to load a model from the repository."""
     own = own_networks(model.description["model"])
     classes = ", ".join(f'"{name}": {name}' for name in dict.fromkeys(class_of(node) for node in own))
-    given = f", models={{{classes}}}" if own else ""
+    arguments = f", models={{{classes}}}" if own else ""
     return [
         "## Use",
         "",
@@ -192,7 +192,7 @@ def _use(model: PushedModel, repo: str) -> list[str]:
         *([f"from your_module import {name}" for name in dict.fromkeys(class_of(node) for node in own)]),
         "",
         f'place = snapshot_download("{repo}", allow_patterns="{model.folder}/*")',
-        f'model = potluck.load_model(f"{{place}}/{model.folder}"{given})',
+        f'model = potluck.load_model(f"{{place}}/{model.folder}"{arguments})',
         "model.predict(…)  # raw inputs as in training; gives class names with probabilities",
         "```",
     ]

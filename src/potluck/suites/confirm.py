@@ -55,19 +55,19 @@ def choose_sample(results: Results, rows: Sequence[Row], count: int | None) -> l
     commit = source_commit()
     records = latest_confirmations(results.rows, results.confirmations)
     confirmed = {digest for digest, record in records.items() if record.commit == commit}
-    left = sorted(
+    candidates = sorted(
         (row for row in rows if row.experiment not in confirmed),
         key=lambda row: (row.seconds, row.experiment),
     )
     chosen: dict[str, Row] = {}
     for kind in ("method", "task"):
         quickest: dict[str, Row] = {}
-        for row in left:
+        for row in candidates:
             quickest.setdefault(getattr(row, kind), row)
         chosen |= {row.experiment: row for row in quickest.values()}
     if count is None:
         return list(chosen.values())
-    chosen |= {row.experiment: row for row in left}
+    chosen |= {row.experiment: row for row in candidates}
     return list(chosen.values())[:count]
 
 

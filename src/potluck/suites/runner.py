@@ -74,8 +74,8 @@ class Runner:
         if missing:
             return missing
         runs = self._plan(task, method, [self.best(task, method)], self.seeds_of(task))
-        done = {result.experiment for result in self.results.rows}
-        return [run for run in runs if run.work.digest not in done]
+        finished = {result.experiment for result in self.results.rows}
+        return [run for run in runs if run.work.digest not in finished]
 
     def seeds_of(self, task: Task) -> Sequence[int]:
         """Return the seeds of a task's results."""
@@ -159,8 +159,8 @@ class Runner:
                         under_way[pool.submit(measure, work.work.text)] = work
                 if not under_way:
                     break
-                done, _ = wait(under_way, return_when=FIRST_COMPLETED)
-                for future in done:
+                finished, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                for future in finished:
                     work = under_way.pop(future)
                     self._finish(work, future, failures, say)
                     if not any(_same_unit(other, work) for other in under_way.values()) and work.trial:

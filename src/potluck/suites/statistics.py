@@ -228,11 +228,11 @@ def _mean(values: Iterable[float | None]) -> float:
 
 def share_below(results: Results, rows: Sequence[Row], reference: Sequence[Row]) -> float | None:
     """Return the share of clients, over all common seeds, that end below themselves trained alone."""
-    others = {row.seed: _best_clients(results, row) for row in reference}
+    standalone = {row.seed: _best_clients(results, row) for row in reference}
     pairs = [
         (federated, alone)
         for row in rows
-        for federated, alone in zip(_best_clients(results, row), others.get(row.seed, []), strict=False)
+        for federated, alone in zip(_best_clients(results, row), standalone.get(row.seed, []), strict=False)
     ]
     return float(np.mean([federated < alone for federated, alone in pairs])) if pairs else None
 

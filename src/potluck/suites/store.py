@@ -175,8 +175,8 @@ class Results:
         self.rows = [item for item in self.rows if _place(item) != _place(row)] + [row]
         self.rows.sort(key=lambda item: (item.task, item.method, item.seed, item.experiment))
         self.details[row.experiment] = details
-        kept = {item.experiment for item in self.rows}
-        self.details = {digest: self.details[digest] for digest in sorted(kept & self.details.keys())}
+        digests = {item.experiment for item in self.rows}
+        self.details = {digest: self.details[digest] for digest in sorted(digests & self.details.keys())}
 
     def add_trial(self, trial: Trial) -> None:
         """Keep a trial."""
@@ -187,8 +187,8 @@ class Results:
     def add_confirmation(self, record: Confirmation) -> None:
         """Store that a row was run again; the rows themselves are not written."""
         key = record.experiment, record.made, record.commit
-        others = [item for item in self.confirmations if (item.experiment, item.made, item.commit) != key]
-        self.confirmations = [*others, record]
+        records = [item for item in self.confirmations if (item.experiment, item.made, item.commit) != key]
+        self.confirmations = [*records, record]
         self._write_file(self.confirmation_table, format_csv(Confirmation, self.confirmations))
 
     def write(self) -> None:

@@ -50,8 +50,8 @@ class Work:
 
 def measure(text: str) -> dict[str, Any]:
     """Do a piece of work in a folder that is forgotten, and return what a result needs of it."""
-    given = parse_json(text)
-    experiment, kind = parse_experiment(given["experiment"]), given["kind"]
+    request = parse_json(text)
+    experiment, kind = parse_experiment(request["experiment"]), request["kind"]
     start = time.process_time()
     if kind in LINES:
         return _measure_line(kind, experiment, start)

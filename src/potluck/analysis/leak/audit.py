@@ -43,41 +43,41 @@ def _classes(ended: RestoredRun, by_client: Mapping[int, Sequence[KeptAnswer]]) 
     counts = np.asarray(federation.class_counts(), dtype=np.int64)
     inferred = {
         client: shares
-        for client, kept in by_client.items()
-        if (shares := infer_class_shares(kept, federation.task.num_classes)) is not None
+        for client, answers in by_client.items()
+        if (shares := infer_class_shares(answers, federation.task.num_classes)) is not None
     }
     if not inferred:
         return
     scores = score_class_shares({client: shares for client, (shares, _) in inferred.items()}, counts)
-    way = next(iter(inferred.values()))[1]
+    source = next(iter(inferred.values()))[1]
     yield LeakScore(
-        "does it hold a class? (share told right)", *scores["held"], way, len(inferred) * counts.shape[1]
+        "does it hold a class? (share told right)", *scores["held"], source, len(inferred) * counts.shape[1]
     )
-    yield LeakScore("in what proportions? (overlap)", *scores["proportions"], way, len(inferred))
+    yield LeakScore("in what proportions? (overlap)", *scores["proportions"], source, len(inferred))
 
 
 def _members(ended: RestoredRun, by_client: Mapping[int, Sequence[KeptAnswer]]) -> Iterator[LeakScore]:
-    aucs, rates, chances, way = list[float](), list[float](), list[float](), ""
+    aucs, rates, chances, source = list[float](), list[float](), list[float](), ""
     hits: dict[tuple[int, int], list[tuple[float, float]]] = {}
     members = ended.plan.federation.members
-    for client, kept in by_client.items():
-        me, last = ended.client(client), kept[-1]
+    for client, answers in by_client.items():
+        me, last = ended.client(client), answers[-1]
         if (signals := membership_signals(me, last)) is not None:
             auc, rate = auc_and_tpr(*signals[:2])
             aucs.append(auc)
             rates.append(rate)
             chances.append(chance_tpr(len(signals[1])))
-            way = signals[2]
-        others = [member.train for index, member in enumerate(members) if index != client]
-        for size, matches in nearest_is_own(me, last.answer, others).items():
+            source = signals[2]
+        other_samples = [member.train for index, member in enumerate(members) if index != client]
+        for size, matches in nearest_is_own(me, last.answer, other_samples).items():
             hits.setdefault(size, []).extend(matches)
     if aucs:
-        yield LeakScore("was a sample trained on? (AUC)", float(np.mean(aucs)), 0.5, way, len(aucs))
+        yield LeakScore("was a sample trained on? (AUC)", float(np.mean(aucs)), 0.5, source, len(aucs))
         yield LeakScore(
             "… true positives at 1 % false ones",
             float(np.mean(rates)),
             float(np.mean(chances)),
-            way,
+            source,
             len(rates),
         )
     for size, matches in sorted(hits.items()):
@@ -88,13 +88,13 @@ def _members(ended: RestoredRun, by_client: Mapping[int, Sequence[KeptAnswer]]) 
 
 def _recognised(by_client: Mapping[int, Sequence[KeptAnswer]]) -> Iterator[LeakScore]:
     """Score whether the nearest of all clients' previous answers to a client's last answer is its own."""
-    pairs = {client: kept[-2:] for client, kept in by_client.items() if len(kept) > 1}
-    before = {client: comparable_parts(kept[0].answer) for client, kept in pairs.items()}
+    pairs = {client: answers[-2:] for client, answers in by_client.items() if len(answers) > 1}
+    before = {client: comparable_parts(answers[0].answer) for client, answers in pairs.items()}
     if len(pairs) < 2 or not any(before.values()):
         return
     hits = 0
-    for client, kept in pairs.items():
-        now = comparable_parts(kept[1].answer)
+    for client, exchanges in pairs.items():
+        now = comparable_parts(exchanges[1].answer)
         hits += min(before, key=lambda other: _distance(now, before[other])) == client
     yield LeakScore(
         "is a client recognised in its next answer?",

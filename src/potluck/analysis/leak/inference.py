@@ -32,9 +32,9 @@ def infer_class_shares(kept: Sequence[KeptAnswer], classes: int) -> tuple[Shares
             return _normal(counts.double()), "counts that it sent"
     last = kept[-1]
     if (vectors := class_vectors(last.answer)) is not None:
-        held = torch.zeros(classes, dtype=torch.float64)
-        held[vectors[1]] = 1.0
-        return _normal(held), "labels of its class vectors, all alike"
+        presence = torch.zeros(classes, dtype=torch.float64)
+        presence[vectors[1]] = 1.0
+        return _normal(presence), "labels of its class vectors, all alike"
     changes = [change for exchange in kept if (change := head_change(exchange, classes)) is not None]
     if changes:
         return _normal(torch.stack(changes).double().mean(dim=0).clamp(min=0)), "what grew in its head's bias"
@@ -61,10 +61,10 @@ def score_class_shares(
     clients = sorted(inferred)
     true = counts[clients] / counts[clients].sum(axis=1, keepdims=True)
     shares = np.stack([inferred[client] for client in clients])
-    held, claimed = true > 0, shares > 0.5 / shares.shape[1]
+    present, claimed = true > 0, shares > 0.5 / shares.shape[1]
     overall = np.broadcast_to(counts.sum(axis=0) / counts.sum(), true.shape)
     return {
-        "held": (float((held == claimed).mean()), float(max(held.mean(), 1 - held.mean()))),
+        "held": (float((present == claimed).mean()), float(max(present.mean(), 1 - present.mean()))),
         "proportions": (
             float(np.minimum(true, shares).sum(axis=1).mean()),
             float(np.minimum(true, overall).sum(axis=1).mean()),
@@ -111,11 +111,11 @@ def membership_signals(me: Client, kept: KeptAnswer) -> tuple[Signal, Signal, st
     distances = []
     for samples in (me.train, me.test):
         outputs, labels = _outputs(me, function, samples)
-        held = torch.tensor([label in rows for label in labels.tolist()])
-        if not bool(held.any()):
+        has_vector = torch.tensor([label in rows for label in labels.tolist()])
+        if not bool(has_vector.any()):
             return None
-        own = torch.stack([rows[label] for label in labels[held].tolist()])
-        distances.append(-(outputs[held] - own).norm(dim=1).double().numpy())
+        own = torch.stack([rows[label] for label in labels[has_vector].tolist()])
+        distances.append(-(outputs[has_vector] - own).norm(dim=1).double().numpy())
     return distances[0], distances[1], "distance to the class vector, with the client's model"
 
 

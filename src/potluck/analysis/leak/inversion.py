@@ -53,8 +53,8 @@ def find_inversion_target(me: Client, last: KeptAnswer) -> InversionTarget | Non
     """Return the class vectors of an answer, or those learned by its head; None where it has neither."""
     if (vectors := class_vectors(last.answer)) is not None:
         function = vector_function(me, vectors[0])
-        what = "class logits" if function is me.model else "class means"
-        return None if function is None else InversionTarget(*vectors, what, function)
+        kind = "class logits" if function is me.model else "class means"
+        return None if function is None else InversionTarget(*vectors, kind, function)
     if (vectors := head_vectors(last, me.task.num_classes)) is None:
         return None
     weights = whole_model(last, dict(me.model.named_parameters()))
@@ -178,11 +178,11 @@ def _expected_error(left: Tensor, values: Tensor, targets: Tensor, ridge: float,
 
     `means` of the fitted parameters are class means. Infinite where no degrees of freedom are left.
     """
-    kept = values.square() / (values.square() + ridge)
-    free = 1 - (float(kept.sum()) + means) / len(targets)
+    shrinkage = values.square() / (values.square() + ridge)
+    free = 1 - (float(shrinkage.sum()) + means) / len(targets)
     if free <= 1e-6:
         return float("inf")
-    errors = targets - left @ (kept[:, None] * (left.T @ targets))
+    errors = targets - left @ (shrinkage[:, None] * (left.T @ targets))
     return float(errors.square().mean()) / free**2
 
 
@@ -263,9 +263,9 @@ def reconstruct_pictures(ended: RestoredRun, by_client: Mapping[int, Sequence[Ke
         shape = "×".join(map(str, federation.task.input_shape))
         return LeakFindings(skipped=[f"{NONE}: the samples, of shape {shape}, are not images."])
     cases, ways = list[Case](), dict[str, str]()
-    for client, kept in by_client.items():
+    for client, answers in by_client.items():
         me, auxiliary = ended.client(client), auxiliary_samples(ended, client)
-        if (target := find_inversion_target(me, kept[-1])) is None:
+        if (target := find_inversion_target(me, answers[-1])) is None:
             return LeakFindings(skipped=[f"{NONE}: nothing that was sent is a vector of one class."])
         if len(auxiliary) <= federation.task.num_classes:
             return LeakFindings(skipped=[f"{NONE}: other clients have too few test samples to learn from."])
@@ -273,11 +273,15 @@ def reconstruct_pictures(ended: RestoredRun, by_client: Mapping[int, Sequence[Ke
         ways[WITH_EXTRACTOR] = (
             f"{target.what}, through {'the weights it sent' if target.sent else 'its model'}"
         )
-        if not target.sent and (other := train_surrogate(ended, me, kept, auxiliary)) is not None:
+        if not target.sent and (other := train_surrogate(ended, me, answers, auxiliary)) is not None:
             extractors[WITHOUT_EXTRACTOR] = target.of(other)
             ways[WITHOUT_EXTRACTOR] = f"{target.what}, through a model of the server's own"
         cases += _cases(ended, me, target, auxiliary, extractors)
-    scores = [leak for attack_name, way in ways.items() for leak in score_pictures(cases, attack_name, way)]
+    scores = [
+        leak
+        for attack_name, description in ways.items()
+        for leak in score_pictures(cases, attack_name, description)
+    ]
     return LeakFindings(scores, [_shown(case) for case in _first(cases)])
 
 
@@ -297,10 +301,10 @@ def _cases(
         decoder = fit_decoder(vectors, scale.pictures(x), y, me.task.num_classes)
         reconstructed[name], class_means = decoder(target.rows.cpu(), labels), decoder.mean_pictures(labels)
     for place, label in enumerate(labels.tolist()):
-        own, others = _own_and_others(ended, me.info.index, label, scale)
+        own, other_pictures = _own_and_others(ended, me.info.index, label, scale)
         if len(own):
             pictures = {name: each[place] for name, each in reconstructed.items()}
-            yield Case(me.info.index, label, own, others, class_means[place], pictures)
+            yield Case(me.info.index, label, own, other_pictures, class_means[place], pictures)
 
 
 def _own_and_others(
@@ -312,9 +316,9 @@ def _own_and_others(
     for member in (members[client], *(other for index, other in enumerate(members) if index != client)):
         rows = torch.nonzero(member.train.labels == label).flatten()
         pictures.append(scale.pictures(member.train.take(rows)[0]))
-    own, others = pictures[0], torch.cat(pictures[1:]) if pictures[1:] else pictures[0][:0]
+    own, other_pictures = pictures[0], torch.cat(pictures[1:]) if pictures[1:] else pictures[0][:0]
     draw = generator(ended.plan.federation.task.seed, "leak", "others", client, label)
-    return own, others[torch.randperm(len(others), generator=draw)[: len(own)]]
+    return own, other_pictures[torch.randperm(len(other_pictures), generator=draw)[: len(own)]]
 
 
 def score_pictures(cases: Sequence[Case], extractor: str, way: str) -> Iterator[LeakScore]:

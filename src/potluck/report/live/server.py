@@ -45,11 +45,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
-        token, _, what = url.path.removeprefix("/").partition("/")
-        if not self._authorised(token) or what not in ("", "state"):
+        token, _, resource = url.path.removeprefix("/").partition("/")
+        if not self._authorised(token) or resource not in ("", "state"):
             self.send_error(404, "Nothing here")
             return
-        if not what:
+        if not resource:
             self._send(self.server.watched.first_page(), "text/html")
             return
         query = parse_qs(url.query)

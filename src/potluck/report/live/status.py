@@ -97,7 +97,7 @@ class WatchedRun:
     def row(self) -> dict[str, Any]:
         """Return the run's row in the table of runs."""
         beat, status, run = read_heartbeat(self.path), self.status, self.run
-        rounds, done = _integer(beat.get("rounds")) or self._rounds(), run.num_rounds if run else 0
+        rounds, rounds_done = _integer(beat.get("rounds")) or self._rounds(), run.num_rounds if run else 0
         running = status == "running"
         waiting = read_waiting(self.path) if running else ""
         return {
@@ -106,10 +106,10 @@ class WatchedRun:
             "method": run.method if run else str(self._section("method").get("name", "")),
             "seed": self._experiment.get("seed", 0),
             "status": status,
-            "round": done,
+            "round": rounds_done,
             "rounds": rounds,
-            "within": self._within(beat, done) if running else None,
-            "left": self._seconds_left(beat, rounds, done) if running else None,
+            "within": self._within(beat, rounds_done) if running else None,
+            "left": self._seconds_left(beat, rounds, rounds_done) if running else None,
             "accuracy": _finite(run.final_accuracy) if run else None,
             "failed": len(run.failures) if run else 0,
             "sent": run.total("bytes_up") + run.total("bytes_down") if run else 0,
