@@ -65,18 +65,18 @@ def run(
     """
     if "method" in sections and not isinstance(sections["method"], Mapping):
         what = sections.pop("method")
-    given = {"data": data, "partition": partition, "models": models, "engine": engine}
-    given |= {"clients": clients, "rounds": rounds, "participation": participation, "seed": seed, **sections}
+    kwargs = {"data": data, "partition": partition, "models": models, "engine": engine}
+    kwargs |= {"clients": clients, "rounds": rounds, "participation": participation, "seed": seed, **sections}
     method = what if isinstance(what, Method) else None
     parts = Parts(method, _own_data(data), _own_rule(partition), _own_models(models), federation, state)
-    values, asked = _nested_values(what)
-    for name, value in _settings(given, parts).items():
+    values, requested = _nested_values(what)
+    for name, value in _settings(kwargs, parts).items():
         put_setting(values, name.split("."), value)
-        asked[name] = value
+        requested[name] = value
     finished = execute(
         parse_experiment(values),
         parts,
-        asked=asked,
+        asked=requested,
         out=None if out is None else Path(out),
         resume=resume,
         callbacks=callbacks,

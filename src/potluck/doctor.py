@@ -142,8 +142,8 @@ def _losses(method: str, engine: dict[str, Any], amp: str = "off") -> Losses:
     training = {**SMALL["training"], "amp": amp}
     settings = {**SMALL, "method": {"name": method}, "training": training}
     with tempfile.TemporaryDirectory() as folder:
-        done = run({**settings, "engine": {**engine, "checkpoint_every": 0}}, out=Path(folder) / "run")
-        return [float(row[name]) for row in done.rounds for name in ("loss", "train_loss")]
+        result = run({**settings, "engine": {**engine, "checkpoint_every": 0}}, out=Path(folder) / "run")
+        return [float(row[name]) for row in result.rounds for name in ("loss", "train_loss")]
 
 
 def _gap(losses: Losses, expected: Losses) -> float:

@@ -132,11 +132,11 @@ def _estimate(runner: Runner) -> None:
     costs: list[Estimate] = []
     for cost in estimate(runner):
         costs.append(cost)
-        what = f"{cost.task}, {cost.method}: {cost.trials} trials and {cost.runs} runs"
+        summary = f"{cost.task}, {cost.method}: {cost.trials} trials and {cost.runs} runs"
         if cost.problem:
-            typer.echo(f"{what} cannot run: {cost.problem}")
+            typer.echo(f"{summary} cannot run: {cost.problem}")
         else:
-            typer.echo(f"{what} of {cost.seconds:.1f} s, {cost.core_hours:.2f} core-hours")
+            typer.echo(f"{summary} of {cost.seconds:.1f} s, {cost.core_hours:.2f} core-hours")
     possible = [cost for cost in costs if not cost.problem]
     for task in dict.fromkeys(cost.task for cost in possible):
         hours = sum(cost.core_hours for cost in possible if cost.task == task)

@@ -85,24 +85,24 @@ def forget(
     from potluck.runs.read import read_run
 
     number = int(client) if client.isdecimal() else read_run(run).client_number(client)
-    done = forget_client(run, number, last=last, out=out)
-    rounds = "round" if len(done.removed) == 1 else "rounds"
+    result = forget_client(run, number, last=last, out=out)
+    rounds = "round" if len(result.removed) == 1 else "rounds"
     typer.echo(
-        f"Removed from the server's state: {done.name}'s contributions of {rounds} "
-        f"{', '.join(map(str, done.removed))} ({done.how})."
+        f"Removed from the server's state: {result.name}'s contributions of {rounds} "
+        f"{', '.join(map(str, result.removed))} ({result.how})."
     )
-    equality = "bit by bit" if done.how == "replayed" else "up to rounding"
-    if done.complete:
+    equality = "bit by bit" if result.how == "replayed" else "up to rounding"
+    if result.complete:
         typer.echo(f"The state is {equality} that of a run that never had them.")
     else:
         typer.echo(
             f"Given the other clients' answers, the state is {equality} that of a run that never had them; but "
-            f"{done.learned} of these answers were computed after their clients had received something of it."
+            f"{result.learned} of these answers were computed after their clients had received something of it."
         )
-    if done.received:
+    if result.received:
         typer.echo(
-            f"The models of {len(done.received)} other clients were trained with messages that held something of it. "
+            f"The models of {len(result.received)} other clients were trained with messages that held something of it. "
             "Only retraining removes that:"
         )
-        typer.echo(done.retrain)
-    typer.echo(f"Run folder: {done.path} ({FORGOTTEN})")
+        typer.echo(result.retrain)
+    typer.echo(f"Run folder: {result.path} ({FORGOTTEN})")

@@ -80,12 +80,14 @@ def _given_runs(what: list[str]) -> list[Path]:
         path = Path(name)
         return is_run(path) or (path.exists() and name not in METHODS and path.suffix != ".toml")
 
-    others = [name for name in what if not is_place(name)]
-    if others and len(others) < len(what):
+    method_names = [name for name in what if not is_place(name)]
+    if method_names and len(method_names) < len(what):
         from potluck.core.errors import PotluckError
 
-        raise PotluckError(f"{others[0]!r} is not a run folder; compare either methods or finished runs.")
-    return [] if others else find_runs(what)
+        raise PotluckError(
+            f"{method_names[0]!r} is not a run folder; compare either methods or finished runs."
+        )
+    return [] if method_names else find_runs(what)
 
 
 def column_list(text: str | None, target: float | None) -> list[str]:

@@ -58,18 +58,18 @@ def show_estimate(table: Reproduction, out: Path | None, budget: float | None, *
 
     console, runs = Console(), list(_expected(table, out, quiet=quiet))
     console.print(_rich(runs))
-    left = [run for run in runs if run.share_left and run.cost is not None]
-    seconds, core_seconds = sum(run.seconds for run in left), sum(run.core_seconds for run in left)
+    remaining = [run for run in runs if run.share_left and run.cost is not None]
+    seconds, core_seconds = sum(run.seconds for run in remaining), sum(run.core_seconds for run in remaining)
     lines = [
-        f"{len(left)} of {len(runs)} runs are to be done: {core_seconds / 3600:.2f} core-hours, about "
+        f"{len(remaining)} of {len(runs)} runs are to be done: {core_seconds / 3600:.2f} core-hours, about "
         f"{duration(seconds)} on this machine if nothing else runs."
     ]
     if budget is not None:
-        lines.append(f"A budget of {duration(budget)} covers {_covered(left, budget)} of them.")
+        lines.append(f"A budget of {duration(budget)} covers {_covered(remaining, budget)} of them.")
     lines += [f"{', '.join(map(str, run.key))}: {run.reason}" for run in runs if run.reason]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
-    return Totals(len(left), core_seconds / 3600, seconds / 3600)
+    return Totals(len(remaining), core_seconds / 3600, seconds / 3600)
 
 
 def _expected(table: Reproduction, out: Path | None, *, quiet: bool) -> Iterator[Expected]:
@@ -77,8 +77,8 @@ def _expected(table: Reproduction, out: Path | None, *, quiet: bool) -> Iterator
     for number, (key, experiment) in enumerate(table.work.items(), 1):
         row, setting, _ = key
         rounds = experiment.schedule.rounds
-        done = rounds if key in table.values else _rounds_done(out, key, rounds)
-        if done < rounds and (row, setting) not in costs:
+        rounds_done = rounds if key in table.values else _rounds_done(out, key, rounds)
+        if rounds_done < rounds and (row, setting) not in costs:
             if not quiet:
                 print(f"[{number}/{len(table.work)}] measuring {row}, {setting}", file=sys.stderr, flush=True)
             try:
@@ -86,8 +86,8 @@ def _expected(table: Reproduction, out: Path | None, *, quiet: bool) -> Iterator
             except PotluckError as error:
                 costs[row, setting] = str(error)
         cost = costs.get((row, setting))
-        reason = cost if isinstance(cost, str) and done < rounds else ""
-        yield Expected(key, done, rounds, cost if isinstance(cost, Cost) else None, reason)
+        reason = cost if isinstance(cost, str) and rounds_done < rounds else ""
+        yield Expected(key, rounds_done, rounds, cost if isinstance(cost, Cost) else None, reason)
 
 
 def _rounds_done(out: Path | None, key: Key, rounds: int) -> int:
@@ -95,8 +95,8 @@ def _rounds_done(out: Path | None, key: Key, rounds: int) -> int:
     if out is None:
         return 0
     path = run_path(out, key)
-    done = max((int(line["round"]) for line in read_lines(path / ROUNDS)), default=0)
-    return min(done, rounds if (path / SUMMARY).exists() else rounds - 1)
+    rounds_done = max((int(line["round"]) for line in read_lines(path / ROUNDS)), default=0)
+    return min(rounds_done, rounds if (path / SUMMARY).exists() else rounds - 1)
 
 
 def _covered(runs: list[Expected], budget: float) -> int:

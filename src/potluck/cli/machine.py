@@ -115,8 +115,8 @@ def show(
     from potluck.data.raw import TableInput
     from potluck.experiment.sections import PartitionSettings
 
-    given = {"label": label, "groups": groups, "text": text, "image_size": image_size, "missing": missing}
-    data = load_data(name, data_root, **given).merged()  # type: ignore[arg-type]
+    choices = {"label": label, "groups": groups, "text": text, "image_size": image_size, "missing": missing}
+    data = load_data(name, data_root, **choices).merged()  # type: ignore[arg-type]
     defaults, names = PartitionSettings(), data.group_names
     if names and partition in (None, "natural"):
         partition, clients = "natural", clients or len(names)

@@ -50,12 +50,12 @@ class Plan:
                 f"{', '.join(dict.fromkeys(public))} needs public data; leave it out, or name another set there."
             )
         first_models = self.models.get(methods[0])
-        others = [
+        differing = [
             f"{name} ({', '.join(models)})" for name, models in self.models.items() if models != first_models
         ]
-        if others:
+        if differing:
             lines.append(
-                f"With other models than {methods[0]}, so their lines are not comparable: {', '.join(others)}."
+                f"With other models than {methods[0]}, so their lines are not comparable: {', '.join(differing)}."
             )
         return lines
 

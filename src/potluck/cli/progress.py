@@ -59,14 +59,14 @@ def board(labels: Sequence[str], *, quiet: bool) -> Iterator[Show]:
 
 def count_lines(total: int, say: Callable[[str], None]) -> Callable[[str], None]:
     """Number lines that are printed, out of `total`, and append an estimate of the remaining time."""
-    started, done = time.monotonic(), 0
+    started, count = time.monotonic(), 0
 
     def say_counted(line: str) -> None:
-        nonlocal done
-        done += 1
-        left = (time.monotonic() - started) / done * max(0, total - done)
-        rest = f"  (about {duration(left)} left)" if done < total else ""
-        say(f"[{done}/{max(total, done)}] {line}{rest}")
+        nonlocal count
+        count += 1
+        seconds_left = (time.monotonic() - started) / count * max(0, total - count)
+        rest = f"  (about {duration(seconds_left)} left)" if count < total else ""
+        say(f"[{count}/{max(total, count)}] {line}{rest}")
 
     return say_counted
 
@@ -202,11 +202,11 @@ class _Bar(_Watch):
 
     def _move(self, news: str | None) -> None:
         within = min(0.99, self._arrived / self._cohort) if self._round < self.rounds else 0.0
-        done = self._round + within
-        self.board.bars.update(self.task, completed=done, where=self.position(self._round))
+        position = self._round + within
+        self.board.bars.update(self.task, completed=position, where=self.position(self._round))
         if news is not None:
             self.board.bars.update(self.task, news=news)
-        self.board.update_all(done / max(1, self.rounds))
+        self.board.update_all(position / max(1, self.rounds))
 
 
 class _Lines(_Watch):
@@ -218,11 +218,11 @@ class _Lines(_Watch):
         if step.record.accuracy is None or not is_due:
             return
         assert self.first is not None
-        left = ""
+        time_left = ""
         if number < self.rounds:
             seconds = (time.monotonic() - self.started) / max(1, number - self.first) * (self.rounds - number)
-            left = f"  about {duration(seconds)} left"
-        print(f"{self.label}  round {self.position(number)}  {text}{left}", file=sys.stderr, flush=True)
+            time_left = f"  about {duration(seconds)} left"
+        print(f"{self.label}  round {self.position(number)}  {text}{time_left}", file=sys.stderr, flush=True)
 
 
 def size(count: float) -> str:

@@ -110,15 +110,15 @@ def reproduce(
     ended = _storing(table, store, settings or [])
     with run_folder(place, f"{table.recipe.name}-{table.scale}") as folder:
         _check_folder(table, folder, settings or [], resume=going_on)
-        whole = _go(table, folder, settings or [], ended, limit, quiet=quiet)
+        completed = _go(table, folder, settings or [], ended, limit, quiet=quiet)
     problems = _show(table, folder)
-    if not whole:
-        done = sum(key in table.values for key in table.work)
+    if not completed:
+        finished = sum(key in table.values for key in table.work)
         again = _again(None if place else folder, resume=going_on)
         typer.echo(
-            f"The budget of {budget} is spent: {done} of {len(table.work)} runs are done; continue with: {again}"
+            f"The budget of {budget} is spent: {finished} of {len(table.work)} runs are done; continue with: {again}"
         )
-    if table.failures or (problems and whole):
+    if table.failures or (problems and completed):
         raise typer.Exit(1)
 
 

@@ -104,8 +104,8 @@ def predict(
     for heading, side in (("class", "left"), ("probability", "right"), ("next best", "left")):
         table.add_column(heading, justify="right" if side == "right" else "left")
     for name, prediction in rows:
-        others = sorted(prediction.probabilities.items(), key=lambda pair: -pair[1])[1:2]
-        following = "".join(f"{other} {share:.3f}" for other, share in others)
+        next_best = sorted(prediction.probabilities.items(), key=lambda pair: -pair[1])[1:2]
+        following = "".join(f"{class_name} {share:.3f}" for class_name, share in next_best)
         table.add_row(name, prediction.class_name, f"{prediction.probability:.3f}", following)
     Console().print(table)
 

@@ -40,15 +40,15 @@ def tune(
     from potluck.tuning.study import Study, describe_best
 
     values, name = prepare_values(merge_settings(read_target(target), flags, settings))
-    what = choose_space(name, space, grid or ())
-    what.check(values)
+    search_space = choose_space(name, space, grid or ())
+    search_space.check(values)
     folder = _folder(out, name, resume)
-    study = Study(values, what, folder, trials)
-    typer.echo(f"{study.trials} trials of {', '.join(what.choices)}; the study is {folder}")
+    study = Study(values, search_space, folder, trials)
+    typer.echo(f"{study.trials} trials of {', '.join(search_space.choices)}; the study is {folder}")
     result = study.run(
         jobs or os.cpu_count() or 1, options.silent if quiet else count_lines(study.trials, typer.echo)
     )
-    best = write_results(values, what, result, folder)
+    best = write_results(values, search_space, result, folder)
     typer.echo(f"Best on validation: {result[0].score:.1%} with {describe_best(result)}")
     typer.echo(f"Run it with: potluck run {best}")
 

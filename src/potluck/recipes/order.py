@@ -36,9 +36,9 @@ def ranked_rows(recipe: Recipe, setting: str) -> list[str]:
     rows = [row for row in recipe.rows if recipe.runs(row, setting, recipe.columns)]
     own = _own_rows(recipe, setting, rows)
     reference = [row for row in reference_rows(recipe) if row in rows and row not in own]
-    others = [row for row in rows if row not in own and row not in reference]
-    others.sort(key=lambda row: -_or_least(printed_accuracy(recipe, row, setting)))
-    return [*own, *others[:RIVALS], *reference, *others[RIVALS:]]
+    rivals = [row for row in rows if row not in own and row not in reference]
+    rivals.sort(key=lambda row: -_or_least(printed_accuracy(recipe, row, setting)))
+    return [*own, *rivals[:RIVALS], *reference, *rivals[RIVALS:]]
 
 
 def core_size(recipe: Recipe, setting: str) -> int:
@@ -64,8 +64,8 @@ def printed_lead(recipe: Recipe, setting: str) -> float:
     """Return the points by which the paper's method is printed ahead of its best rival; -inf where that is unknown."""
     printed = {row: printed_accuracy(recipe, row, setting) for row in recipe.rows}
     own = [value for row, value in printed.items() if row in recipe.own_rows and math.isfinite(value)]
-    others = [value for row, value in printed.items() if row not in recipe.own_rows and math.isfinite(value)]
-    return max(own) - max(others) if own and others else -math.inf
+    rivals = [value for row, value in printed.items() if row not in recipe.own_rows and math.isfinite(value)]
+    return max(own) - max(rivals) if own and rivals else -math.inf
 
 
 def printed_accuracy(recipe: Recipe, row: str, setting: str) -> float:

@@ -157,8 +157,8 @@ def _experiments(
     values = []
     for row, seed in keys:
         try:
-            whole = build(row, setting)
-            values.append({**(change(whole) if row in chosen else whole), "seed": seed})
+            settings = build(row, setting)
+            values.append({**(change(settings) if row in chosen else settings), "seed": seed})
             parse_experiment(values[-1]).build_method()
         except PotluckError as error:
             raise PotluckError(f"Recipe {recipe.name!r}, {row} on {setting}: {error}") from None

@@ -117,10 +117,10 @@ def _add(file: Path, cells: list[StoredCell], curves: dict[str, Any]) -> None:
         if cell.core_seconds is None and before is not None and before.experiment == cell.experiment:
             cell = replace(cell, core_seconds=before.core_seconds)
         by_place[cell.place] = cell
-    kept, all_curves = {stored.experiment for stored in by_place.values()}, {**read_curves(file), **curves}
+    digests, all_curves = {stored.experiment for stored in by_place.values()}, {**read_curves(file), **curves}
     lines = [
         f" {json.dumps(key)}: {json.dumps(all_curves[key], separators=(',', ':'))}"
-        for key in sorted(kept & all_curves.keys())
+        for key in sorted(digests & all_curves.keys())
     ]
     if lines:
         write_atomic(curves_file(file), "{\n" + ",\n".join(lines) + "\n}\n")
@@ -151,13 +151,13 @@ def estimates_file(file: Path) -> Path:
 def add_estimate(file: Path, estimate: Mapping[str, Any]) -> None:
     """Keep what a command will cost beside a file of cells, in the place of the command's earlier estimate."""
     estimates = estimates_file(file)
-    kept = dict(parse_json(read_text(estimates))) if estimates.exists() else {}
+    stored = dict(parse_json(read_text(estimates))) if estimates.exists() else {}
     rounded = {
         name: round(value, 3) if isinstance(value, float) else value for name, value in estimate.items()
     }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(estimates, json.dumps({**kept, str(estimate["command"]): rounded}, indent=1) + "\n")
+        write_atomic(estimates, json.dumps({**stored, str(estimate["command"]): rounded}, indent=1) + "\n")
     except OSError as error:
         raise PotluckError(
             f"--store {str(file)!r} cannot be written ({error.strerror}); choose another file."
@@ -206,8 +206,8 @@ def stored_table(
             acted = stored_activity(cell.method, curves.get(cell.experiment, {}).get("notes", {}))
             if acted is not None:
                 table.activity[key] = acted
-    whole = {setting for _, setting, _ in table.values}
-    columns = tuple(name for name in table.columns if recipe.columns[name].setting in whole)
+    settings = {setting for _, setting, _ in table.values}
+    columns = tuple(name for name in table.columns if recipe.columns[name].setting in settings)
     return replace(table, columns=columns)
 
 
