@@ -68,9 +68,9 @@ def read_cached(
     size, say) are the same. Where the root cannot be written, the arrays simply stay in memory.
     """
     folder = root / ".potluck" / f"{name}-{_stamp(sources, choices)}"
-    kept = _open(folder)
-    if kept is not None:
-        return kept
+    cached = _open(folder)
+    if cached is not None:
+        return cached
     raw = read()
     raw = replace(raw, y=raw.y.astype(np.int64))
     try:

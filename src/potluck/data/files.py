@@ -53,12 +53,12 @@ def _check(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
         if version not in _HEADERS:
             raise ValueError(f"{entry.filename!r} has the .npy version {version[0]}.{version[1]}")
         shape, _, dtype = _HEADERS[version](file)
-        claimed, held = math.prod(shape) * dtype.itemsize, entry.file_size - file.tell()
-    if not dtype.hasobject and claimed != held:
-        raise ValueError(f"{entry.filename!r} claims {claimed} bytes and has {held}")
-    if held > BOMB_BYTES and held > BOMB_RATIO * entry.compress_size:
+        claimed, size = math.prod(shape) * dtype.itemsize, entry.file_size - file.tell()
+    if not dtype.hasobject and claimed != size:
+        raise ValueError(f"{entry.filename!r} claims {claimed} bytes and has {size}")
+    if size > BOMB_BYTES and size > BOMB_RATIO * entry.compress_size:
         raise ValueError(
-            f"{entry.filename!r} would grow {held // max(1, entry.compress_size)}-fold to {held / 2**30:.1f} GB; save "
+            f"{entry.filename!r} would grow {size // max(1, entry.compress_size)}-fold to {size / 2**30:.1f} GB; save "
             "such arrays uncompressed"
         )
 

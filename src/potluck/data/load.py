@@ -52,12 +52,12 @@ def load_data(
     their numbers, where it should not be that of the data. `missing="impute"` fills missing values of a table.
     """
     source, argument = _source(name)
-    given = {"label": label, "groups": groups, "image_size": image_size, "text": text}
-    given["missing"] = None if missing == "refuse" else missing
+    options = {"label": label, "groups": groups, "image_size": image_size, "text": text}
+    options["missing"] = None if missing == "refuse" else missing
     for option in [
-        option for option, value in given.items() if value is not None and option not in source.options
+        option for option, value in options.items() if value is not None and option not in source.options
     ]:
-        raise unused_option(f"Data {name!r}", option, given[option])
+        raise unused_option(f"Data {name!r}", option, options[option])
     if image_size is not None and image_size < 1:
         raise PotluckError(f"image_size is {image_size}; it must be at least 1.")
     if missing not in (None, "refuse", "impute"):

@@ -87,8 +87,8 @@ def allocate(
     shared_test = data.test
     rows: Rows = np.arange(len(data))
     if wants_shared and shared_test is None:
-        held, rows = hold_out(len(data), settings.shared_test, derive_seed("shared test", seed))
-        shared_test = data.view(held)
+        test_rows, rows = hold_out(len(data), settings.shared_test, derive_seed("shared test", seed))
+        shared_test = data.view(test_rows)
     public, rows = _public(experiment, method, data, rows)
     rule = partition or parse_partition(experiment.partition.rule)
     groups = None if data.groups is None else data.groups.numpy()[rows]
@@ -162,5 +162,5 @@ def _public(
         return None, rows
     if isinstance(choice, str):
         return public_samples(data, choice, experiment.seed, experiment.data.root)[0], rows
-    held, kept = hold_out(len(rows), choice, experiment.seed)
-    return data.view(rows[held]), rows[kept]
+    public_rows, private_rows = hold_out(len(rows), choice, experiment.seed)
+    return data.view(rows[public_rows]), rows[private_rows]

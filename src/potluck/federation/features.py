@@ -95,11 +95,11 @@ def with_networks(model: ClientModel) -> ClientModel:
     table = next((part for part in model.modules() if isinstance(part, RowFeatures)), None)
     if table is None:
         return model
-    whole = table.network.call()
+    network = table.network.call()
     like = next(model.parameters())
-    whole.to(device=like.device, dtype=like.dtype)
-    whole.load_state_dict(model.state_dict(), strict=False)
-    return whole.eval()
+    network.to(device=like.device, dtype=like.dtype)
+    network.load_state_dict(model.state_dict(), strict=False)
+    return network.eval()
 
 
 def can_be_cached(

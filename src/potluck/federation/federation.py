@@ -63,8 +63,8 @@ class Member:
         if test is None and isinstance(train, Data):
             test = train.test
         self.test, self.validation = (
-            self.train.select(torch.arange(0)) if given is None else as_samples(given)
-            for given in (test, validation)
+            self.train.select(torch.arange(0)) if samples is None else as_samples(samples)
+            for samples in (test, validation)
         )
 
     def build(self) -> ClientModel:
@@ -353,11 +353,11 @@ def describe_architecture(
             "bring a model for this shape, or reshape the data."
         ) from None
     if scores.dim() == 2 and scores.shape[1] != num_classes:
-        given = scores.shape[1]
-        more = f", or list all {given} classes in data.class_names (in Python also: num_classes={given})"
+        outputs = scores.shape[1]
+        more = f", or list all {outputs} classes in data.class_names (in Python also: num_classes={outputs})"
         raise PotluckError(
-            f"Model {name!r} gives {given} class scores and the data have {num_classes} classes; give its "
-            f"last layer {num_classes} outputs{more if given > num_classes else ''}."
+            f"Model {name!r} gives {outputs} class scores and the data have {num_classes} classes; give its "
+            f"last layer {num_classes} outputs{more if outputs > num_classes else ''}."
         )
     rate, state = getattr(model, "width_rate", None), model.trained_state()
     return Architecture(

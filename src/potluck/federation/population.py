@@ -262,12 +262,12 @@ def _architectures(
 def _why_same(name: str, sizes: Mapping[str, int]) -> str:
     needed = {each: size * COPIES * 4 / 1e6 for each, size in sizes.items()}
     listed = ", ".join(f"{each} needs {megabytes:.3g} MB" for each, megabytes in needed.items())
-    held = (
+    reason = (
         "no device has memory for another"
         if name == min(sizes, key=lambda each: sizes[each])
         else ("every device has memory for the largest")
     )
-    return f"{held} ({listed}); state the memory that training may use in a table of devices"
+    return f"{reason} ({listed}); state the memory that training may use in a table of devices"
 
 
 def _labels(sources: Sequence[ModelSource]) -> list[str]:

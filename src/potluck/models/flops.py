@@ -51,9 +51,9 @@ class FlopCounter(DispatchMode):  # type: ignore[no-untyped-call]
 
 def _convolution_backward(gradient: Tensor, x: Tensor, weight: Tensor, *settings: Any, **_: Any) -> int:
     """Cost of the gradients that are asked for: each is one convolution of the forward pass's size."""
-    transposed, asked = settings[4], settings[7]
+    transposed, needed = settings[4], settings[7]
     forward = conv_flop_count(list(x.shape), list(weight.shape), list(gradient.shape), transposed=transposed)
-    return int(forward * (bool(asked[0]) + bool(asked[1])))
+    return int(forward * (bool(needed[0]) + bool(needed[1])))
 
 
 def _recurrent(x: Tensor, *weights: Any, **_: Any) -> int:

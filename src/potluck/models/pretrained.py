@@ -173,9 +173,9 @@ def load_weights(model: nn.Module, path: Path, name: str, head: str = "") -> Non
     state = _cached_weights(path, path.stat().st_mtime_ns)
     expected = model.state_dict()
     for key, tensor in expected.items():
-        other = key in state and state[key].shape != tensor.shape
-        if (key not in state or other) and not (head and key.startswith(head)):
-            wrong = f"have {tuple(state[key].shape)} for" if other else "lack"
+        mismatched = key in state and state[key].shape != tensor.shape
+        if (key not in state or mismatched) and not (head and key.startswith(head)):
+            wrong = f"have {tuple(state[key].shape)} for" if mismatched else "lack"
             raise PotluckError(
                 f"Weights {str(path)!r} are not those of model {name!r}: they {wrong} {key!r}, which should be "
                 f"{tuple(tensor.shape)}; give the weights of this network."

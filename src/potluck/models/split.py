@@ -242,16 +242,16 @@ def check_last(model: SplitModel, x: Tensor) -> None:
     """Raise unless the head of a network that was split in two is its last operation; others are not checked."""
     if model.stages or not isinstance(model.projection, nn.Identity):
         return
-    head, whole = model.cut["head"], copy.deepcopy(model.rest)
-    _replace(whole, head, model.head)
-    _same_scores(_scores(whole(x)), _scores(model.head(model.features(x))), head, model.cut["network"])
+    head, network = model.cut["head"], copy.deepcopy(model.rest)
+    _replace(network, head, model.head)
+    _same_scores(_scores(network(x)), _scores(model.head(model.features(x))), head, model.cut["network"])
 
 
 def _compare(model: nn.Module, parts: ClientModel, head: str, x: Tensor) -> None:
-    whole = copy.deepcopy(model).eval()
+    original = copy.deepcopy(model).eval()
     parts = copy.deepcopy(parts).eval()
     name = type(model).__name__
-    expected = _scores(_run(whole, x, f"{name} cannot run on the example; pass a batch of its inputs"))
+    expected = _scores(_run(original, x, f"{name} cannot run on the example; pass a batch of its inputs"))
     remedy = f"{name} cannot run with its head {head!r} taken out; name the layer that gives the class scores"
     _same_scores(expected, _scores(_run(parts, x, remedy)), head, name)
 

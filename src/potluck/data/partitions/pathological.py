@@ -61,13 +61,13 @@ class Pathological(Partition):
         The published code draws them one after another and can; it also loses the slots that do not divide
         evenly. Here they go to random classes, and taking the fullest classes first always works out.
         """
-        left = np.full(len(sizes), self.classes * clients // len(sizes))
-        left[rng.permutation(len(sizes))[: self.classes * clients % len(sizes)]] += 1
+        slots_left = np.full(len(sizes), self.classes * clients // len(sizes))
+        slots_left[rng.permutation(len(sizes))[: self.classes * clients % len(sizes)]] += 1
         owners = np.zeros((clients, len(sizes)))
         for client in range(clients):
-            chosen = np.lexsort((rng.random(len(sizes)), -left))[: self.classes]
+            chosen = np.lexsort((rng.random(len(sizes)), -slots_left))[: self.classes]
             owners[client, chosen] = rng.uniform(0.4, 0.6, size=self.classes)
-            left[chosen] -= 1
+            slots_left[chosen] -= 1
         counts = np.zeros(owners.shape, dtype=np.int64)
         for column in np.flatnonzero(owners.any(axis=0)):
             counts[:, column] = apportion(owners[:, column], int(sizes[column]))
@@ -84,9 +84,9 @@ class Pathological(Partition):
                 break
             even = int(size) / len(chosen)
             low, high = int(max(even / 10, self.min_size / len(sizes))), int(even)
-            given = rng.integers(min(low, max(high - 1, 0)), max(high, 1), size=len(chosen) - 1)
-            counts[chosen[:-1], column] = given
-            counts[chosen[-1], column] = size - given.sum()
+            draws = rng.integers(min(low, max(high - 1, 0)), max(high, 1), size=len(chosen) - 1)
+            counts[chosen[:-1], column] = draws
+            counts[chosen[-1], column] = size - draws.sum()
             room[chosen] -= 1
         return counts
 

@@ -80,9 +80,9 @@ def match_shares(
     dealt = np.zeros_like(trained)
     for label in np.flatnonzero(trained.any(axis=0)):
         dealt[:, label] = apportion(trained[:, label].astype(np.float64), int((tested == label).sum()))
-    held = dealt.sum(axis=1)
-    for needy in np.flatnonzero(held == 0):
-        givers = np.flatnonzero(held > 1)
+    test_sizes = dealt.sum(axis=1)
+    for needy in np.flatnonzero(test_sizes == 0):
+        givers = np.flatnonzero(test_sizes > 1)
         if not len(givers):
             break
         spare = np.where(trained[needy] > 0, dealt[givers], 0)
@@ -90,7 +90,7 @@ def match_shares(
         if spare[place, wanted_label] > 0:
             for client, change in ((givers[place], -1), (needy, 1)):
                 dealt[client, wanted_label] += change
-                held[client] += change
+                test_sizes[client] += change
     rng = np.random.default_rng(derive_seed("match_shares", seed))
     classes = np.flatnonzero(dealt.any(axis=0))
     rows = [rng.permutation(np.flatnonzero(tested == label)) for label in classes]

@@ -91,10 +91,10 @@ def split_by_counts(rows_by_class: list[Rows], counts: NDArray[np.int64]) -> lis
     owners = [
         np.repeat(clients, column)[: len(rows)] for rows, column in zip(rows_by_class, counts.T, strict=True)
     ]
-    given = [rows[: len(owner)] for rows, owner in zip(rows_by_class, owners, strict=True)]
+    class_parts = [rows[: len(owner)] for rows, owner in zip(rows_by_class, owners, strict=True)]
     owner = np.concatenate(owners)
     order = np.argsort(owner, kind="stable")  # client by client, the classes of each in turn
-    return pieces(np.concatenate(given)[order], np.bincount(owner, minlength=len(counts)).tolist())
+    return pieces(np.concatenate(class_parts)[order], np.bincount(owner, minlength=len(counts)).tolist())
 
 
 def apportion(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
@@ -226,17 +226,17 @@ class Dirichlet(Partition):
         """Return one draw of `[client, class]` counts."""
         shares = rng.dirichlet(np.full(clients, self.alpha), size=len(class_sizes))
         counts = np.zeros((clients, len(class_sizes)), dtype=np.int64)
-        held = np.zeros(clients, dtype=np.int64)
+        client_sizes = np.zeros(clients, dtype=np.int64)
         even = class_sizes.sum() / clients
         for column, size in enumerate(class_sizes):
             target = shares[column]
             if self.capped:
-                open_ = held < even
+                open_ = client_sizes < even
                 target = target * open_
                 if target.sum() <= 0:  # all the mass fell on full clients: the open ones share evenly
                     target = open_.astype(np.float64)
             counts[:, column] = apportion(target, int(size))
-            held += counts[:, column]
+            client_sizes += counts[:, column]
         return counts
 
     def remedy(self) -> str:

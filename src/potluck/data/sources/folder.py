@@ -35,8 +35,8 @@ def load(request: LoadRequest) -> Data:
     for list_files, read in ((list_images, _pictures), (list_texts, _texts)):
         train = [pair for part in (first, *more) for pair in _list(part, names, list_files)]
         if train:
-            held = [pair for part in test for pair in _list(part, names, list_files)]
-            return read(request, path.name, train, held, names)
+            test_pairs = [pair for part in test for pair in _list(part, names, list_files)]
+            return read(request, path.name, train, test_pairs, names)
     raise PotluckError(
         f"Folder {str(first)!r} has no images (or .txt files) in class folders; put them in CLASS/NAME.png."
     )
@@ -68,8 +68,8 @@ def _texts(request: LoadRequest, name: str, train: Rows, test: Rows, names: list
     files = [file for file, _ in (*train, *test)]
 
     def read() -> RawArrays:
-        training, held = ([(label, decode(file)) for file, label in rows] for rows in (train, test))
-        return encode_texts(training, held, names, words=WORDS, length=LENGTH)
+        training, held_out = ([(label, decode(file)) for file, label in rows] for rows in (train, test))
+        return encode_texts(training, held_out, names, words=WORDS, length=LENGTH)
 
     return read_cached(request.root, f"folder-{name}", files, read).data(f"folder:{name}", None)
 

@@ -41,15 +41,15 @@ def load(request: LoadRequest) -> Data:
             f"Data 'hf:{request.argument}' cannot be loaded ({reason}); check the name."
         ) from problem
     train = dataset["train"] if "train" in dataset else next(iter(dataset.values()))
-    others = [
+    other_parts = [
         dataset[part] for part in ("test", "validation") if part in dataset and dataset[part] is not train
     ]
-    stamps = [getattr(table, "_fingerprint", None) for table in (train, *others)]
+    stamps = [getattr(table, "_fingerprint", None) for table in (train, *other_parts)]
     if None in stamps:
-        return to_data(convert(request, train, others), f"hf:{request.argument}")
+        return to_data(convert(request, train, other_parts), f"hf:{request.argument}")
     choices = (*stamps, request.label, request.groups, request.image_size)
     slug = f"hf-{request.argument.replace('/', '-')}"
-    raw = read_cached(request.root, slug, [], lambda: convert(request, train, others), *choices)
+    raw = read_cached(request.root, slug, [], lambda: convert(request, train, other_parts), *choices)
     return to_data(raw, f"hf:{request.argument}")
 
 

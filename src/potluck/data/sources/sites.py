@@ -159,13 +159,13 @@ def _different_columns(file: Path, own: set[str], first: Path, columns: set[str]
 
 
 def _check_options(request: LoadRequest, allowed: tuple[str, ...], kind: str) -> None:
-    given = {
+    options = {
         "label": request.label,
         "text": request.text,
         "image_size": request.image_size,
         "missing": "impute" if request.impute else None,
     }
-    for option, value in given.items():
+    for option, value in options.items():
         if value is not None and option not in allowed:
             raise unused_option(f"The {kind} of sites", option, value)
 

@@ -49,10 +49,10 @@ def table_choices(request: LoadRequest) -> tuple[object, ...]:
     """Return the options on which the numbers of a table depend."""
     choices: tuple[object, ...] = (request.label, request.groups, request.text)
     # Choices at their defaults are left out, so that a copy stays good when another choice is added.
-    kept = choices if request.text else choices[:2]
+    used_choices = choices if request.text else choices[:2]
     if request.class_names:
-        kept = (*kept, "classes listed")
-    return (*kept, "imputed and counted") if request.impute else kept
+        used_choices = (*used_choices, "classes listed")
+    return (*used_choices, "imputed and counted") if request.impute else used_choices
 
 
 Groups = tuple[NDArray[np.int64], tuple[str, ...]]
@@ -99,10 +99,10 @@ def _texts(
     column: str, texts: list[str], y: NDArray[np.int64], owners: Groups | None, names: tuple[str, ...]
 ) -> RawArrays:
     """Word numbers of a column of texts, by a vocabulary of four fifths of the rows; every fifth row is a test row."""
-    held = every_fifth_row(len(y))
-    order = np.concatenate([np.flatnonzero(~held), np.flatnonzero(held)])
+    is_test = every_fifth_row(len(y))
+    order = np.concatenate([np.flatnonzero(~is_test), np.flatnonzero(is_test)])
     rows = [(int(y[row]), texts[row]) for row in order]
-    raw = encode_texts(rows[: int((~held).sum())], rows[int((~held).sum()) :], names, WORDS, LENGTH)
+    raw = encode_texts(rows[: int((~is_test).sum())], rows[int((~is_test).sum()) :], names, WORDS, LENGTH)
     assert isinstance(raw.raw, TextInput)
     raw = replace(raw, raw=replace(raw.raw, column=column))
     return raw if owners is None else replace(raw, groups=owners[0][order], group_names=owners[1])
@@ -234,11 +234,11 @@ def _fit_numbers(
 def missing_value(path: Path, name: str, values: list[str], *, imputable: bool = True) -> PotluckError:
     """Return the error for a column with missing values."""
     rows = [row for row, value in enumerate(values) if is_missing(value)]
-    what = f"is {values[rows[0]]!r}" if values[rows[0]] else "is empty"
+    state = f"is {values[rows[0]]!r}" if values[rows[0]] else "is empty"
     impute = how_to_set("missing", "impute")
     remedy = f"; fill it in, drop these rows, or {impute}: the mean, or the most frequent word."
     return PotluckError(
-        f"Column {name!r} of {str(path)!r} {what} in row {rows[0] + 2}, a missing value ({len(rows)} of {len(values)} "
+        f"Column {name!r} of {str(path)!r} {state} in row {rows[0] + 2}, a missing value ({len(rows)} of {len(values)} "
         f"rows){remedy if imputable else '; fill it in, or drop these rows.'}"
     )
 

@@ -21,8 +21,8 @@ from potluck.data.sources.base import LoadRequest, Source
 
 def every_fifth_row(n: int) -> NDArray[np.bool_]:
     """Return which of `n` rows are held out for testing where the publisher has no test part: 4, 9, 14, …"""
-    held: NDArray[np.bool_] = np.arange(n) % 5 == 4
-    return held
+    is_test: NDArray[np.bool_] = np.arange(n) % 5 == 4
+    return is_test
 
 
 TOPICS = ("World", "Sports", "Business", "Sci/Tech")
@@ -74,9 +74,9 @@ def encode_texts(train: Rows, test: Rows, names: Sequence[str], words: int, leng
 
 def hold_out(rows: Rows) -> tuple[Rows, Rows]:
     """Return every fifth row as a test part, where the publisher has none."""
-    held = every_fifth_row(len(rows))
-    return [row for row, out in zip(rows, held, strict=True) if not out], [
-        row for row, out in zip(rows, held, strict=True) if out
+    is_test = every_fifth_row(len(rows))
+    return [row for row, out in zip(rows, is_test, strict=True) if not out], [
+        row for row, out in zip(rows, is_test, strict=True) if out
     ]
 
 
