@@ -241,8 +241,8 @@ class FlowerEngine:
         numbers = list(self._sent)
         if not self.realtime and numbers and self._now() < self._next_sweep:
             uploading = [number for number in numbers if self._transfers.uploading(number)]
-            others = (number for number in numbers if not self._transfers.uploading(number))
-            return [*uploading, *itertools.islice(others, 1)]
+            waiting = (number for number in numbers if not self._transfers.uploading(number))
+            return [*uploading, *itertools.islice(waiting, 1)]
         self._next_sweep = self._now() + min(SWEEP_SECONDS, self.lost_after / 4)
         return numbers
 

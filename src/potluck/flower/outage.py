@@ -131,10 +131,10 @@ class ResendTimes:
     def seconds(self, client: int) -> float:
         """Return the seconds before the second attempt; each later one has twice as many."""
         if client in self._longest:
-            usual = USUAL_FACTOR * self._longest[client]
+            delay = USUAL_FACTOR * self._longest[client]
         else:
-            usual = FIRST_FACTOR * max(self._longest.values(), default=math.inf)
-        return min(self.lost_after, max(SOONEST_RESEND, usual))
+            delay = FIRST_FACTOR * max(self._longest.values(), default=math.inf)
+        return min(self.lost_after, max(SOONEST_RESEND, delay))
 
 
 STALLS = 2
@@ -160,11 +160,11 @@ class Exclusions:
 
     def reason(self, client: int, now: float) -> str:
         """Return why a client gets no job now; empty if it may have one."""
-        left = self._ends.get(client, now) - now
-        if left <= 0:
+        wait = self._ends.get(client, now) - now
+        if wait <= 0:
             return ""
         return (
-            f"left out for another {left:.0f} seconds (engine.cooldown), for {self._stalls[client]} of its answers in "
+            f"left out for another {wait:.0f} seconds (engine.cooldown), for {self._stalls[client]} of its answers in "
             "succession did not come"
         )
 

@@ -163,8 +163,8 @@ class NodeRegistry:
         numbers: list[str] = []
         while time.monotonic() < ends:
             if not numbers and (node := self.node(client)) is not None:
-                asked = [self._query(WireMessage({"ask": "first weights"}), node)]
-                numbers = [number for number in self.grid.push_messages(asked) if number]
+                messages = [self._query(WireMessage({"ask": "first weights"}), node)]
+                numbers = [number for number in self.grid.push_messages(messages) if number]
             for _, reply in self.transfers.poll(numbers):
                 try:
                     return dict(_held(self._read(reply, self.limit)).tensors)

@@ -239,8 +239,8 @@ class OwnDataNodes:
                 best = group
         if 2 * len(best) <= len(registrations):
             return {}
-        left = [registration for registration in registrations if registration not in best]
-        return {registration.name: self._sentence(best[0], registration, public) for registration in left}
+        unfit = [registration for registration in registrations if registration not in best]
+        return {registration.name: self._sentence(best[0], registration, public) for registration in unfit}
 
     def _sentence(self, other: Registration, registration: Registration, public: Samples | None) -> str:
         problem = self._problem([other, registration], public) or "its model does not fit"
@@ -317,8 +317,10 @@ def start(
     if not experiment.engine.classes and not experiment.data.class_names:
         names = _recorded_class_names(out) if resume else ()
         if not names:
-            asked = ClassNameRegistry(grid, _assignment(experiment, out), limit, uploads=uploads, **timing)
-            names = unite_class_names(asked, experiment)
+            class_registry = ClassNameRegistry(
+                grid, _assignment(experiment, out), limit, uploads=uploads, **timing
+            )
+            names = unite_class_names(class_registry, experiment)
         experiment = experiment.with_settings({"data.class_names": names})
     registry = NodeRegistry(grid, _assignment(experiment, out), limit, uploads=uploads, **timing)
     return _with_own_data(registry, experiment, method, out, resume)

@@ -27,12 +27,12 @@ def seconds_ahead(server: str, ca: Path, timeout: float = 10.0) -> float | None:
         before = time.time()
         date = connection.getresponse().getheader("date")
         after = time.time()
-        theirs = parsedate_to_datetime(date or "").timestamp() + 0.5  # whole seconds
+        server_time = parsedate_to_datetime(date or "").timestamp() + 0.5  # whole seconds
     except (OSError, http.client.HTTPException, ValueError, TypeError):
         return None
     finally:
         connection.close()
-    return (before + after) / 2 - theirs
+    return (before + after) / 2 - server_time
 
 
 def clock_problem(server: str, ca: Path) -> str:
@@ -40,8 +40,8 @@ def clock_problem(server: str, ca: Path) -> str:
     ahead = seconds_ahead(server, ca)
     if ahead is None or TOLERATED[0] < ahead < TOLERATED[1]:
         return ""
-    way = "ahead of" if ahead > 0 else "behind"
+    direction = "ahead of" if ahead > 0 else "behind"
     return (
-        f"this machine's clock differs from the server's by {abs(ahead):.0f} s (it is {way} it); correct it, for "
+        f"this machine's clock differs from the server's by {abs(ahead):.0f} s (it is {direction} it); correct it, for "
         "signed requests are accepted from 300 s behind to 5 s ahead"
     )

@@ -113,11 +113,11 @@ class Connections:
 
     def buffer(self, host: str, size: int) -> bool:
         """Count bytes of an unfinished body, unless they are too many with the others of its address or of all."""
-        mine = self.buffered[host] + size
+        address_total = self.buffered[host] + size
         total = self.buffered.total() + size
-        if mine > self.limits.address_mb * MEGABYTE or total > self.limits.buffered_mb * MEGABYTE:
+        if address_total > self.limits.address_mb * MEGABYTE or total > self.limits.buffered_mb * MEGABYTE:
             return False
-        self.buffered[host] = mine
+        self.buffered[host] = address_total
         return True
 
     def release(self, host: str, size: int) -> None:

@@ -159,9 +159,9 @@ class FleetProxy:
         ends, checked, before = now() + self.limits.body_seconds, now() + self.limits.rate_seconds, 0
         more = True
         while more:
-            left = min(self.limits.idle_seconds, ends - now(), checked - now())
+            timeout = min(self.limits.idle_seconds, ends - now(), checked - now())
             try:
-                piece = await asyncio.wait_for(receive(), max(left, 0.0))
+                piece = await asyncio.wait_for(receive(), max(timeout, 0.0))
             except TimeoutError:
                 if now() < checked or now() >= ends:
                     raise Refused(408, "the request did not come to its end") from None
@@ -245,9 +245,9 @@ def main() -> None:
     for name in ("--ca", "--certificate", "--key"):
         parser.add_argument(name)
     parser.add_argument("--limit", action="append", default=[], help="NAME=NUMBER of a limit")
-    given = parser.parse_args()
+    options = parser.parse_args()
     _raise_file_limit()
-    asyncio.run(serve(given, ProxyLimits.parse(given.limit)))
+    asyncio.run(serve(options, ProxyLimits.parse(options.limit)))
 
 
 if __name__ == "__main__":

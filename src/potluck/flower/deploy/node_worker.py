@@ -105,13 +105,13 @@ class Dispatcher:
         for link in self.links:
             if link.connection is not None and not link.slot.busy:
                 ready[link.connection] = link
-        done: dict[Any, Slot] = {}
+        busy: dict[Any, Slot] = {}
         for slot in self._slots():
             if slot.process is not None and slot.busy:
-                done[slot.process.connection] = slot
-        for connection in wait([*ready, *done], CHECK_SECONDS):
-            if connection in done:
-                self._finish(done[connection])
+                busy[slot.process.connection] = slot
+        for connection in wait([*ready, *busy], CHECK_SECONDS):
+            if connection in busy:
+                self._finish(busy[connection])
             elif not ready[connection].slot.busy:
                 self._begin(ready[connection])
 
@@ -265,14 +265,14 @@ def main() -> None:
     parser.add_argument(
         "--messages", type=int, default=MAX_MESSAGES, help="messages after which a process is replaced"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s", stream=sys.stdout)
     import potluck.flower.node.host  # noqa: F401 - imported once, for all forks
 
-    slots = [Slot() for _ in range(given.processes)]
-    secret, ports = given.secret.read_bytes(), given.ports.split(",")
+    slots = [Slot() for _ in range(options.processes)]
+    secret, ports = options.secret.read_bytes(), options.ports.split(",")
     links = [Link(int(port), secret, slots[index % len(slots)]) for index, port in enumerate(ports)]
-    dispatcher, supervisor = Dispatcher(links, given.messages), os.getppid()
+    dispatcher, supervisor = Dispatcher(links, options.messages), os.getppid()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     try:
         while os.getppid() == supervisor:

@@ -44,11 +44,11 @@ def descendants(roots: Iterable[int]) -> set[ProcessId]:
 
 def wait_or_kill(family: Iterable[ProcessId], ends: float) -> None:
     """Wait for processes that were asked to end; at `ends` (monotonic) those that are left are made to."""
-    left = alive(family)
-    while left and time.monotonic() < ends:
+    remaining = alive(family)
+    while remaining and time.monotonic() < ends:
         time.sleep(0.1)
-        left = alive(left)
-    send_signal(left, signal.SIGKILL)
+        remaining = alive(remaining)
+    send_signal(remaining, signal.SIGKILL)
 
 
 def send_signal(family: Iterable[ProcessId], number: int) -> None:

@@ -236,9 +236,9 @@ def _first(
     processes: Processes, commands: Commands, ready_at: tuple[str, str] | None
 ) -> Sequence[tuple[str, list[str]]]:
     """Return the programs to start; if the others need the first one, start it and wait until it answers."""
-    (first, command), *others = commands.items()
+    (first, command), *remaining = commands.items()
     if ready_at is None:
-        return [(first, command), *others]
+        return [(first, command), *remaining]
     processes.start(first, command)
     wait_until_up(processes, *ready_at)
-    return others
+    return remaining

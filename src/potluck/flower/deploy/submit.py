@@ -53,7 +53,7 @@ def connect(processes: Processes, address: str, ca: str) -> None:
 def run_flwr(processes: Processes, *arguments: str) -> str:
     """Flower's own command; its complaint becomes ours."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [program_path("flwr"), *arguments],
             env=processes.environment(),
             capture_output=True,
@@ -65,9 +65,9 @@ def run_flwr(processes: Processes, *arguments: str) -> str:
         raise PotluckError(
             f"The Flower server did not answer within {PATIENCE:g} seconds; is it up?"
         ) from None
-    if done.returncode:
-        raise PotluckError(f"Flower refused: {plain_words(done.stderr + done.stdout)}")
-    return done.stdout
+    if completed.returncode:
+        raise PotluckError(f"Flower refused: {plain_words(completed.stderr + completed.stdout)}")
+    return completed.stdout
 
 
 def plain_words(text: str) -> str:
@@ -304,7 +304,7 @@ def run_until_finished(
 
     It is given up when it was lost `TRIES` times, for `stuck` seconds, without a new round.
     """
-    run, lost, done, report_new_rounds = submit(False), 0, -1, time.monotonic()
+    run, lost, rounds_seen, report_new_rounds = submit(False), 0, -1, time.monotonic()
     while True:
         try:
             return follower.follow(run)
@@ -313,8 +313,8 @@ def run_until_finished(
                 run_flwr(follower.processes, "stop", run, CONNECTION)
             raise
         except RunInterrupted as ended:
-            if follower.seen != done:
-                lost, done, report_new_rounds = 0, follower.seen, time.monotonic()
+            if follower.seen != rounds_seen:
+                lost, rounds_seen, report_new_rounds = 0, follower.seen, time.monotonic()
             lost += 1
             if lost >= MAX_LOSSES and time.monotonic() - report_new_rounds >= max_stall:
                 raise PotluckError(

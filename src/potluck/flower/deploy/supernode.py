@@ -178,21 +178,21 @@ def answer(fleet: Fleet, worker: WorkerLink, message: Any, tree: Any) -> None:
     from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 
     started, run = time.monotonic(), message.metadata.run_id
-    whole = pull_and_inflate_object_from_tree(
+    received = pull_and_inflate_object_from_tree(
         tree,
         partial(fleet.pull_object, run),
         partial(fleet.confirm, run),
         return_type=Message,
         initial_backoff=PULL_BACKOFF,
     )
-    whole.metadata.__dict__["_message_id"] = tree.object_id
-    header, data = worker.ask(content_bytes(whole.content) if whole.has_content() else None)
+    received.metadata.__dict__["_message_id"] = tree.object_id
+    header, data = worker.ask(content_bytes(received.content) if received.has_content() else None)
     if reason := header.get("error"):
         crashed = header.get("crashed")
         code = ErrorCode.CLIENT_APP_CRASHED if crashed else ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-        reply = Message(Error(code, str(reason)), reply_to=whole)
+        reply = Message(Error(code, str(reason)), reply_to=received)
     else:
-        reply = Message(to_content(data), reply_to=whole)
+        reply = Message(to_content(data), reply_to=received)
     send(fleet, reply, time.monotonic() - started)
 
 
@@ -218,7 +218,7 @@ def main() -> NoReturn:
     from flwr.supernode import fleet_http_connection
 
     connection: Any = fleet_http_connection
-    given = _arguments()
+    options = _arguments()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s", stream=sys.stdout)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     watch = ServerWatch()
@@ -227,18 +227,18 @@ def main() -> NoReturn:
     signal.signal(
         signal.SIGTERM, lambda number, frame: sys.exit(0)
     )  # the server is told that the node leaves
-    if given.ca is not None and (problem := clock_problem(given.server, given.ca)):
+    if options.ca is not None and (problem := clock_problem(options.server, options.ca)):
         exit_disconnected(problem)
-    worker = WorkerLink(given.port, given.secret.read_bytes(), json.loads(given.config))
+    worker = WorkerLink(options.port, options.secret.read_bytes(), json.loads(options.config))
     try:
         with connection.http_request_response(
-            given.server,
-            given.ca is None,
-            given.ca and given.ca.read_bytes(),
-            given.key and _key_pair(given.key),
+            options.server,
+            options.ca is None,
+            options.ca and options.ca.read_bytes(),
+            options.key and _key_pair(options.key),
         ) as calls:
             fleet = Fleet(*calls)
-            log.info("Connected to %s as node %s.", given.server, fleet.node_id)
+            log.info("Connected to %s as node %s.", options.server, fleet.node_id)
             serve(fleet, worker, Polling(*POLLING))
     except (SystemExit, KeyboardInterrupt) as end:
         sys.stdout.flush()

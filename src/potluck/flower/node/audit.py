@@ -124,14 +124,14 @@ class AuditLog:
     def _last(self, file: int) -> dict[str, Any]:
         size = os.fstat(file).st_size
         tail = os.pread(file, MAX_LINE_BYTES, max(0, size - MAX_LINE_BYTES))
-        whole, _, torn = tail.rpartition(b"\n")
-        if not whole and size > len(tail):
+        complete_lines, _, torn = tail.rpartition(b"\n")
+        if not complete_lines and size > len(tail):
             raise self._changed()
         if torn:
             os.ftruncate(file, size - len(torn))
-        if not whole:
+        if not complete_lines:
             return {"number": 0, "spent": 0.0, "bare": 0, "chain": FIRST_DIGEST}
-        line = _read(whole.rpartition(b"\n")[2])
+        line = _read(complete_lines.rpartition(b"\n")[2])
         if line is None:
             raise self._changed()
         return line

@@ -31,11 +31,11 @@ def format_line(line: dict[str, Any]) -> str:
     tensors = {**fields.get("payload", {}), **fields.get("state", {}), **fields.get("sums", {})}
     parts = [f"{name} {'×'.join(map(str, shape)) or 'one number'}" for name, (_, *shape) in tensors.items()]
     parts += [f"score {name}" for name in fields.get("scores", ())]
-    what = ", ".join(parts[:6]) + (f" and {len(parts) - 6} more" if len(parts) > 6 else "")
+    contents = ", ".join(parts[:6]) + (f" and {len(parts) - 6} more" if len(parts) > 6 else "")
     repeated = " again" if line["again"] else ""
     return (
         f"{line['time']}  {line['run'][:8] or '-':8}  {line['method']}  {line['kind']} {line['job']}{repeated}  "
-        f"{line['bytes']} bytes  {line['digest'][:12]}  {what}"
+        f"{line['bytes']} bytes  {line['digest'][:12]}  {contents}"
     ).rstrip()
 
 

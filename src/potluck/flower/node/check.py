@@ -99,8 +99,8 @@ def with_local_classes(experiment: Experiment, data: Data, classes: int) -> Expe
     """Return the experiment as if the classes of all nodes were this node's, and others up to so many."""
     if not data.class_names:
         return experiment.with_settings({"engine.classes": classes})
-    others = [f"class {place} of another node" for place in range(len(data.class_names), classes)]
-    return experiment.with_settings({"data.class_names": (*data.class_names, *others)})
+    placeholders = [f"class {place} of another node" for place in range(len(data.class_names), classes)]
+    return experiment.with_settings({"data.class_names": (*data.class_names, *placeholders)})
 
 
 def classes_line(node: NodeFile, data: Data, *, declared: bool) -> str:

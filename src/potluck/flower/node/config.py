@@ -123,13 +123,13 @@ class Policy(Section):
             )
         least = self.noise or (1e-9 if self.epsilon else 0.0)
         if privacy.noise_multiplier < least:
-            given = f"privacy.noise_multiplier = {privacy.noise_multiplier:g}"
+            setting = f"privacy.noise_multiplier = {privacy.noise_multiplier:g}"
             rule = (
                 f"policy.noise = {self.noise:g}"
                 if self.noise
                 else f"policy.epsilon = {self.epsilon:g} needs noise"
             )
-            problems.append(f"{given} is too little for it ({rule})")
+            problems.append(f"{setting} is too little for it ({rule})")
         if least and privacy.reproducible:
             problems.append(
                 "privacy.reproducible = true gives noise that the server can take away; set it to false"

@@ -246,12 +246,12 @@ def _initial_weights(task: Task, architecture: Architecture, ask: Callable[[int]
 
 def _checked(weights: Tensors, architecture: Architecture) -> Tensors:
     for name, placeholder in architecture.initial.items():
-        given = weights.get(name)
-        if given is None or given.shape != placeholder.shape or given.dtype != placeholder.dtype:
+        tensor = weights.get(name)
+        if tensor is None or tensor.shape != placeholder.shape or tensor.dtype != placeholder.dtype:
             raise PotluckError(
                 f"The first weights of {architecture.name!r} do not have the shape of {name!r}."
             )
-        check_finite(f"The first weights' {name}", given)
+        check_finite(f"The first weights' {name}", tensor)
     return {name: weights[name] for name in architecture.initial}
 
 

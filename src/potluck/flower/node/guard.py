@@ -108,8 +108,8 @@ class Usage:
             raise PotluckError(
                 f"This node refuses the job: the run had its policy.jobs = {self.policy.jobs}."
             )
-        left = self.policy.hours * HOUR - seconds
-        if left <= 0:
+        seconds_left = self.policy.hours * HOUR - seconds
+        if seconds_left <= 0:
             raise PotluckError(
                 f"This node refuses the job: the run had its policy.hours = {self.policy.hours:g}."
             )
@@ -117,7 +117,8 @@ class Usage:
         began = time.monotonic()
         try:
             with time_limit(
-                left, f"This node stopped the job: the run had its policy.hours = {self.policy.hours:g}."
+                seconds_left,
+                f"This node stopped the job: the run had its policy.hours = {self.policy.hours:g}.",
             ):
                 yield
         finally:
@@ -150,14 +151,14 @@ def time_limit(seconds: float, sentence: str) -> Iterator[None]:
         raise PotluckError(sentence)
 
     before, began = signal.signal(signal.SIGALRM, stop), time.monotonic()
-    others, _ = signal.setitimer(signal.ITIMER_REAL, min(seconds, 1e8))
+    outer_timer, _ = signal.setitimer(signal.ITIMER_REAL, min(seconds, 1e8))
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        if others:  # somebody else was waiting for a time of their own
-            signal.setitimer(signal.ITIMER_REAL, max(0.01, others - (time.monotonic() - began)))
+        if outer_timer:  # somebody else was waiting for a time of their own
+            signal.setitimer(signal.ITIMER_REAL, max(0.01, outer_timer - (time.monotonic() - began)))
 
 
 def limit_samples(me: Client, most: int) -> Client:

@@ -164,14 +164,14 @@ Partitions = tuple[Experiment, Method[Any, Any, Any], Federation, Attackers | No
 
 @functools.lru_cache(maxsize=2)
 def _load_partitions(experiment_json: str) -> Partitions:
-    given = parse_experiment(parse_json(experiment_json))
-    method, data = given.build_method(), experiment_data(given)
-    experiment = choose_models(given, method, data)
+    submitted = parse_experiment(parse_json(experiment_json))
+    method, data = submitted.build_method(), experiment_data(submitted)
+    experiment = choose_models(submitted, method, data)
     for name in (*experiment.models.names, experiment.models.shared or ""):
         if name.startswith("file:"):  # it names code, which a node does not take from a server
             raise PotluckError(
                 f"Model {name!r} names code, which nodes do not take from a server; use the engine pool."
             )
     federation = build_federation(experiment, method, data=data)
-    absent = newcomers.draw_newcomers(given.evaluate, federation.task)
-    return given, method, federation, attacks.draw_attackers(given.attack, federation.task, absent)
+    absent = newcomers.draw_newcomers(submitted.evaluate, federation.task)
+    return submitted, method, federation, attacks.draw_attackers(submitted.attack, federation.task, absent)

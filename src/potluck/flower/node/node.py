@@ -50,8 +50,8 @@ class ResidentClients:
 
     def take(self, key: str, client: int, version: int) -> Worker | None:
         """Remove and return the worker of a client whose state in memory is the journal's present one."""
-        kept = self._workers.pop(key, None)
-        return kept[2] if kept is not None and kept[:2] == (client, version) else None
+        entry = self._workers.pop(key, None)
+        return entry[2] if entry is not None and entry[:2] == (client, version) else None
 
     def put(self, key: str, client: int, version: int, worker: Worker) -> None:
         """Keep a worker for the client's next job."""
