@@ -152,8 +152,8 @@ def adapter_groups(ctx: Context, state: Groups, updates: Sequence[Update[Any]]) 
         by_group.setdefault(adapter_group(ctx.task, update.client), []).append(update)
     for name, members in by_group.items():
         plain = {key: tensor for key, tensor in state[name].items() if not is_factor(key)}
-        others = average(ctx, plain, members, _others, by="samples", share=share)
-        yield AdapterGroup(name, members, state[name], others, share)
+        other_tensors = average(ctx, plain, members, _others, by="samples", share=share)
+        yield AdapterGroup(name, members, state[name], other_tensors, share)
 
 
 def _others(payload: Any) -> Tensors:

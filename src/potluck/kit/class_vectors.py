@@ -179,14 +179,14 @@ def client_vectors(
     `screen` all vectors pass. `stored` vectors never leave the server again: under a robust rule none passes before
     three clients can be compared.
     """
-    kept = [(getattr(update.payload, field), update.payload.labels) for update in updates]
-    if stored and ctx.averaging.rule != "mean" and len(kept) < min(3, len(ctx.task.clients)):
-        kept = [(vectors[:0], labels[:0]) for vectors, labels in kept]
+    selected = [(getattr(update.payload, field), update.payload.labels) for update in updates]
+    if stored and ctx.averaging.rule != "mean" and len(selected) < min(3, len(ctx.task.clients)):
+        selected = [(vectors[:0], labels[:0]) for vectors, labels in selected]
     elif screen:
-        kept, _ = screen_rows(ctx.averaging, kept, ctx.task.num_classes)
+        selected, _ = screen_rows(ctx.averaging, selected, ctx.task.num_classes)
     return [
         ClientVectors(update.client, vectors, labels, update.weight)
-        for update, (vectors, labels) in zip(updates, kept, strict=True)
+        for update, (vectors, labels) in zip(updates, selected, strict=True)
         if update.fresh or latest
     ]
 
@@ -266,8 +266,8 @@ def mean_by_class(
 
 def screened_mean_by_class(ctx: Context, sent: Sequence[Rows]) -> Rows:
     """Average what `schedule.robust` lets pass, by its rule: a table [C, d] and the senders per class [C]."""
-    kept, _ = screen_rows(ctx.averaging, sent, ctx.task.num_classes)
-    return mean_by_class(kept, ctx.task.num_classes, how=ctx.averaging)
+    selected, _ = screen_rows(ctx.averaging, sent, ctx.task.num_classes)
+    return mean_by_class(selected, ctx.task.num_classes, how=ctx.averaging)
 
 
 def update_class_table(
@@ -283,9 +283,9 @@ def update_class_table(
     updates count less; a class that had none takes the senders' mean.
     """
     classes, of = len(old.known), round_share(ctx, updates)
-    sent, kept = screen_rows(ctx.averaging, sent, classes)
+    sent, masks = screen_rows(ctx.averaging, sent, classes)
     if counts is not None:
-        counts = [count[mask] for count, mask in zip(counts, kept, strict=True)]
+        counts = [count[mask] for count, mask in zip(counts, masks, strict=True)]
         if ctx.averaging.max_share < 1:
             counts = cap_counts(sent, counts, ctx.averaging.max_share)
     if of.whole:
@@ -318,8 +318,8 @@ def mean_class_change(
     """
     classes = len(like)
     weighted = [(update.weight * getattr(update.payload, field), update.payload.labels) for update in updates]
-    kept, _ = screen_rows(ctx.averaging, weighted, classes)
-    sent = [rows for update, rows in zip(updates, kept, strict=True) if update.fresh]
+    selected, _ = screen_rows(ctx.averaging, weighted, classes)
+    sent = [rows for update, rows in zip(updates, selected, strict=True) if update.fresh]
     mean, terms = mean_by_class(sent, classes, how=ctx.averaging)
     present = torch.zeros_like(terms)
     for update in updates:

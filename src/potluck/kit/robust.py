@@ -32,12 +32,12 @@ def krum(how: Averaging, squares: Tensor, present: Tensor) -> Tensor:
     """Return which answers are nearest to their neighbours: all but as many as may come from attackers (multi-krum)."""
     sent = present.sum(dim=1)
     liars = expected(how, sent)
-    others = (
+    comparable = (
         present[:, None]
         & present[:, :, None]
         & ~torch.eye(present.shape[1], dtype=torch.bool, device=present.device)
     )
-    nearest = squares.masked_fill(~others, float("inf")).sort(dim=2).values
+    nearest = squares.masked_fill(~comparable, float("inf")).sort(dim=2).values
     neighbours = (sent - liars - 2).clamp(min=1)
     rank = torch.arange(present.shape[1], device=present.device)
     counted = nearest.masked_fill((rank >= neighbours[:, None, None]) | nearest.isinf(), 0.0)
@@ -96,8 +96,8 @@ def coordinatewise_average(how: Averaging, stack: Tensor) -> Tensor:
         cut = expected(how, sent)
         low, high = cut, sent - cut
     rank = torch.arange(len(stack), device=stack.device).reshape(-1, *[1] * (stack.dim() - 1))
-    kept = (rank >= low) & (rank < high) & (rank < sent)
-    return torch.where(kept, ordered, torch.zeros_like(ordered)).sum(dim=0) / (high - low).clamp(min=1)
+    in_range = (rank >= low) & (rank < high) & (rank < sent)
+    return torch.where(in_range, ordered, torch.zeros_like(ordered)).sum(dim=0) / (high - low).clamp(min=1)
 
 
 def clip_changes(parts: Sequence[Tensors], old: Mapping[str, Tensor]) -> list[Tensors]:

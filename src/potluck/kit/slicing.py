@@ -35,8 +35,8 @@ def widest_architecture(task: Task) -> Architecture:
 def slice_indices(shape: Sequence[int], full: Sequence[int], window: Window) -> list[Tensor]:
     """Return the indices kept in each dimension."""
     return [
-        torch.arange(size) if size == whole else window(size, whole)
-        for size, whole in zip(shape, full, strict=True)
+        torch.arange(size) if size == full_size else window(size, full_size)
+        for size, full_size in zip(shape, full, strict=True)
     ]
 
 

@@ -97,9 +97,9 @@ class FD(Method[Outputs, kit.ClassVectors, kit.ClassLogits]):
         own = state.own.get(me.info.name)
         if own is None:
             return state
-        others = _mean_of_others(state, own)
-        left = {name: entry for name, entry in state.own.items() if name != me.info.name}
-        return Outputs(others, state.senders - own["held"].to(torch.int64), left)
+        table = _mean_of_others(state, own)
+        contributions = {name: entry for name, entry in state.own.items() if name != me.info.name}
+        return Outputs(table, state.senders - own["held"].to(torch.int64), contributions)
 
     def paper_accounting(self, down: kit.ClassVectors, up: kit.ClassLogits) -> PaperAccounting:
         """Count own classes only, both ways, without ids (FedGH's Table 3)."""
@@ -121,9 +121,9 @@ def pull_to(target: Target, scores: Tensor, mean: Tensor) -> Tensor:
 
 def _mean_of_others(state: Outputs, own: Tensors) -> kit.ClassTable:
     """Take a client's own contribution out of the means."""
-    others = state.senders - own["held"].to(torch.int64)
+    senders = state.senders - own["held"].to(torch.int64)
     total = state.table.rows * state.senders[:, None] - own["rows"]
-    return kit.ClassTable(total / others.clamp(min=1)[:, None], others > 0)
+    return kit.ClassTable(total / senders.clamp(min=1)[:, None], senders > 0)
 
 
 def _with_contributions(old: Outputs, updates: Sequence[Update[kit.ClassLogits]], ctx: Context) -> Outputs:
@@ -133,7 +133,7 @@ def _with_contributions(old: Outputs, updates: Sequence[Update[kit.ClassLogits]]
     new = senders > 0
     own = {name: {"rows": e["rows"] * ~new[:, None], "held": e["held"] & ~new} for name, e in old.own.items()}
     for client in clients:
-        part, held = kit.scatter_by_class(client.vectors, client.labels, classes)
-        before = own.get(client.client.name, {"rows": torch.zeros_like(part), "held": torch.zeros_like(held)})
-        own[client.client.name] = {"rows": before["rows"] + part, "held": before["held"] | held}
+        part, mask = kit.scatter_by_class(client.vectors, client.labels, classes)
+        before = own.get(client.client.name, {"rows": torch.zeros_like(part), "held": torch.zeros_like(mask)})
+        own[client.client.name] = {"rows": before["rows"] + part, "held": before["held"] | mask}
     return Outputs(old.table.replaced(rows, new), torch.where(new, senders, old.senders), own)

@@ -157,8 +157,8 @@ def best_share(private: Tensor, shared: Tensor, y: Tensor, steadiness: float = 0
     for _ in range(40):
         middle = (low + high) / 2
         shares = (shared.double() + middle * apart).softmax(dim=1)
-        held = 2 * steadiness / len(y) * (middle - 0.5)
-        if (shares * apart).sum(dim=1).mean() + held > target:
+        penalty_slope = 2 * steadiness / len(y) * (middle - 0.5)
+        if (shares * apart).sum(dim=1).mean() + penalty_slope > target:
             high = middle
         else:
             low = middle

@@ -49,8 +49,8 @@ class Statistics(Payload):
 
     def check(self, task: Task, client: ClientInfo) -> None:
         """Check the sizes against the client's architecture, and that all is given or nothing."""
-        given = [value for value in (self.counts, self.sums, self.products) if value is not None]
-        if len(given) not in (0, 3):
+        present = [value for value in (self.counts, self.sums, self.products) if value is not None]
+        if len(present) not in (0, 3):
             raise PayloadError("Statistics must hold counts, sums and products, or nothing.")
         width = task.architectures[client.architecture].feature_dim
         if self.sums is not None and self.sums.shape[1] != width:

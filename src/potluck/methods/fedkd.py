@@ -183,8 +183,8 @@ class FedKD(Method[Server, Compressed, Compressed]):
 
 def rank(values: Tensor, energy: float) -> int:
     """Return the number of leading singular values, at least one, whose squares have this share of the sum of all."""
-    kept = torch.cumsum(values.double() ** 2, dim=0)
-    return min(int((kept < energy * kept[-1]).sum()) + 1, len(values))
+    cumulative = torch.cumsum(values.double() ** 2, dim=0)
+    return min(int((cumulative < energy * cumulative[-1]).sum()) + 1, len(values))
 
 
 def pack(tensors: Tensors, energy: float | None) -> Compressed:

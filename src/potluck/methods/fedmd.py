@@ -79,9 +79,9 @@ class FedMD(Method[Tensors, Consensus, Logits]):
 
     def broadcast(self, state: Tensors, client: ClientInfo, ctx: Context) -> Consensus:
         """Return the next public samples, and the last consensus with its samples."""
-        asked = self._draw(ctx)
-        images = _public(ctx.task).take(asked)[0] if self.send_images else None
-        return Consensus(asked, state.get("rows"), state.get("logits"), images)
+        samples = self._draw(ctx)
+        images = _public(ctx.task).take(samples)[0] if self.send_images else None
+        return Consensus(samples, state.get("rows"), state.get("logits"), images)
 
     def client(self, me: Client, message: Consensus) -> Logits:
         """Digest, revisit, score."""
@@ -103,8 +103,8 @@ class FedMD(Method[Tensors, Consensus, Logits]):
         """Take the plain mean of the logits of each public sample."""
         sent = []
         for update in updates:
-            asked = self._draw(replace(ctx, step=ctx.step - update.staleness)).to(ctx.task.device)
-            sent.append((update.payload.logits, asked))
+            samples = self._draw(replace(ctx, step=ctx.step - update.staleness)).to(ctx.task.device)
+            sent.append((update.payload.logits, samples))
         last = kit.ClassTable(*kit.scatter_by_class(*self._last(state, ctx), len(_public(ctx.task))))
         table, senders = kit.update_class_table(ctx, last, updates, sent)
         rows = torch.nonzero(senders).flatten()
@@ -112,10 +112,10 @@ class FedMD(Method[Tensors, Consensus, Logits]):
 
     def check_update(self, payload: Logits, client: ClientInfo, ctx: Context) -> None:
         """Require one row per public sample asked for, the same number in every step."""
-        asked, received = len(self._draw(ctx)), len(payload.logits)
-        if asked != received:
+        requested, received = len(self._draw(ctx)), len(payload.logits)
+        if requested != received:
             raise PayloadError(
-                f"Logits for {received} public samples were received and {asked} asked for; all parties must set "
+                f"Logits for {received} public samples were received and {requested} asked for; all parties must set "
                 "public_samples alike."
             )
 

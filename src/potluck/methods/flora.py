@@ -73,11 +73,11 @@ class FLoRA(Method[Stacked, Stacks, kit.Weights]):
     def init_server(self, ctx: Context) -> Stacked:
         """Start without stacks."""
         groups = kit.initial_adapters(ctx.task)
-        others = {
+        plain = {
             name: {key: tensor for key, tensor in group.items() if not kit.is_factor(key)}
             for name, group in groups.items()
         }
-        return Stacked(others, {name: {} for name in groups})
+        return Stacked(plain, {name: {} for name in groups})
 
     def broadcast(self, state: Stacked, client: ClientInfo, ctx: Context) -> Stacks:
         """Send all stacks: a client may have missed rounds, or be new."""

@@ -218,11 +218,11 @@ def _batches(me: Client) -> Iterator[Tensor]:
 
 def _statistics(measured: nn.Module, plain: nn.Module) -> Tensors:
     """Return the statistics that a measured network has and the plain one does not keep."""
-    kept = plain.state_dict()
+    plain_state = plain.state_dict()
     return {
         name: t.clone()
         for name, t in measured.state_dict().items()
-        if kit.is_statistic(name) and name not in kept
+        if kit.is_statistic(name) and name not in plain_state
     }
 
 

@@ -127,9 +127,9 @@ class PFedAFM(Method[Tensors, kit.SharedWeights, kit.SharedWeights]):
 
     def _alpha(self, me: Client) -> Tensor:
         """Return α_k as the last round left it; its first value, by default the local model alone, before that."""
-        kept: Tensor | None = me.private.get("alpha")
-        if kept is not None:
-            return kept.to(me.task.device).clone()
+        stored: Tensor | None = me.private.get("alpha")
+        if stored is not None:
+            return stored.to(me.task.device).clone()
         size = (me.model.feature_dim,)
         return torch.full(size, self.alpha_start, device=me.task.device, dtype=me.task.dtype)
 
