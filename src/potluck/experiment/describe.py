@@ -128,11 +128,11 @@ def _without_null(value: Any) -> Any:
         return [_without_null(entry) for entry in value]
     if not isinstance(value, dict):
         return value
-    kept = {
+    cleaned = {
         key: _without_null(entry) for key, entry in value.items() if not (key == "default" and entry is None)
     }
-    choices = [entry for entry in kept.get("anyOf", ()) if entry != {"type": "null"}]
+    choices = [entry for entry in cleaned.get("anyOf", ()) if entry != {"type": "null"}]
     if len(choices) == 1:
-        del kept["anyOf"]
-        return {**choices[0], **kept}
-    return {**kept, "anyOf": choices} if choices else kept
+        del cleaned["anyOf"]
+        return {**choices[0], **cleaned}
+    return {**cleaned, "anyOf": choices} if choices else cleaned

@@ -121,8 +121,8 @@ class Checkpoint:
     def restore(self, loop: Loop) -> None:
         """Set a new loop to the saved state."""
         flat = _on(loop.task.device, self.generations.read_state(self.manifest.server))
-        held = tree.unflatten(flat, {"state": loop.progress.state})
-        then = read_progress(self.manifest.progress, held, loop.method)
+        restored_state = tree.unflatten(flat, {"state": loop.progress.state})
+        then = read_progress(self.manifest.progress, restored_state, loop.method)
         for entry in fields(Progress):
             setattr(loop.progress, entry.name, getattr(then, entry.name))
 

@@ -193,7 +193,7 @@ class Checkpointer(Callback):
 
     def _client_files(self, loop: Loop, clients: Sequence[int]) -> dict[str, Future[Entry]]:
         """Return a file per client: the engine's file if it has one, else a new one."""
-        engine, files, others = loop.dispatcher.engine, {}, []
+        engine, files, missing = loop.dispatcher.engine, {}, []
         with folder.writing(self._generations.path):
             self._generations.path.mkdir(exist_ok=True)
         for index in clients:
@@ -201,8 +201,8 @@ class Checkpointer(Callback):
             if isinstance(engine, LinksStates) and engine.link_state(index, self._generations.path / name):
                 files[str(index)] = self._thread.submit(self._generations.adopt_file, name)
             else:
-                others.append(index)
-        for index, state in self._fetch(loop, others):
+                missing.append(index)
+        for index, state in self._fetch(loop, missing):
             files[str(index)] = self._write(f"client-{index}", state)
         return files
 

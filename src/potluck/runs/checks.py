@@ -79,8 +79,8 @@ def check_order(experiment: Experiment, federation: Federation) -> None:
 
 def _range(numbers: set[int]) -> str:
     ordered = sorted(numbers)
-    whole = ordered == list(range(ordered[0], ordered[-1] + 1))
-    return f"{ordered[0]} to {ordered[-1]}" if whole else ", ".join(map(str, ordered))
+    contiguous = ordered == list(range(ordered[0], ordered[-1] + 1))
+    return f"{ordered[0]} to {ordered[-1]}" if contiguous else ", ".join(map(str, ordered))
 
 
 def draw_attackers(
@@ -110,12 +110,12 @@ def check_records(experiment: Experiment, method: Method[Any, Any, Any], federat
     if not experiment.privacy.protects_records:
         return
     if not holds(method.supports.row_privacy, method):
-        others = [name for name in METHODS if method_class(name).supports.row_privacy]
+        supporting = [name for name in METHODS if method_class(name).supports.row_privacy]
         settings = settings_for(method.supports.row_privacy)
         remedy = f"set {settings}, or use" if settings else "use"
         raise PotluckError(
             f"privacy.unit = 'record' is not supported by {type(method).__name__} with these settings: clients read "
-            f"rows outside of training and class means; {remedy} one of {', '.join(others)}."
+            f"rows outside of training and class means; {remedy} one of {', '.join(supporting)}."
         )
     for name, build in _networks(method, federation):
         if unsupported := _unsupported_layers(build()):
@@ -131,14 +131,14 @@ def check_secure_sums(experiment: Experiment, method: Method[Any, Any, Any]) -> 
     if sums is None or not holds(sums.when, method):
         settings = settings_for(sums.when) if sums is not None else ""
         own = experiment.method.name
-        others = [
+        supporting = [
             other for other in METHODS if other != own and method_class(other).supports.sums is not None
         ]
         why = method.supports.single_answers or "its server reads the answers one by one"
         remedy = f"set {settings}, or use" if settings else "use"
         raise PotluckError(
             f"privacy.secure_sums = true hides single answers, and {name} needs them with these settings"
-            f"{f': {why}' if not settings else ''}; {remedy} one of {', '.join(others)}."
+            f"{f': {why}' if not settings else ''}; {remedy} one of {', '.join(supporting)}."
         )
     if not schedule.synchronous:
         raise PotluckError(
@@ -159,10 +159,10 @@ def check_sum_sizes(experiment: Experiment, method: Method[Any, Any, Any], feder
     if sums is None or not experiment.privacy.secure_sums:
         return
     task = federation.task
-    asked = experiment.schedule.jobs_per_round(len(task.eligible))
-    if asked < least:
+    cohort = experiment.schedule.jobs_per_round(len(task.eligible))
+    if cohort < least:
         raise PotluckError(
-            f"privacy.sum_clients = {least} is more than the {asked} clients of a round; ask more of them "
+            f"privacy.sum_clients = {least} is more than the {cohort} clients of a round; ask more of them "
             "(schedule.participation), or lower it."
         )
     if sums.per != "architecture":

@@ -41,8 +41,8 @@ def clean_run(run: str | Path, *, checkpoint: bool = False) -> Cleaned:
             (path / FIRST_WEIGHTS).unlink(missing_ok=True)
         elif (last := last_checkpoint(path)) is not None:
             CheckpointStore(path / CHECKPOINT).delete_unused([last.manifest])
-        left = _size(path)
-    return Cleaned(path, before - left, left)
+        remaining = _size(path)
+    return Cleaned(path, before - remaining, remaining)
 
 
 def _size(folder: Path) -> int:

@@ -40,11 +40,11 @@ class GrowingDigest:
 
 def file_digest(path: Path, size: int | None = None) -> str:
     """Return the SHA-256 of a file's first `size` bytes, or of all."""
-    digest, left = hashlib.sha256(), path.stat().st_size if size is None else size
+    digest, remaining = hashlib.sha256(), path.stat().st_size if size is None else size
     with open(path, "rb") as file:
-        while piece := file.read(min(left, 1 << 20)):
+        while piece := file.read(min(remaining, 1 << 20)):
             digest.update(piece)
-            left -= len(piece)
+            remaining -= len(piece)
     return digest.hexdigest()
 
 

@@ -112,10 +112,10 @@ class ExportedModel(nn.Module):
         if self.raw is None:
             return _number_rows(inputs)
         single = isinstance(inputs, str | Path | Mapping) or not isinstance(inputs, Sequence)
-        given = [inputs] if single else inputs
+        items = [inputs] if single else inputs
         if isinstance(self.raw, TableInput):
-            return torch.from_numpy(_table_rows(self.raw, given))
-        return torch.from_numpy(self.raw.encode([raw for item in given for raw in self._items(item)]))
+            return torch.from_numpy(_table_rows(self.raw, items))
+        return torch.from_numpy(self.raw.encode([raw for item in items for raw in self._items(item)]))
 
     def _items(self, item: Any) -> list[Any]:
         """Return the images or texts that one given input stands for: all files of a folder, say."""
@@ -260,10 +260,10 @@ class _Maker:
     def _own_factory(self, node: dict[str, Any]) -> Callable[[], nn.Module]:
         """Return the factory of the user's own network: by its stored name, by its class, or the only one given."""
         names = (node["own"], class_of(node))
-        if given := [self.models[name] for name in names if name in self.models] or (
+        if factories := [self.models[name] for name in names if name in self.models] or (
             list(self.models.values()) if len(self.models) == 1 else []
         ):
-            return given[0]
+            return factories[0]
         raise PotluckError(
             f"The exported model is {node['own']!r}, your own network; "
             f"pass load_model(..., models={{{class_of(node)!r}: its factory}}), or --network module:factory."

@@ -100,12 +100,12 @@ def _steps(path: Path, restored: RestoredRun) -> list[Step]:
     gone, steps = dropped_answers(path), list[Step]()
     for place, step in enumerate(read_run(path).rounds[: restored.loop.progress.step]):
         pairs = zip(step["participants"], step["staleness"], strict=True)
-        held = [(client, stale) for client, stale in pairs if (client, place) not in gone]
+        answers = [(client, stale) for client, stale in pairs if (client, place) not in gone]
         steps.append(
             {
                 "round": step["round"],
                 "ended": len(step["participants"]) + len(step["failures"]),
-                "answers": held,
+                "answers": answers,
             }
         )
     return steps
@@ -159,7 +159,7 @@ def _describe(
     empty = _empty_answers(path, restored)
     learned = sum((index, number) not in empty for index, number in _numbered(steps, later))
     numbers = [int(steps[step]["round"]) for step in removed]
-    others = [
+    kept_rounds = [
         int(steps[step]["round"]) for step in _contributions(steps, client, restored) if step not in removed
     ]
     target = path.with_name(f"{path.name}-retrained-without-{client}")
@@ -176,13 +176,13 @@ def _describe(
     )
     info = restored.loop.task.clients[client]
     received = sorted({index for index, _ in later})
-    absent = sorted(restored.removed | ({client} if not others else set()))
+    absent = sorted(restored.removed | ({client} if not kept_rounds else set()))
     dropped = sorted(dropped_answers(path) | {(client, step) for step in removed})
     return Forgotten(
         client=client,
         name=info.name,
         removed=numbers,
-        kept=others,
+        kept=kept_rounds,
         how=how,
         learned=learned,
         received=received,
@@ -208,13 +208,13 @@ def _empty_answers(path: Path, restored: RestoredRun) -> set[tuple[int, int]]:
     if not (path / folder.ANSWERS).exists():
         return set()
     by_client: dict[int, list[KeptAnswer]] = {}
-    for kept in read_answers(path, restored.plan.method):
-        by_client.setdefault(kept.client, []).append(kept)
+    for exchange in read_answers(path, restored.plan.method):
+        by_client.setdefault(exchange.client, []).append(exchange)
     return {
         (client, number)
         for client, answers in by_client.items()
-        for number, kept in enumerate(answers)
-        if encoded_size(kept.answer) == 0
+        for number, exchange in enumerate(answers)
+        if encoded_size(exchange.answer) == 0
     }
 
 
@@ -243,9 +243,9 @@ def _state_without(
     server = Server(method, loop.task, loop.schedule, loop.progress)
     state = None if last else method.forget(loop.progress.state, restored.client(client), server.context())
     if state is None:
-        what = "a single answer" if last else "the client's part"
+        part = "a single answer" if last else "the client's part"
         raise PotluckError(
-            f"The state of {type(method).__name__} does not keep {what} apart, and the run has no stored answers "
+            f"The state of {type(method).__name__} does not keep {part} apart, and the run has no stored answers "
             "(--keep-answers) from which its steps could be taken again; only retraining removes the client: "
             f"potluck run {path / folder.EXPERIMENT} --set schedule.exclude=[{client}] --out NEW."
         )
@@ -277,9 +277,9 @@ def replay(
         context = server.context()
         arrived = []
         for client, stale in step["answers"]:
-            kept = waiting[client].pop(0)
+            exchange = waiting[client].pop(0)
             if (client, place) not in without:
-                arrived.append(_pending(kept, place - stale))
+                arrived.append(_pending(exchange, place - stale))
         accepted = server.accept(arrived, context)
         updates, _ = server.aggregate(accepted.updates, accepted.failures, context)
         server.keep_latest(arrived, updates)
@@ -292,8 +292,8 @@ def replay(
 
 def _answers(path: Path, restored: RestoredRun) -> dict[int, list[KeptAnswer]]:
     by_client: dict[int, list[KeptAnswer]] = {info.index: [] for info in restored.loop.task.clients}
-    for kept in read_answers(path, restored.plan.method):
-        by_client[kept.client].append(kept)
+    for exchange in read_answers(path, restored.plan.method):
+        by_client[exchange.client].append(exchange)
     return by_client
 
 

@@ -21,12 +21,12 @@ def predict_inputs(
     """Predict files, or texts; `network` is `module:factory` of the user's own network."""
     model = _load(place, network)
     rows: list[tuple[str, Prediction]] = []
-    for given in inputs:
-        item: str | Path = given
-        if not isinstance(model.raw, TextInput) or Path(given).is_file():
-            item = Path(given)
+    for argument in inputs:
+        item: str | Path = argument
+        if not isinstance(model.raw, TextInput) or Path(argument).is_file():
+            item = Path(argument)
         predictions = model.predict(item)
-        names = _names(model, given, item, len(predictions))
+        names = _names(model, argument, item, len(predictions))
         rows += zip(names, predictions, strict=True)
     return rows
 
@@ -92,7 +92,7 @@ def to_csv(rows: Sequence[tuple[str, Prediction]]) -> str:
     writer = csv.writer(buffer)
     names = list(rows[0][1].probabilities) if rows else []
     writer.writerow(["input", "class", *(csv_cell(f"p({name})") for name in names)])
-    for given, prediction in rows:
+    for source, prediction in rows:
         shares = [f"{prediction.probabilities[name]:.6f}" for name in names]
-        writer.writerow([csv_cell(given), csv_cell(prediction.class_name), *shares])
+        writer.writerow([csv_cell(source), csv_cell(prediction.class_name), *shares])
     return buffer.getvalue()

@@ -28,14 +28,14 @@ def find_runs(places: Iterable[str | Path]) -> list[Path]:
 
     So `runs/*` may match tables and reports, too, and `runs` stands for all runs in it.
     """
-    given = [Path(place) for place in places]
+    paths = [Path(place) for place in places]
     folders: dict[Path, None] = {}
-    for place in given:
+    for place in paths:
         if not place.exists():
             raise PotluckError(f"No run folder at {str(place)!r}: pass the folder that `potluck run` wrote.")
         folders |= dict.fromkeys(_below(place))
     if not folders:
-        named = ", ".join(repr(str(place)) for place in given)
+        named = ", ".join(repr(str(place)) for place in paths)
         raise PotluckError(
             f"There is no run in {named} (no folder with rounds.jsonl or summary.json): "
             "pass a folder that `potluck run` wrote, or one that contains such folders."

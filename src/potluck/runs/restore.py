@@ -100,10 +100,10 @@ def used_predictor(me: Client, federated: Predictor, weight: float) -> Predictor
 def restore_run(run: Path, parts: Parts = Parts()) -> RestoredRun:
     """Rebuild a run from its file and its last checkpoint; parts that were Python objects must be given again."""
     experiment = parse_experiment(read_experiment(folder.experiment_file(run)))
-    others = tuple(
+    object_names = tuple(
         name for name in experiment.objects or () if name != "state"
     )  # the checkpoint has a newer one
-    experiment = experiment.with_settings({"objects": others or None})
+    experiment = experiment.with_settings({"objects": object_names or None})
     plan = resolve(experiment, with_first_weights(run, parts), measure=False)
     checkpoint = last_checkpoint(run)
     if checkpoint is None:

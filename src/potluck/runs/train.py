@@ -45,11 +45,11 @@ class OpenRun:
 @contextmanager
 def open_run(plan: RunPlan, out: Path | None, *, resume: bool) -> Iterator[OpenRun]:
     """Choose and lock the run's folder, and write the experiment to it, or check that it holds the same one."""
-    with ExitStack() as held:
-        path = held.enter_context(
+    with ExitStack() as stack:
+        path = stack.enter_context(
             folder.run_folder(out, folder.run_label(plan.experiment, plan.federation.label))
         )
-        held.enter_context(lock_folder(path))
+        stack.enter_context(lock_folder(path))
         text = plan.experiment.to_toml()
         if (path / folder.SUMMARY).exists() and folder.check_folder(path, text, resume=resume):
             last_checkpoint(
@@ -99,18 +99,18 @@ def train(
     flops = functools.cache(lambda: MethodFlops(method, federation, experiment.schedule.rounds, alone))
     jobs = experiment.schedule.rounds * experiment.schedule.participation  # of a client, on average
     writer.final_facts.append(lambda: flops().facts(plan.absent, jobs))
-    with ExitStack() as held:
-        keeper = held.enter_context(Checkpointer(writer, federation, every=settings.checkpoint_every))
-        held.enter_context(one_thread())
+    with ExitStack() as stack:
+        keeper = stack.enter_context(Checkpointer(writer, federation, every=settings.checkpoint_every))
+        stack.enter_context(one_thread())
         worker = Worker(method, federation.client, keeper.client_state, privacy, attackers, safeguard)
         saved = None if keeper.saved is None else keeper.saved.client
         blueprint = plan.blueprint(saved) if settings.name == "pool" else None
         engine = engine or build_engine(settings, worker, federation, opened.path / folder.WORK, blueprint)
-        held.callback(engine.close)
+        stack.callback(engine.close)
         if experiment.uses("faults"):
             engine = FaultyEngine(engine, experiment.faults, experiment.seed)
         for tracker in trackers:
-            held.enter_context(tracker)
+            stack.enter_context(tracker)
         on_clock = bool(federation.devices or experiment.faults.slow)
         loop = Loop(
             method,

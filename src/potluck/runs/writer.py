@@ -189,8 +189,8 @@ class Heartbeat(Callback):
 
     def on_start(self, loop: Loop) -> None:
         """Store the clients, and write the first heartbeat."""
-        done = loop.progress.ended // loop.cohort
-        self._status = {"round": done + 1, "rounds": loop.schedule.rounds, "cohort": loop.cohort}
+        rounds_done = loop.progress.ended // loop.cohort
+        self._status = {"round": rounds_done + 1, "rounds": loop.schedule.rounds, "cohort": loop.cohort}
         self._status |= {"phase": "training", "arrived": 0, "samples": 0, "since": self._now()}
         if loop.dispatcher.engine.remote:
             self._nodes = {
@@ -296,11 +296,13 @@ def _commit() -> str:
     if git is None or not (root / ".git").exists():
         return ""
     try:
-        asked = [
+        commands = [
             [git, "-C", str(root), *words]
             for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--", "src"])
         ]
-        named, changed = (subprocess.run(each, capture_output=True, text=True, timeout=5) for each in asked)
+        named, changed = (
+            subprocess.run(each, capture_output=True, text=True, timeout=5) for each in commands
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return named.stdout.strip() + ("+" if changed.stdout.strip() else "") if named.returncode == 0 else ""

@@ -26,13 +26,13 @@ class CsvTracker(Tracker):
 
     def open(self, loop: Loop) -> None:
         """Keep the rows up to the resumed step; later ones are written again."""
-        file, kept = self.path / TRACK_FILE, [HEADINGS]
+        file, lines = self.path / TRACK_FILE, [HEADINGS]
         if file.exists():
             with file.open(newline="", encoding="utf-8") as old:
                 rows = [row for row in csv.reader(old) if len(row) == 3 and row[0].isdigit()]
-            kept += [row for row in rows if int(row[0]) <= loop.progress.step and row[1] != "final_accuracy"]
+            lines += [row for row in rows if int(row[0]) <= loop.progress.step and row[1] != "final_accuracy"]
         text = io.StringIO()
-        csv.writer(text).writerows(kept)
+        csv.writer(text).writerows(lines)
         write_atomic(file, text.getvalue())
 
     def log_metrics(self, values: dict[str, float], step: int) -> None:

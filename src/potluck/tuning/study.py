@@ -148,13 +148,13 @@ class Study:
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         if running:
             return {trial.number: dict(trial.params) for trial in running}
-        done = len(self._study.get_trials(deepcopy=False))
-        count = min(BATCH - done % BATCH, self.trials - done)
+        created = len(self._study.get_trials(deepcopy=False))
+        count = min(BATCH - created % BATCH, self.trials - created)
         if count <= 0:
             return {}
         grid = self.space.combinations() if self.space.is_grid else []
         batch = {}
-        for number in range(done, done + count):
+        for number in range(created, created + count):
             self._study.sampler = _sampler(self.seed, number)
             if grid:
                 self._study.enqueue_trial(grid[number])
