@@ -93,8 +93,8 @@ def targeted_samples(attack: Attack, samples: Samples, task: Task) -> Samples:
         chosen = samples.select(rows.cpu())
         return chosen.with_targets(flip_labels(chosen.labels, task.num_classes))
     x, y = samples.take(slice(None))
-    others = y != TARGET
-    return Samples(add_trigger(x)[others], torch.full_like(y[others], TARGET))
+    not_target = y != TARGET
+    return Samples(add_trigger(x)[not_target], torch.full_like(y[not_target], TARGET))
 
 
 def flip_labels(labels: Tensor, classes: int) -> Tensor:

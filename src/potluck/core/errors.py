@@ -58,5 +58,5 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u20
 
 def plain(text: str, limit: int = MAX_TEXT) -> str:
     """Return the text without control characters, cut at `limit`."""
-    kept = text if len(text) <= limit else f"{text[:limit]} …"
-    return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", kept)
+    shortened = text if len(text) <= limit else f"{text[:limit]} …"
+    return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", shortened)

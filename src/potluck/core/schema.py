@@ -106,8 +106,8 @@ def check_payload(
 def _check_dtype(name: str, value: object, rules: tuple[object, ...], task: Task) -> None:
     """Class ids and counts are int64, everything else has the task's precision (see `_check_like` for models)."""
     if isinstance(value, Tensor):
-        whole = any(isinstance(rule, Labels | Counts | Integers) for rule in rules)
-        _check_same_dtype(name, value, torch.int64 if whole else task.dtype)
+        integral = any(isinstance(rule, Labels | Counts | Integers) for rule in rules)
+        _check_same_dtype(name, value, torch.int64 if integral else task.dtype)
     elif isinstance(value, Mapping) and not any(isinstance(rule, Like) for rule in rules):
         for key, tensor in value.items():
             _check_same_dtype(f"{name}.{key}", tensor, task.dtype)
@@ -181,9 +181,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def _any_model(task: Task, client: ClientInfo, value: Mapping[str, Tensor]) -> Shapes:
-    given = {name: tuple(tensor.shape) for name, tensor in value.items()}
+    value_shapes = {name: tuple(tensor.shape) for name, tensor in value.items()}
     shapes = [architecture.shapes for architecture in task.architectures.values()]
-    return given if given in shapes else task.architectures[client.architecture].shapes
+    return value_shapes if value_shapes in shapes else task.architectures[client.architecture].shapes
 
 
 _SHAPES: dict[str, Callable[[Task, ClientInfo, Mapping[str, Tensor]], Shapes]] = {

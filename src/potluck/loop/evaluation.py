@@ -83,14 +83,14 @@ class Evaluator:
         task, number = self.server.task, context.round
         local = self._scores(sorted(self.server.progress.scores.items()), number, "local")
         tests = self.evaluation.tests(task)
-        asked = self._ask(self._population, tests, received=True) if tests else ()
+        results = self._ask(self._population, tests, received=True) if tests else ()
         own = self._global(context)  # while clients are being tested
-        others = self._scores(asked, number, "received")
+        received = self._scores(results, number, "received")
         return Scores(
-            [*local.test, *others.test, *own.test],
-            [*local.validation, *others.validation],
-            [*local.attacked, *others.attacked, *own.attacked],
-            [*local.gradient, *others.gradient],
+            [*local.test, *received.test, *own.test],
+            [*local.validation, *received.validation],
+            [*local.attacked, *received.attacked, *own.attacked],
+            [*local.gradient, *received.gradient],
         )
 
     @functools.cached_property
@@ -103,8 +103,10 @@ class Evaluator:
         local, task = self.evaluation.protocol == "local", self.server.task
         participants = [info.index for info in task.clients if info.index not in self.absent]
         tests = self.evaluation.last_tests(task)
-        asked = self._ask(participants, tests, received=not local, details=True)
-        return self._scores(asked, self.server.schedule.rounds, "local" if local else "received", final=True)
+        results = self._ask(participants, tests, received=not local, details=True)
+        return self._scores(
+            results, self.server.schedule.rounds, "local" if local else "received", final=True
+        )
 
     def _global(self, context: Context) -> Scores:
         """Return the score of the server's model, where it is requested and exists."""
@@ -137,7 +139,7 @@ class Evaluator:
     def _scores(self, results: Found, number: int, own: Protocol, *, final: bool = False) -> Scores:
         """Scores by what they are of; `own` is the protocol of tests on clients' own samples."""
         task, test = self.server.task, list[ClientScore]()
-        others: dict[Test, list[ClientScore]] = {"validation": [], "attacked": [], "gradient": []}
+        by_kind: dict[Test, list[ClientScore]] = {"validation": [], "attacked": [], "gradient": []}
         chosen: Protocol = "shared" if self.evaluation.protocol == "global" else self.evaluation.protocol
         for index, scores in results:
             compared: Test = "own" if "own" in scores else "shared"
@@ -149,8 +151,8 @@ class Evaluator:
                 protocols: dict[Test, Protocol] = {"own": own, "shared": "shared", "attacked": aimed}
                 protocol = protocols.get(kind, chosen)
                 entry = ClientScore(number, task.clients[index], protocol, score, final, *parts)
-                others.get(kind, test).append(entry)
-        return Scores(test, **others)
+                by_kind.get(kind, test).append(entry)
+        return Scores(test, **by_kind)
 
     def _ask(
         self, clients: Iterable[int], tests: tuple[Test, ...], *, received: bool, details: bool = False

@@ -138,11 +138,11 @@ class Loop:
         return {**notes, **attack_metrics(self.attackers, scores, self.evaluation.protocol)}
 
     def _send(self, context: Context) -> None:
-        left = self.schedule.rounds * self.cohort - self.progress.ended
+        jobs_left = self.schedule.rounds * self.cohort - self.progress.ended
         # An answer may arrive in a later round than its job was sent in; scores that are not due then are dropped.
         due = not self.schedule.synchronous or self.evaluation.due(context.round, context.rounds)
         tests = self.evaluation.tests_in_training(self.task) if due else ()
-        for index in self.dispatcher.choose(self.server.eligible, left):
+        for index in self.dispatcher.choose(self.server.eligible, jobs_left):
             info = self.task.clients[index]
             message = self.server.message(info, context)
             for callback in _watching(self.callbacks, "on_send"):

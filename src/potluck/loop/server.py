@@ -57,19 +57,20 @@ class Server:
     def set_initial_state(self, state: Any) -> None:
         """Start from a given state of the same form as the method's first one."""
         try:
-            given, initial = tree.flatten(state), tree.flatten(self.progress.state)
+            supplied, initial = tree.flatten(state), tree.flatten(self.progress.state)
         except TypeError as error:
             raise PotluckError(f"The state to begin with cannot be used: {error}.") from None
-        for name in sorted(given.tensors.keys() | initial.tensors.keys()):
+        for name in sorted(supplied.tensors.keys() | initial.tensors.keys()):
             shape, expected = (
-                tuple(flat.tensors[name].shape) if name in flat.tensors else None for flat in (given, initial)
+                tuple(flat.tensors[name].shape) if name in flat.tensors else None
+                for flat in (supplied, initial)
             )
             if shape != expected:
                 raise PotluckError(
                     f"The state to begin with has {shape} at {name!r} where {type(self.method).__name__}.init_server "
                     f"makes {expected}; change what init_server gives, or pass a state of a run like this one."
                 )
-        self.progress.state = tree.unflatten(given, self.progress.state)
+        self.progress.state = tree.unflatten(supplied, self.progress.state)
 
     def context(self) -> Context:
         """Return the context of the next step; its round is the one that the next ended job belongs to."""
@@ -100,8 +101,8 @@ class Server:
             result, info = pending.result, self.task.clients[pending.job.client]
             if isinstance(result, Answer):
                 try:
-                    given = sums[info.index].info if info.index in sums else info
-                    payload = self._checked(result.payload, given, context)
+                    payload_info = sums[info.index].info if info.index in sums else info
+                    payload = self._checked(result.payload, payload_info, context)
                 except PayloadError as error:
                     result = Failure(pending.job.id, info.index, str(error), "invalid")
                 else:
@@ -120,14 +121,14 @@ class Server:
 
     def _with_latest(self, updates: list[Update[Any]]) -> list[Update[Any]]:
         """Add the latest updates of other clients, up to a cohort; ordered by client id."""
-        answered, others = {update.client.index for update in updates}, list[Update[Any]]()
+        answered, latest = {update.client.index for update in updates}, list[Update[Any]]()
         for pending in reversed(self.progress.recent.values()):
-            if pending.job.client not in answered and len(answered) + len(others) < self.cohort:
+            if pending.job.client not in answered and len(answered) + len(latest) < self.cohort:
                 assert isinstance(pending.result, Answer)
                 assert pending.result.payload is not None
                 payload = pending.result.payload.to(self.task.device)
-                others.append(self._update(pending, payload, fresh=False))
-        return sorted([*updates, *others], key=lambda update: update.client.index)
+                latest.append(self._update(pending, payload, fresh=False))
+        return sorted([*updates, *latest], key=lambda update: update.client.index)
 
     def keep_latest(self, arrived: Sequence[PendingJob], updates: Sequence[Update[Any]]) -> None:
         """Keep the aggregated answers, one per client and at most a cohort, if the method uses them."""
@@ -162,11 +163,11 @@ class Server:
         if not updates:
             return updates, failures
         before = self._copy_state()
-        given = self._with_latest(updates) if self._keeps_latest else updates
+        aggregated = self._with_latest(updates) if self._keeps_latest else updates
         if sums:
-            given = join_sums(given, sums)
+            aggregated = join_sums(aggregated, sums)
         with self._seeded("server"):
-            now.state = self.method.server(now.state, given, context)
+            now.state = self.method.server(now.state, aggregated, context)
         if tree.is_finite(now.state):
             return updates, failures
         if before is None:

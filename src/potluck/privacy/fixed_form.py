@@ -169,8 +169,8 @@ class SumForms:
         sums = dict(
             zip((name for name, _ in form), _split(numbers, [shape for _, shape in form]), strict=True)
         )
-        held, counts = self._of_role("held", sums), self._of_role("counts", sums)
-        labels = None if held is None else torch.nonzero(held > 0).flatten()
+        holders, counts = self._of_role("held", sums), self._of_role("counts", sums)
+        labels = None if holders is None else torch.nonzero(holders > 0).flatten()
         result: Tensors = {}
         for name, tensor in sums.items():
             role = self.role(name)
@@ -179,9 +179,9 @@ class SumForms:
             elif role == "counts":
                 result[name] = tensor if labels is None else tensor[labels]
             elif role == "rows":
-                if held is None or labels is None or tensor.shape[:1] != held.shape:
+                if holders is None or labels is None or tensor.shape[:1] != holders.shape:
                     raise PayloadError("The form of an answer has rows without labels.")
-                per_class = (held if counts is None else counts).clamp(min=1)
+                per_class = (holders if counts is None else counts).clamp(min=1)
                 result[name] = self._as_declared(
                     name, (how.step * tensor.double() / _column(per_class, tensor))[labels]
                 )

@@ -218,8 +218,8 @@ def _find(
     }
     secret, accused = find_secret(shares, group.threshold, is_right)
     if secret is None:
-        what = "own mask" if sent else "pairwise masks"
-        raise SumFailed(f"the shares of client {member}'s {what} are wrong or too few")
+        kind = "own mask" if sent else "pairwise masks"
+        raise SumFailed(f"the shares of client {member}'s {kind} are wrong or too few")
     wrong |= {group.members[place - 1] for place in accused}
     return secret
 

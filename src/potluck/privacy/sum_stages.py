@@ -144,16 +144,16 @@ class SumParty:
         if tensors is None:
             return None
         secrets = Secrets.draw(self.draw(me, "sum secrets"))
-        kept = {"secrets": stack_bytes([secrets.mask, secrets.channel, secrets.seed]), "tensors": tensors}
-        me.private[KEPT] = kept
+        stored = {"secrets": stack_bytes([secrets.mask, secrets.channel, secrets.seed]), "tensors": tensors}
+        me.private[KEPT] = stored
         party = Party(sum_group(self.settings, 0, [0, 1, 2]), 0, secrets, self.ciphers)
         form = [[name, [*tensor.shape]] for name, tensor in tensors.items()]
         return Flat({"keys": stack_bytes([_join(party.announce())])}, {"form": form})
 
     def answer(self, me: Client, round_number: int, flat: Flat | None) -> Flat:
         """Answer a stage."""
-        request, kept = StageRequest.read(flat), me.private.get(KEPT)
-        if kept is None:
+        request, stored = StageRequest.read(flat), me.private.get(KEPT)
+        if stored is None:
             raise SumFailed("This client has no answer for a secure sum.")
         if len(request.members) < self.settings.sum_clients:
             raise SumFailed(
@@ -161,7 +161,7 @@ class SumParty:
                 f"{self.settings.sum_clients}."
             )
         group = sum_group(self.settings, round_number, request.members)
-        mask, channel, seed = rows_of_bytes(Flat(kept), "secrets", 3, KEY_BYTES)
+        mask, channel, seed = rows_of_bytes(Flat(stored), "secrets", 3, KEY_BYTES)
         party = Party(group, me.info.index, Secrets(mask, channel, seed), self.ciphers)
         if me.info.index not in group.members:
             raise SumFailed("This client is no member of the sum that it is asked for.")
@@ -169,7 +169,7 @@ class SumParty:
             boxes = party.deal(request.public, self.draw(me, "sum shares"))
             return Flat({"boxes": stack_bytes([boxes[member] for member in group.members])})
         if request.stage == "mask":
-            return Flat({"masked": self._masked(me, party, request, kept["tensors"])})
+            return Flat({"masked": self._masked(me, party, request, stored["tensors"])})
         shares = party.reveal(request.public, request.boxes or {}, request.survivors)
         return Flat({"shares": stack_bytes([shares[member] for member in group.members])})
 

@@ -100,9 +100,9 @@ def saved_state(method: Method[Any, Any, Any], state: Any) -> tree.Flat:
 
 def same_payload(payload: Payload, other: Payload) -> bool:
     """Equal content; the order of a dict's names carries no meaning on a wire."""
-    (tensors, scalars), (others, numbers) = payload.flatten(), other.flatten()
-    same_names = tensors.keys() == others.keys() and scalars == numbers
-    return same_names and all(torch.equal(tensor, others[name]) for name, tensor in tensors.items())
+    (tensors, scalars), (other_tensors, numbers) = payload.flatten(), other.flatten()
+    same_names = tensors.keys() == other_tensors.keys() and scalars == numbers
+    return same_names and all(torch.equal(tensor, other_tensors[name]) for name, tensor in tensors.items())
 
 
 def require(holds: bool, method: Method[Any, Any, Any], sentence: str) -> None:
@@ -163,8 +163,8 @@ def small_federation(
     for index in range(clients):
         with seeded("check_method", index):
             model = _model_for(needs, index)
-        held = classes[index % len(classes)]
-        members.append(Member(model.to(dtype), _data(samples, held, index), _data(6, held, 100 + index)))
+        labels = classes[index % len(classes)]
+        members.append(Member(model.to(dtype), _data(samples, labels, index), _data(6, labels, 100 + index)))
     with seeded("check_method", "shared"):
         shared = CheckNet(depth=1).to(dtype)
     return federate(
@@ -309,7 +309,7 @@ def check_predict_leaves_the_client_alone(
 
 def check_state_survives_saving(method: Method[Any, Any, Any], make: Callable[[], Federation]) -> None:
     """Stop after one round, save everything, go on from the saved bytes: nothing may differ."""
-    whole = run_method(method, make(), rounds=3)
+    uninterrupted = run_method(method, make(), rounds=3)
     federation = make()
     loop, trace, method = _saved_loop(method, federation), Trace(), copy.deepcopy(method)
     resumed = Loop(
@@ -317,13 +317,14 @@ def check_state_survives_saving(method: Method[Any, Any, Any], make: Callable[[]
     )
     resumed.run()
     require(
-        tree.equal(whole.state, tree.flatten(trace.state)),
+        tree.equal(uninterrupted.state, tree.flatten(trace.state)),
         method,
         "a resumed run's server differs; keep all server state in State.",
     )
     for info in federation.task.clients:
         same = tree.equal(
-            whole.clients[info.index], resumed.dispatcher.fetch_all([info.index], resumed.server.context())[0]
+            uninterrupted.clients[info.index],
+            resumed.dispatcher.fetch_all([info.index], resumed.server.context())[0],
         )
         require(same, method, "a resumed run's client differs; keep its state in me.private or me.module.")
 

@@ -89,8 +89,8 @@ def score_outputs(outputs: Iterable[tuple[Tensor, Tensor]], *, details: bool = F
     place = np.maximum(np.ceil(sure * CONFIDENCE_BINS).astype(np.int64), 1) - 1
     error = float(np.abs(np.bincount(place, right - sure)).sum()) / len(true)
     f1 = _macro_f1(true, guess, right, classes)
-    held = ScoreDetails(_confusion(true, guess, classes), _bins(place, right, sure)) if details else None
-    return Score(int(np.count_nonzero(right)), len(true), loss_sum, f1, error, held)
+    detail = ScoreDetails(_confusion(true, guess, classes), _bins(place, right, sure)) if details else None
+    return Score(int(np.count_nonzero(right)), len(true), loss_sum, f1, error, detail)
 
 
 def _numbers(parts: list[Tensor]) -> NDArray[Any]:

@@ -193,8 +193,8 @@ class PoolEngine:
         }
 
     def _hand_over(self, number: int, batch: JobBatch, moved: list[tuple[int, int]]) -> Process:
-        for client, left in moved:
-            self._processes[left].forget.append(client)
+        for client, origin in moved:
+            self._processes[origin].forget.append(client)
         if is_stopped(self._processes[number].handle.pid):
             self._renew(number)  # it could not take them
         process = self._processes[number]

@@ -78,8 +78,10 @@ def _run_together(worker: Worker, jobs: JobBatch, threads: JobThreads) -> list[A
     if present:
         first, job = present[0]
         with without_denormals(), seeded(first.task.seed, "torch", "cohort", first.info.name, job.number):
-            done = run_paused_jobs([(me, partial(worker.execute, me, job)) for me, job in present], threads)
-        for (_, job), result in zip(present, done, strict=True):
+            outcomes = run_paused_jobs(
+                [(me, partial(worker.execute, me, job)) for me, job in present], threads
+            )
+        for (_, job), result in zip(present, outcomes, strict=True):
             failed = isinstance(result, BaseException)
             results[job.id] = to_failure(job, job.kind, result) if failed else result
     return [results[job.id] for job in jobs]

@@ -110,12 +110,12 @@ def stacking_key(me: Client, request: FitRequest) -> object | None:
     if not any(tensor.requires_grad for tensor in request.model.parameters()):
         return None
     values, shape = tree_flatten(request.loss_args)
-    given = tuple(
+    kinds = tuple(
         (tuple(v.shape), v.dtype, v.device) if isinstance(v, Tensor) else (type(v), v) for v in values
     )
     architecture = me.info.architecture if request.model is me.model else None
     structure = model_structure(request.model)
-    key = (request.loss, given, str(shape), request.epochs, me.training, me.lr, architecture, structure)
+    key = (request.loss, kinds, str(shape), request.epochs, me.training, me.lr, architecture, structure)
     try:
         hash(key)
     except TypeError:  # something is there that cannot be compared
@@ -179,11 +179,11 @@ class Stack:
         self.parameters = {name: nn.Parameter(tensor) for name, tensor in tensors.items() if learns[name]}
         self.constants = {name: tensor for name, tensor in tensors.items() if not learns[name]}
         self.buffers = _stacked([dict(m.named_buffers()) for m in models])
-        given = [list(each.loss_args) for _, each in pairs]
-        self.shared = [not _has_tensor(value) for value in given[0]]
+        loss_args = [list(each.loss_args) for _, each in pairs]
+        self.shared = [not _has_tensor(value) for value in loss_args[0]]
         self.given = [
             values[0] if shared else tree_map(lambda *parts: torch.stack(parts), *values)
-            for shared, values in zip(self.shared, zip(*given, strict=True), strict=True)
+            for shared, values in zip(self.shared, zip(*loss_args, strict=True), strict=True)
         ]
         self.objective = _Objective(copy.deepcopy(request.model), request.loss).train()
         self.training = first.training
@@ -207,11 +207,11 @@ class Stack:
             if batch is not None:
                 groups[len(batch[1])].append((number, batch))
         parts = [self._losses(*zip(*group, strict=True)).sum() for _, group in sorted(groups.items())]
-        whole = parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+        total_loss = parts[0] if len(parts) == 1 else torch.stack(parts).sum()
         # A client's loss depends on its own row alone, so each row of the sum's gradient is that of its client.
         # Handed over and not accumulated: gradients of linear layers lie otherwise than weights and would be copied.
         tensors = list(self.parameters.values())
-        gradients = torch.autograd.grad(whole, tensors, allow_unused=True)
+        gradients = torch.autograd.grad(total_loss, tensors, allow_unused=True)
         if self.training.clip_norm is not None:
             _clip_rows(
                 [row_gradients for row_gradients in gradients if row_gradients is not None],
@@ -233,10 +233,10 @@ class Stack:
         constants = {name: pick(tensor) for name, tensor in self.constants.items()}
         buffers = {name: pick(tensor) for name, tensor in self.buffers.items()}
         x, y = (torch.stack(parts) for parts in zip(*batches, strict=True))
-        given = [v if s else tree_map(pick, v) for s, v in zip(self.shared, self.given, strict=True)]
+        loss_args = [v if s else tree_map(pick, v) for s, v in zip(self.shared, self.given, strict=True)]
         dims = (0, 0, 0, 0, 0, *(None if shared else 0 for shared in self.shared))
         run = vmap(self._value, in_dims=dims, randomness="different")
-        losses: tuple[Tensor, ...] = run(parameters, constants, buffers, x, y, *given)
+        losses: tuple[Tensor, ...] = run(parameters, constants, buffers, x, y, *loss_args)
         if not all_rows:
             for name, tensor in buffers.items():
                 self.buffers[name][rows] = tensor
