@@ -98,12 +98,12 @@ Make = Callable[[int], Client]
 def stacking_candidates(task: Task, make: Make) -> list[int]:
     """Return a few clients of the commonest architecture; none where there are not two that could be stacked."""
     common, _ = Counter(info.architecture for info in task.clients).most_common(1)[0]
-    alike = [info.index for info in task.clients if info.architecture == common and info.samples > 1][
+    indices = [info.index for info in task.clients if info.architecture == common and info.samples > 1][
         :MAX_STACK_CLIENTS
     ]
     candidates = (
-        list(split_into_stacks(alike, task.architectures[common].initial.values(), task.device)[0])
-        if alike
+        list(split_into_stacks(indices, task.architectures[common].initial.values(), task.device)[0])
+        if indices
         else []
     )
     return candidates if len(candidates) > 1 and _alike([make(index) for index in candidates]) else []

@@ -105,8 +105,8 @@ class NodeRegistry:
         """Add the nodes that have introduced themselves since; of two with one name, the first that is still there."""
         for node, registration in self._introduced():
             if registration.name in admitted and self._ids[registration.name] in self._connected:
-                why = f"Two nodes are called {registration.name!r}; give each its own name."
-                self.reject(node, Rejection(why, "name"))
+                reason = f"Two nodes are called {registration.name!r}; give each its own name."
+                self.reject(node, Rejection(reason, "name"))
             else:
                 admitted[registration.name], self._ids[registration.name] = registration, node
                 self.rejected.pop(node, None)
@@ -150,8 +150,8 @@ class NodeRegistry:
         for node, registration in self._introduced():
             if registration.name not in self._missing:
                 continue
-            if why := _changed(before[registration.name], registration):
-                self.reject(node, Rejection(why, "misfit"))
+            if reason := _changed(before[registration.name], registration):
+                self.reject(node, Rejection(reason, "misfit"))
                 continue
             self._ids[registration.name] = node
             self._missing.discard(registration.name)
@@ -195,8 +195,8 @@ class NodeRegistry:
             except NodeGone:  # it says nothing of the node, which is asked again when it is back
                 self._again[node] = time.monotonic() + RETRY_GONE_SECONDS
             except PayloadError as error:
-                why = f"A node's registration could not be read: {error}"
-                self.reject(node, Rejection(why, "misfit"))
+                reason = f"A node's registration could not be read: {error}"
+                self.reject(node, Rejection(reason, "misfit"))
             except NodeRefused as error:
                 self.reject(node, Rejection(str(error), "unwilling"))
             except NameMismatch as error:

@@ -75,8 +75,8 @@ def wait_for_nodes(
         over = now > ends
         enough = not all_must_come and len(ready) >= least and now - latest > START_GRACE
         if len(ready) >= count or over or enough:
-            for name, why in find_incompatible(list(ready.values())).items():
-                registry.exclude(name, why)
+            for name, reason in find_incompatible(list(ready.values())).items():
+                registry.exclude(name, reason)
                 del ready[name]
         if len(ready) >= count or (enough and len(ready) >= least):
             break
@@ -92,8 +92,8 @@ def wait_for_nodes(
 
 def _give_up(registry: NodeRegistry, ready: int, count: int, *, all_needed: bool, stop: bool) -> None:
     """End the start where just those have spoken that it waits for, and one of them will not do."""
-    ending = {"name", "unwilling"} if all_needed else {"unwilling"} if stop else set()
-    spoiled = [rejection.why for rejection in registry.rejected.values() if rejection.kind in ending]
+    kinds = {"name", "unwilling"} if all_needed else {"unwilling"} if stop else set()
+    spoiled = [rejection.why for rejection in registry.rejected.values() if rejection.kind in kinds]
     if spoiled and ready + len(spoiled) >= count and not registry.asked:
         raise PotluckError(spoiled[0])
 
@@ -350,9 +350,9 @@ def unite_class_names(registry: ClassNameRegistry, experiment: Experiment) -> tu
             "node.toml of the first."
         )
     if not named:
-        why = "no node has names of classes" if unnamed else "policy.class_names = false on every node"
+        reason = "no node has names of classes" if unnamed else "policy.class_names = false on every node"
         raise PotluckError(
-            f"engine.classes is not set, and {why}; say how many classes the nodes' labels have together, or list "
+            f"engine.classes is not set, and {reason}; say how many classes the nodes' labels have together, or list "
             "their names in data.class_names."
         )
     return sort_names(name for names in named for name in names.classes or ())

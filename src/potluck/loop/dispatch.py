@@ -111,10 +111,10 @@ class Dispatcher:
         """Draw clients; one that is too far ahead of the client with the fewest jobs waits."""
         chosen: list[int] = []
         while len(chosen) < room and len(eligible := limiter.eligible((*busy, *chosen))):
-            drawn = self.schedule.draw(eligible, room - len(chosen), rng)
-            for index in drawn:
+            sampled = self.schedule.draw(eligible, room - len(chosen), rng)
+            for index in sampled:
                 limiter.record(index)
-            chosen += drawn
+            chosen += sampled
         return sorted(chosen)
 
     def train(self, client: int, message: Payload, context: Context, tests: tuple[Test, ...]) -> None:

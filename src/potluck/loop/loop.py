@@ -172,12 +172,12 @@ class Loop:
     def _end_round(self, context: Context, failures: Sequence[Failure]) -> Scores:
         now, minimum = self.progress, self.schedule.min_clients
         if now.answered < minimum:
-            why = "; ".join(f"client {failure.client}: {failure.reason}" for failure in failures[:3])
+            reason = "; ".join(f"client {failure.client}: {failure.reason}" for failure in failures[:3])
             if failures and all("not finite" in failure.reason for failure in failures):
-                why += "; training diverged: lower training.lr"
+                reason += "; training diverged: lower training.lr"
             raise TooFewClients(
                 f"Round {context.round} ended with {now.answered} usable answers, fewer than "
-                f"schedule.min_clients = {minimum} ({why or 'no client failed: lower schedule.min_clients'})."
+                f"schedule.min_clients = {minimum} ({reason or 'no client failed: lower schedule.min_clients'})."
             )
         due = self.evaluation.due(context.round, context.rounds)
         scores = self.tester.after_round(context) if due else Scores()

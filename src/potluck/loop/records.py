@@ -201,9 +201,11 @@ def _mean_notes(answers: Sequence[Answer]) -> dict[str, float]:
 
 def _client_notes(answers: Sequence[Answer], updates: Sequence[Update[Any]]) -> dict[str, list[float | None]]:
     """Return the same, client by client in the order of the updates."""
-    made = {answer.client: answer.notes for answer in answers}
-    names = sorted({name for notes in made.values() for name in notes})
-    values = {name: [made[update.client.index].get(name, math.nan) for update in updates] for name in names}
+    by_client = {answer.client: answer.notes for answer in answers}
+    names = sorted({name for notes in by_client.values() for name in notes})
+    values = {
+        name: [by_client[update.client.index].get(name, math.nan) for update in updates] for name in names
+    }
     return {
         name: [value if math.isfinite(value) else None for value in client_values]
         for name, client_values in values.items()

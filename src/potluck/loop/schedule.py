@@ -141,13 +141,13 @@ def sample_without_replacement(length: int, count: int, rng: torch.Generator) ->
     """
     if count >= length:
         return torch.randperm(length, generator=rng).tolist()
-    drawn: list[int] = []
+    sample: list[int] = []
     moved: dict[int, int] = {}
     for place in range(count):
         other = place + int(torch.randint(length - place, (), generator=rng))
-        drawn.append(moved.get(other, other))
+        sample.append(moved.get(other, other))
         moved[other] = moved.get(place, place)
-    return drawn
+    return sample
 
 
 @dataclass(frozen=True)

@@ -163,18 +163,18 @@ class SecureSumServer:
                 for group in open_groups
                 for client in group.members
             }
-            again = list[_Group]()
+            unfinished = list[_Group]()
             read: Callable[[Answer, _Group], list[bytes]] = lambda answer, group: rows_of_bytes(  # noqa: E731
                 answer.sums, "boxes", len(group.public), BOX_BYTES
             )
             boxes = self._ask(open_groups, requests, read, context)
             for group in open_groups:
                 group.boxes = {client: boxes[client] for client in group.members if client in boxes}
-                if lost := set(group.members) - boxes.keys():
-                    again.append(group)
-                    for client in lost:
+                if missing := set(group.members) - boxes.keys():
+                    unfinished.append(group)
+                    for client in missing:
                         group.fail(client, group.reasons.get(client, "no shares"))
-            open_groups = again
+            open_groups = unfinished
 
     def _mask(self, groups: Sequence[_Group], context: Context) -> None:
         """Get masked answers. Who sends none drops out of the sum, if enough are left."""
@@ -252,11 +252,11 @@ class SecureSumServer:
         """Remove the masks, and give every sender the average of all as its answer."""
         members = [self._info(client) for client in group.vectors]
         total = sum(self.forms.weight(self._info(client).samples) for client in group.members)
-        how = summation(self.settings, total, len(group.members))
+        scheme = summation(self.settings, total, len(group.members))
         try:
             parties = self._sum_group(group, context)
             opened = open_sum(parties, self.ciphers, group.public, group.vectors, group.shares)
-            payload = self.forms.average(group.form, signed(opened.vector, how.width), how, members)
+            payload = self.forms.average(group.form, signed(opened.vector, scheme.width), scheme, members)
         except PotluckError as error:
             group.fail_all(str(error).rstrip("."), "lost" if isinstance(error, SumFailed) else "invalid")
             return None

@@ -189,8 +189,8 @@ def _both_outputs(me: Client, federated: Predictor, samples: Samples) -> list[Ba
     assert me.standalone is not None
     model = me.standalone.model.eval()
     with batch_norm_in_eval_mode(*([me.model, model] if len(samples) == 1 else [])):
-        both = me.outputs(lambda x: torch.stack([federated(x), model(x)]), samples)
-        return [(*scores, labels) for scores, labels in both]
+        outputs = me.outputs(lambda x: torch.stack([federated(x), model(x)]), samples)
+        return [(*scores, labels) for scores, labels in outputs]
 
 
 def _discordant(first: Tensor, second: Tensor, labels: Tensor) -> tuple[int, int]:

@@ -312,10 +312,10 @@ def join(method: Method[Any, Any, Any], me: Client, message: Payload | None, job
     before, training = me.state(), me.training
     me.training = newcomer_training(training, job)
     try:
-        together = _own_test(me, train_with_message(method, me, message, job))
+        federated = _own_test(me, train_with_message(method, me, message, job))
         me.restore(before)
         train_job(me, 0, job, me.fit)
-        return {"own": together, "alone": _own_test(me, me.model.eval())}
+        return {"own": federated, "alone": _own_test(me, me.model.eval())}
     finally:
         me.training = training
         me.restore(before)

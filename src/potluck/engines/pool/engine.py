@@ -179,9 +179,9 @@ class PoolEngine:
         """Give every idle worker a job, as far as there are any."""
         for number, process in enumerate(self._processes):
             while not process.batch and self._agenda:
-                if (taken := self._agenda.take(number, self._busy())) is None:
+                if (assignment := self._agenda.take(number, self._busy())) is None:
                     break
-                process = self._hand_over(number, *taken)
+                process = self._hand_over(number, *assignment)
 
     def _busy(self) -> dict[int, float]:
         """Estimate the seconds that each worker still needs for its present batch."""
@@ -256,16 +256,16 @@ class PoolEngine:
     def _replace(self, number: int) -> None:
         """Start a new worker for a dead one. Its clients come back from the folder, its jobs are repeated."""
         process = self._processes[number]
-        how = process.end()
+        outcome = process.end()
         if not process.batch:
             self._attempts[NO_JOB] += 1
             if self._attempts[NO_JOB] >= MAX_ATTEMPTS:
                 raise PotluckError(
-                    f"Idle worker processes of the pool keep dying ({how}); use --engine serial (in Python "
+                    f"Idle worker processes of the pool keep dying ({outcome}); use --engine serial (in Python "
                     "engine='serial')."
                 )
         else:
-            self._repeat(process.batch, how)
+            self._repeat(process.batch, outcome)
         self._renew(number)
 
     def _renew(self, number: int) -> None:

@@ -38,13 +38,13 @@ class JobBatcher:
     def _split(self, jobs: Sequence[Job]) -> list[JobBatch]:
         if jobs[0].kind != "train":
             return [[job] for job in jobs]
-        alike: dict[str, list[Job]] = defaultdict(list)
+        groups: dict[str, list[Job]] = defaultdict(list)
         for job in jobs:
-            alike[self.task.clients[job.client].architecture].append(job)
+            groups[self.task.clients[job.client].architecture].append(job)
         kinds, device = self.task.architectures, self.task.device
         return [
             piece
-            for name, group in alike.items()
+            for name, group in groups.items()
             for piece in split_into_stacks(group, kinds[name].initial.values(), device)
         ]
 

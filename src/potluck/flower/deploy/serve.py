@@ -196,13 +196,13 @@ def supervise(
     """Run programs until interrupted, or until one ended `tries` times; a program that ends is started again."""
     os.umask(0o077)  # what they write is their owner's alone
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    ended = 0
+    exits = 0
     with Processes(home) as processes:
         for name, command in _first(processes, commands, ready_at):
             processes.start(name, command)
             say(f"{name} started; its log is {home / name}.log")
         full = False
-        while tries is None or ended < tries:
+        while tries is None or exits < tries:
             time.sleep(1)
             full = _watch_space(home, say, was_full=full)
             for name in [name for name, process in processes.running.items() if process.poll() is not None]:
@@ -210,9 +210,9 @@ def supervise(
                 words = processes.last_error(name)
                 hint = TOO_EARLY if "not yet valid" in words else REFUSED if "Exit Code: 305" in words else ""
                 say(f"{name} ended with code {code}: {words}{hint}")
-                ended += 1
+                exits += 1
                 processes.stop(name)
-                if tries is None or ended < tries:
+                if tries is None or exits < tries:
                     time.sleep(pause)
                     processes.start(name, commands[name])
                     say(f"{name} started again")

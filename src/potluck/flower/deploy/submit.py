@@ -304,7 +304,7 @@ def run_until_finished(
 
     It is given up when it was lost `TRIES` times, for `stuck` seconds, without a new round.
     """
-    run, lost, rounds_seen, report_new_rounds = submit(False), 0, -1, time.monotonic()
+    run, losses, rounds_seen, report_new_rounds = submit(False), 0, -1, time.monotonic()
     while True:
         try:
             return follower.follow(run)
@@ -312,19 +312,19 @@ def run_until_finished(
             with suppress(PotluckError):  # a server that goes on without us must not go on with our run
                 run_flwr(follower.processes, "stop", run, CONNECTION)
             raise
-        except RunInterrupted as ended:
+        except RunInterrupted as error:
             if follower.seen != rounds_seen:
-                lost, rounds_seen, report_new_rounds = 0, follower.seen, time.monotonic()
-            lost += 1
-            if lost >= MAX_LOSSES and time.monotonic() - report_new_rounds >= max_stall:
+                losses, rounds_seen, report_new_rounds = 0, follower.seen, time.monotonic()
+            losses += 1
+            if losses >= MAX_LOSSES and time.monotonic() - report_new_rounds >= max_stall:
                 raise PotluckError(
-                    f"{ended}, {lost} times without a new round; look at the server's log, then go on with --resume."
+                    f"{error}, {losses} times without a new round; look at the server's log, then go on with --resume."
                 ) from None
-            print(f"{ended}; going on from its last checkpoint.", file=sys.stderr)
-            again = _once_more(follower, submit, pause)
-            if again is None:
+            print(f"{error}; going on from its last checkpoint.", file=sys.stderr)
+            resumed = _once_more(follower, submit, pause)
+            if resumed is None:
                 return follower.follow(run)
-            run = again
+            run = resumed
 
 
 def _once_more(follower: RunFollower, submit: Callable[[bool], str], pause: float) -> str | None:
@@ -400,10 +400,10 @@ def _submit(follower: RunFollower, experiment: Experiment, resume: bool, command
     path = processes.home / "run.toml"
     path.write_text(tomli_w.dumps(config), encoding="utf-8")
     app = Path(potluck.flower.__file__).parent / "app"
-    how = ["--run-config", str(path), "--format", "json"]
+    options = ["--run-config", str(path), "--format", "json"]
     if experiment.engine.simulation:
-        how += ["--federation-config", simulation_config(experiment)]
-    answer = run_flwr(processes, "run", str(app), CONNECTION, *how)
+        options += ["--federation-config", simulation_config(experiment)]
+    answer = run_flwr(processes, "run", str(app), CONNECTION, *options)
     try:
         reply = json.loads(answer)
         return str(reply["run-id"])
