@@ -165,26 +165,26 @@ def mean_change(
     What is missing to a cohort, and what stale updates count less, is a change of zero. Names of `like` that no change
     has do not move.
     """
-    share, how = share or round_share(ctx, updates), ctx.averaging
+    share, averaging = share or round_share(ctx, updates), ctx.averaging
     result = {name: torch.zeros_like(tensor) for name, tensor in like.items()}
     if share.whole:
-        return average_tensors(how, result, changes, _weights(updates, by))
-    if how.clips_updates:
+        return average_tensors(averaging, result, changes, _weights(updates, by))
+    if averaging.clips_updates:
         changes = clip_changes(changes, result)
-    robust = update_weights(how, changes) if how.is_distance_based else []
+    robust = update_weights(averaging, changes) if averaging.is_distance_based else []
     sizes = [float(update.client.samples) if by == "samples" else 1.0 for update in updates]
     missing = share.missing * (ctx.task.mean_client_samples if by == "samples" else 1.0)
     for name in result:
         owners = [number for number, change in enumerate(changes) if name in change]
-        capped = cap_weights([sizes[number] for number in owners], how.max_share, missing)
+        capped = cap_weights([sizes[number] for number in owners], averaging.max_share, missing)
         total = sum(capped) + missing
         weights = [
             share.share * size * updates[number].weight / total
             for size, number in zip(capped, owners, strict=True)
         ]
-        if owners and how.is_coordinatewise:
+        if owners and averaging.is_coordinatewise:
             stack = torch.stack([changes[number][name] for number in owners])
-            result[name] = sum(weights) * coordinatewise_average(how, stack)
+            result[name] = sum(weights) * coordinatewise_average(averaging, stack)
         elif owners and robust:
             result[name] = sum(weights) * _weighted_mean(name, result[name], changes, owners, robust, 1.0)
         elif owners:

@@ -57,8 +57,8 @@ def geometric_median(squares: Tensor, present: Tensor) -> Tensor:
     least = 1e-9 * squares.amax(dim=(1, 2)).sqrt()[:, None] + 1e-150
     for _ in range(ROUNDS):
         mixed = (squares @ weights[:, :, None])[:, :, 0]
-        apart = (mixed - 0.5 * (weights * mixed).sum(dim=1, keepdim=True)).clamp(min=0).sqrt()
-        closeness = present_weights / torch.maximum(apart, least)
+        distances = (mixed - 0.5 * (weights * mixed).sum(dim=1, keepdim=True)).clamp(min=0).sqrt()
+        closeness = present_weights / torch.maximum(distances, least)
         weights = closeness / closeness.sum(dim=1, keepdim=True).clamp(min=1e-300)
     return weights
 
@@ -212,16 +212,16 @@ def _median_length(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
 def _believed(how: Averaging, rows: Tensor, labels: Tensor, classes: int, sizes: Sequence[int]) -> Tensor:
     """Return a mask of the rows that are neither far from their class nor from a client that mostly is."""
     judged = (torch.bincount(labels, minlength=classes) >= 3)[labels]
-    apart = (rows - robust_class_means(how, rows, labels, classes)[labels]).norm(dim=1)
-    typical = coordinatewise_average(Averaging("median"), group_by_class(apart[:, None], labels, classes))[
-        :, 0
-    ][labels]
-    far = judged & (
-        apart > FAR * typical + 1e-6 * rows.norm(dim=1)
+    distances = (rows - robust_class_means(how, rows, labels, classes)[labels]).norm(dim=1)
+    typical = coordinatewise_average(
+        Averaging("median"), group_by_class(distances[:, None], labels, classes)
+    )[:, 0][labels]
+    outliers = judged & (
+        distances > FAR * typical + 1e-6 * rows.norm(dim=1)
     )  # beyond rounding, where all sent the same
-    keep: Tensor = ~far
+    keep: Tensor = ~outliers
     for own, own_far, seen in zip(
-        *(torch.split(mask, list(sizes)) for mask in (keep, far, judged)), strict=True
+        *(torch.split(mask, list(sizes)) for mask in (keep, outliers, judged)), strict=True
     ):
         if bool(2 * own_far.sum() > seen.sum()):
             own.fill_(False)

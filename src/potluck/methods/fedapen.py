@@ -151,14 +151,14 @@ def best_share(private: Tensor, shared: Tensor, y: Tensor, steadiness: float = 0
     Scores are linear in λ and cross-entropy is convex in them, so the slope rises with λ. Of n samples the loss is
     their mean plus κ/n·(λ−½)²: one or two alone would put λ at 0 or 1, many overrule it.
     """
-    apart = (private - shared).double()
-    target = apart.gather(1, y[:, None]).mean()
+    difference = (private - shared).double()
+    target = difference.gather(1, y[:, None]).mean()
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        shares = (shared.double() + middle * apart).softmax(dim=1)
+        shares = (shared.double() + middle * difference).softmax(dim=1)
         penalty_slope = 2 * steadiness / len(y) * (middle - 0.5)
-        if (shares * apart).sum(dim=1).mean() + penalty_slope > target:
+        if (shares * difference).sum(dim=1).mean() + penalty_slope > target:
             high = middle
         else:
             low = middle

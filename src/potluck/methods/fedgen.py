@@ -62,8 +62,10 @@ class Generator(nn.Module):
 
     def forward(self, labels: Tensor, noise: Tensor) -> Tensor:
         """Return `[batch, features]` for a batch of labels and as many rows of noise."""
-        made: Tensor = self.net(torch.cat([noise, F.one_hot(labels, self.classes).to(noise.dtype)], dim=1))
-        return made
+        generated: Tensor = self.net(
+            torch.cat([noise, F.one_hot(labels, self.classes).to(noise.dtype)], dim=1)
+        )
+        return generated
 
 
 @dataclass
@@ -177,8 +179,8 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
         decay = 0.98 ** (me.round - 1) if self.original else 1.0
 
         def loss(model: ClientModel, x: Tensor, y: Tensor) -> kit.LossParts:
-            scores, drawn = model(x), _labels(draw, me.batch_size(), labels_rng)
-            extra = F.cross_entropy(model.head(make(drawn)), drawn)
+            scores, labels = model(x), _labels(draw, me.batch_size(), labels_rng)
+            extra = F.cross_entropy(model.head(make(labels)), labels)
             if self.original:
                 extra = extra + kit.distillation(model.head(make(y)), scores)
             label_loss = F.cross_entropy(scores, y)
@@ -213,15 +215,15 @@ class FedGen(Method[Server, HeadAndGenerator, HeadAndCounts]):
         for _ in range(kit.server_steps(ctx, updates, steps)):
             labels = _labels(draw, self.server_batch, labels_rng)
             noise = _noise(labels, self.noise_dim, ctx.task.dtype, noise_rng)
-            made = state.generator(labels, noise)
+            generated = state.generator(labels, noise)
             if self.original:
-                loss = self.diversity * diversity(made, noise)
+                loss = self.diversity * diversity(generated, noise)
                 for own, share in zip(heads, shares, strict=True):
                     if own is not None:
-                        each = F.cross_entropy(apply(own, made), labels, reduction="none")
+                        each = F.cross_entropy(apply(own, generated), labels, reduction="none")
                         loss = loss + (share[labels] * each).mean()
             else:  # linear heads: Σ ω_k head_k(z) is the averaged head of z
-                loss = F.cross_entropy(apply(state.head, made), labels)
+                loss = F.cross_entropy(apply(state.head, generated), labels)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -242,8 +244,8 @@ def label_shares(state: Server, updates: Sequence[Update[HeadAndCounts]]) -> Ten
 
 def diversity(made: Tensor, noise: Tensor) -> Tensor:
     """Return exp(−mean over pairs of mean|Δfeatures| · mean(Δnoise²)): small where other noise makes other features."""
-    apart = (made[:, None] - made[None]).abs().mean(dim=2)
-    return torch.exp(-(apart * (noise[:, None] - noise[None]).square().mean(dim=2)).mean())
+    distances = (made[:, None] - made[None]).abs().mean(dim=2)
+    return torch.exp(-(distances * (noise[:, None] - noise[None]).square().mean(dim=2)).mean())
 
 
 def apply(head: Tensors, features: Tensor) -> Tensor:

@@ -204,8 +204,8 @@ def _with_latest(state: Store, updates: Sequence[Update[kit.ClassLogits]], ctx: 
     for client in clients:
         rows, present = kit.scatter_by_class(client.vectors, client.labels, classes)
         old = latest.get(client.client.name, {"rows": rows, "held": present})
-        both = old["held"] & present  # a stale row replaces an earlier one by its weight
-        rows = torch.where(both[:, None], torch.lerp(old["rows"], rows, client.weight), rows)
+        overlap = old["held"] & present  # a stale row replaces an earlier one by its weight
+        rows = torch.where(overlap[:, None], torch.lerp(old["rows"], rows, client.weight), rows)
         rows = torch.where(present[:, None], rows, old["rows"])
         latest[client.client.name] = {"rows": rows, "held": present | old["held"]}
     return _mean_of_latest(latest, state.events + len(clients), ctx)

@@ -263,8 +263,8 @@ def along(function: Callable[[Tensors], Tensor], point: Tensors, direction: Tens
     except NotImplementedError:
         with sdpa_kernel(SDPBackend.MATH):
             value, pull, *_ = vjp(function, point)
-            twice: Tensor = vjp(lambda v: pull(v)[0], torch.zeros_like(value))[1](direction)[0]
-        return twice
+            product: Tensor = vjp(lambda v: pull(v)[0], torch.zeros_like(value))[1](direction)[0]
+        return product
 
 
 def pseudo_step(

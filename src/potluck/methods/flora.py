@@ -191,6 +191,6 @@ def new_adapters(me: Client) -> None:
     """Start new adapters: A uniform in ±1/√inputs, as a linear layer begins, B at zero."""
     for layer in kit.adapter_layers(me.model.state_dict()):
         a = me.model.get_parameter(layer + kit.LORA_A).data
-        drawn = torch.rand(a.shape, generator=me.rng("adapters"), dtype=a.dtype).to(a.device)
-        a.copy_((2 * drawn - 1) / math.sqrt(math.prod(a.shape[1:])))
+        uniform = torch.rand(a.shape, generator=me.rng("adapters"), dtype=a.dtype).to(a.device)
+        a.copy_((2 * uniform - 1) / math.sqrt(math.prod(a.shape[1:])))
         me.model.get_parameter(layer + kit.LORA_B).data.zero_()

@@ -62,8 +62,8 @@ def contrastive_loss(
 
 def contrast(z: Tensor, received: Tensor, previous: Tensor, temperature: float) -> Tensor:
     """Return -log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} + e^{cos(z, z_p)/τ})), averaged over the batch."""
-    apart = F.cosine_similarity(z, previous, dim=1) - F.cosine_similarity(z, received, dim=1)
-    return F.softplus(apart / temperature).mean()
+    difference = F.cosine_similarity(z, previous, dim=1) - F.cosine_similarity(z, received, dim=1)
+    return F.softplus(difference / temperature).mean()
 
 
 def _frozen_copy(model: ClientModel) -> ClientModel:

@@ -45,9 +45,9 @@ def with_dense(layer: nn.TransformerEncoderLayer) -> nn.TransformerEncoderLayer:
 
 
 def _dense(linear: nn.Linear) -> Dense:
-    made = Dense(linear.in_features, linear.out_features, device="meta")  # where nothing is drawn at random
-    made.weight, made.bias = linear.weight, linear.bias
-    return made
+    dense = Dense(linear.in_features, linear.out_features, device="meta")  # where nothing is drawn at random
+    dense.weight, dense.bias = linear.weight, linear.bias
+    return dense
 
 
 def _is_plain(x: Tensor) -> bool:

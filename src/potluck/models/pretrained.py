@@ -175,9 +175,9 @@ def load_weights(model: nn.Module, path: Path, name: str, head: str = "") -> Non
     for key, tensor in expected.items():
         mismatched = key in state and state[key].shape != tensor.shape
         if (key not in state or mismatched) and not (head and key.startswith(head)):
-            wrong = f"have {tuple(state[key].shape)} for" if mismatched else "lack"
+            problem = f"have {tuple(state[key].shape)} for" if mismatched else "lack"
             raise PotluckError(
-                f"Weights {str(path)!r} are not those of model {name!r}: they {wrong} {key!r}, which should be "
+                f"Weights {str(path)!r} are not those of model {name!r}: they {problem} {key!r}, which should be "
                 f"{tuple(tensor.shape)}; give the weights of this network."
             )
     fitting = {

@@ -119,8 +119,8 @@ def _encoder(transformers: Any, name: str, member: str, config: Any, request: In
             "configuration; name that folder instead: hf:PATH."
         )
     if on_meta() or request.pretrained is False:
-        made: nn.Module = transformers.AutoModel.from_config(config)
-        return made.eval()
+        encoder: nn.Module = transformers.AutoModel.from_config(config)
+        return encoder.eval()
     weight_files(member)
     transformers.utils.logging.disable_progress_bar()
     try:

@@ -184,17 +184,17 @@ def open_sum(
     lengths = {len(vector) for vector in vectors.values()}
     if len(lengths) > 1:
         raise SumFailed("the clients' vectors differ in length")
-    (length,), total, wrong = lengths, np.zeros(max(lengths), dtype=np.uint64), set[int]()
+    (length,), total, accused = lengths, np.zeros(max(lengths), dtype=np.uint64), set[int]()
     for member in sorted(vectors):
         total += vectors[member]
     for member in group.members:
-        secret = _find(group, ciphers, public[member], member, member in vectors, revealed, wrong)
+        secret = _find(group, ciphers, public[member], member, member in vectors, revealed, accused)
         if member in vectors:
             total -= expand(ciphers, secret, length, group.width)
             continue
         for other in sorted(vectors):
             total -= pairwise_mask(ciphers, secret, public[other].mask, other < member, length, group.width)
-    return OpenedSum(reduce(total, group.width), tuple(sorted(wrong)))
+    return OpenedSum(reduce(total, group.width), tuple(sorted(accused)))
 
 
 def _find(

@@ -174,9 +174,9 @@ class SumParty:
         return Flat({"shares": stack_bytes([shares[member] for member in group.members])})
 
     def _masked(self, me: Client, party: Party, request: StageRequest, tensors: dict[str, Tensor]) -> Tensor:
-        how = summation(self.settings, request.total, len(request.members))
-        vector = self.forms.quantise(tensors, self.forms.weight(me.info.samples), how)
-        masked = pack(party.mask(request.public, vector), how.width)
+        scheme = summation(self.settings, request.total, len(request.members))
+        vector = self.forms.quantise(tensors, self.forms.weight(me.info.samples), scheme)
+        masked = pack(party.mask(request.public, vector), scheme.width)
         return torch.from_numpy(np.frombuffer(masked, dtype=np.uint8).copy())
 
 
