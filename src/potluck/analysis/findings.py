@@ -142,8 +142,8 @@ def _cost(best: ComparisonRow, rows: Sequence[ComparisonRow]) -> str:
     """Compare the traffic of the best method with that of methods of similar accuracy."""
     if best.sends_nothing:
         return f"{best.label} sends nothing."
-    near = [row for row in rows if row is not best and best.accuracy - row.accuracy <= CLOSE]
-    cheap = min(near, key=lambda row: 0.0 if row.sends_nothing else row.bytes_total, default=best)
+    close_rows = [row for row in rows if row is not best and best.accuracy - row.accuracy <= CLOSE]
+    cheap = min(close_rows, key=lambda row: 0.0 if row.sends_nothing else row.bytes_total, default=best)
     text = f"{best.label} sent {formatting.bytes_with_unit(best.bytes_total)} in total"
     if cheap.bytes_total >= best.bytes_total:
         return f"{text}; no other within {100 * CLOSE:g} point of it sent less."

@@ -83,16 +83,16 @@ def paired_over_clients(a: Run, b: Run) -> PairedTest:
         raise PotluckError(
             f"Runs {a.name!r} and {b.name!r} have different clients: compare runs of one partition and seed."
         )
-    both = sorted(a.client_accuracy.keys() & b.client_accuracy.keys())
-    return wilcoxon([a.client_accuracy[i] for i in both], [b.client_accuracy[i] for i in both])
+    common = sorted(a.client_accuracy.keys() & b.client_accuracy.keys())
+    return wilcoxon([a.client_accuracy[i] for i in common], [b.client_accuracy[i] for i in common])
 
 
 def paired_over_seeds(a: Sequence[Run], b: Sequence[Run]) -> PairedTest:
     """Compare two methods seed by seed on their final accuracies, over the seeds both were run with."""
     first = {run.seed: run.final_accuracy for run in a}
     second = {run.seed: run.final_accuracy for run in b}
-    both = sorted(first.keys() & second.keys())
-    return paired_t([first[seed] for seed in both], [second[seed] for seed in both])
+    common = sorted(first.keys() & second.keys())
+    return paired_t([first[seed] for seed in common], [second[seed] for seed in common])
 
 
 def paired_test(a: Sequence[Run], b: Sequence[Run]) -> PairedTest:

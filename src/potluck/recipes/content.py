@@ -48,12 +48,12 @@ def inherit(content: Values, read: Callable[[str], Values]) -> Values:
         for label, row in _chosen("row", chosen.get("rows"), parent["rows"]).items()
     }
     settings = {column["setting"]: parent["settings"][column["setting"]] for column in columns.values()}
-    taken: Values = {
+    inherited: Values = {
         key: parent[key] for key in ("paper", "base", "small", "full", "counted") if key in parent
     }
-    taken |= {"settings": settings, "rows": rows} | ({"columns": columns} if printed else {})
+    inherited |= {"settings": settings, "rows": rows} | ({"columns": columns} if printed else {})
     note = f"Settings are those of `{chosen['recipe']}` where nothing else is said; its notes hold here."
-    return {**merged(taken, own), "notes": [note, *own.get("notes", ())]}
+    return {**merged(inherited, own), "notes": [note, *own.get("notes", ())]}
 
 
 def with_defaults(content: Values) -> Values:

@@ -47,9 +47,9 @@ def write_figure(table: Reproduction, out: Path) -> Points:
     if points.points:
         write_files(out, {f"{STEM}.csv": to_csv(points.points)})
         with print_style():
-            drawn = draw_points(table.recipe, points.points)
-            for ending in PICTURES:
-                save(drawn, out / f"{STEM}.{ending}")
+            figures = draw_points(table.recipe, points.points)
+            for suffix in PICTURES:
+                save(figures, out / f"{STEM}.{suffix}")
     return points
 
 

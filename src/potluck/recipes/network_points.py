@@ -35,17 +35,17 @@ CLIENTS = 10
 
 def network_points(panel: Panel, title: str, row: str, run: Run) -> Iterator[Point]:
     """Return the points of one row in a panel of networks."""
-    ended = restore_run(run.path)
-    indices = range(len(ended.plan.federation.members))
+    restored = restore_run(run.path)
+    indices = range(len(restored.plan.federation.members))
     if panel.kind == "vectors":
-        clients = trained_clients(run, ended, panel.clients or list(indices))
-        named_sets = class_vector_sets(ended, clients)
+        clients = trained_clients(run, restored, panel.clients or list(indices))
+        named_sets = class_vector_sets(restored, clients)
         sets = dict(zip(VECTORS, named_sets.values(), strict=True))
         labels = {name: labels.tolist() for name, (_, labels) in sets.items()}
         yield from _layout(title, {name: vectors for name, (vectors, _) in sets.items()}, labels)
         return
-    clients = trained_clients(run, ended, panel.clients or list(indices)[:CLIENTS])
-    x, y = common_inputs(ended, clients, OF_CLASS if panel.kind == "tsne" else COMMON, panel.label)
+    clients = trained_clients(run, restored, panel.clients or list(indices)[:CLIENTS])
+    x, y = common_inputs(restored, clients, OF_CLASS if panel.kind == "tsne" else COMMON, panel.label)
     stages = _common_stages([stage_outputs(me, x) for me in clients], run)
     if panel.kind == "cka-stages":
         for number, outputs in enumerate(stages):

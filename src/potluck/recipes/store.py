@@ -170,7 +170,7 @@ def take_stored_values(table: Reproduction, cells: Sequence[StoredCell]) -> int:
     A run is taken where every one of its cells is stored for the very experiment that the table asks for.
     """
     stored = {(*cell.place, cell.experiment): cell for cell in cells}
-    recipe, taken = table.recipe, 0
+    recipe, count = table.recipe, 0
     for key, experiment in table.work.items():
         (row, setting, seed), digest = key, experiment_digest(experiment)
         names = [
@@ -181,8 +181,8 @@ def take_stored_values(table: Reproduction, cells: Sequence[StoredCell]) -> int:
         matching = {name: stored.get((recipe.name, table.scale, row, name, seed, digest)) for name in names}
         if all(matching.values()):
             table.values[key] = {name: _value(cell) for name, cell in matching.items() if cell is not None}
-            taken += 1
-    return taken
+            count += 1
+    return count
 
 
 def _value(cell: StoredCell) -> float:
@@ -222,8 +222,8 @@ def _digest(experiment: Experiment, cell: StoredCell) -> str:
 def cells_from_run(table: Reproduction, key: Key, run: Run, core_seconds: float | None) -> list[StoredCell]:
     """Return the cells that one finished run fills; what made it is what its folder says."""
     row, setting, seed = key
-    experiment, made = table.work[key], run.summary.get("made", {})
-    commit = ", ".join(read_processor_time(run.path)[1]) or str(made.get("commit") or "")
+    experiment, provenance = table.work[key], run.summary.get("made", {})
+    commit = ", ".join(read_processor_time(run.path)[1]) or str(provenance.get("commit") or "")
     if table.scale == "full":
         check_full_commit(commit)
     return [
@@ -239,13 +239,13 @@ def cells_from_run(table: Reproduction, key: Key, run: Run, core_seconds: float 
             experiment=experiment_digest(experiment),
             commit=commit,
             versions=", ".join(
-                f"{package} {made.get(package, '?')}" for package in ("potluck", "torch", "python")
+                f"{package} {provenance.get(package, '?')}" for package in ("potluck", "torch", "python")
             ),
-            machine=str(made.get("machine") or ""),
-            date=str(made.get("started") or "")[:10],
+            machine=str(provenance.get("machine") or ""),
+            date=str(provenance.get("started") or "")[:10],
             command=run.command,
             core_seconds=core_seconds,
-            processor=str(made.get("processor") or ""),
+            processor=str(provenance.get("processor") or ""),
             precision=precision(experiment),
             rounds=run.num_rounds,
             paper_rounds=_paper_rounds(table.recipe, row, setting),

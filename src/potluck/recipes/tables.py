@@ -219,8 +219,8 @@ def mechanism_lines(table: Reproduction) -> list[str]:
 def failure_lines(table: Reproduction) -> list[str]:
     """Return what went wrong, one line per run."""
     return [
-        f"Failed: {row}, {setting}, seed {seed}: {why}"
-        for (row, setting, seed), why in table.failures.items()
+        f"Failed: {row}, {setting}, seed {seed}: {reason}"
+        for (row, setting, seed), reason in table.failures.items()
     ]
 
 
@@ -295,8 +295,8 @@ def to_json(table: Reproduction, settings: Sequence[str] = ()) -> str:
             for (row, setting, seed), activity in table.activity.items()
         ],
         "failures": [
-            {"row": row, "setting": setting, "seed": seed, "reason": why}
-            for (row, setting, seed), why in table.failures.items()
+            {"row": row, "setting": setting, "seed": seed, "reason": reason}
+            for (row, setting, seed), reason in table.failures.items()
         ],
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -65,8 +65,10 @@ class ClientIndex:
         if key not in self._partition_numbers:
             of_seed = [number for (seed, _), number in self._partition_numbers.items() if seed == run.seed]
             # An unfinished run records no partition: assume that of another run with its seed, before or after it.
-            taken = of_seed[:1] if counts is None or unknown in self._partition_numbers else []
-            self._partition_numbers[key] = taken[0] if taken else len(set(self._partition_numbers.values()))
+            existing = of_seed[:1] if counts is None or unknown in self._partition_numbers else []
+            self._partition_numbers[key] = (
+                existing[0] if existing else len(set(self._partition_numbers.values()))
+            )
             if counts is not None:
                 self.partitions.append(_partition_entry(run, counts))
         return self._partition_numbers[key]

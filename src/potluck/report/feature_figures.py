@@ -163,13 +163,13 @@ def plot_features(groups: list[Group], options: FigureOptions) -> Figure:
     if field not in TSNE_FIELDS:
         raise unknown("field of a t-SNE", field, TSNE_FIELDS)
     run = single_run(groups, "tsne")
-    ended = restore_run(run.path)
+    restored = restore_run(run.path)
     if field == "vectors":
-        return vectors(ended, _trained_clients(run, ended, MAX_CLIENTS["vectors"]))
-    clients = _trained_clients(run, ended, MAX_CLIENTS["tsne"])
+        return vectors(restored, _trained_clients(run, restored, MAX_CLIENTS["vectors"]))
+    clients = _trained_clients(run, restored, MAX_CLIENTS["tsne"])
     by_name = dict(zip(_names(clients), clients, strict=True))
     draw = prototypes if field == "prototypes" else _features_figure
-    return draw(by_name, ended.plan.federation.class_names)
+    return draw(by_name, restored.plan.federation.class_names)
 
 
 def sends_vectors(group: Group) -> bool:
@@ -179,9 +179,9 @@ def sends_vectors(group: Group) -> bool:
 
 def _features_figure(clients: Mapping[str, Client], class_names: Sequence[str]) -> Figure:
     """Draw the features of every client's test samples in one layout."""
-    taken = {name: _inputs(me, POINTS) for name, me in clients.items()}
-    features = {name: _features(clients[name], x) for name, (x, _) in taken.items()}
-    embedding = tsne(features, {name: y.tolist() for name, (_, y) in taken.items()})
+    inputs = {name: _inputs(me, POINTS) for name, me in clients.items()}
+    features = {name: _features(clients[name], x) for name, (x, _) in inputs.items()}
+    embedding = tsne(features, {name: y.tolist() for name, (_, y) in inputs.items()})
     return tsne_figure(embedding, class_names)
 
 

@@ -142,8 +142,8 @@ def render_report(
     """Return the whole page as text."""
     extra = {}
     if pictures:
-        drawn = [sections.embedded_image(file.read_bytes(), "png", text) for text, file in pictures.items()]
-        extra["pictures"] = "\n".join(['<section id="pictures" aria-label="Figures">', *drawn, "</section>"])
+        images = [sections.embedded_image(file.read_bytes(), "png", text) for text, file in pictures.items()]
+        extra["pictures"] = "\n".join(['<section id="pictures" aria-label="Figures">', *images, "</section>"])
     if networks:
         extra = {"networks": networks_section(comparison.groups), "networks_link": _NETWORKS_LINK}
     if leaks := leaks_section(comparison.groups):

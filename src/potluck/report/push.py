@@ -93,8 +93,8 @@ def write_upload(run: Path, out: Path, repo: str, clients: Sequence[int] = ()) -
 
 def _write_models(run: Run, restored: RestoredRun, out: Path, clients: Sequence[int]) -> list[PushedModel]:
     infos = restored.plan.federation.task.clients
-    gone = restored.removed | set(restored.loop.absent)
-    chosen = list(dict.fromkeys(clients)) or [info.index for info in infos if info.index not in gone]
+    absent = restored.removed | set(restored.loop.absent)
+    chosen = list(dict.fromkeys(clients)) or [info.index for info in infos if info.index not in absent]
     results = {result.index: result for result in run.client_results}
     models = []
     for index in chosen:

@@ -204,8 +204,8 @@ def provenance_section(comparison: Comparison) -> str:
     facts: dict[str, dict[str, None]] = {}
     for group in comparison.groups:
         for run in group.runs:
-            made = run.summary.get("made")
-            for key, value in (made if isinstance(made, dict) else {}).items():
+            provenance = run.summary.get("made")
+            for key, value in (provenance if isinstance(provenance, dict) else {}).items():
                 facts.setdefault(str(key), {})[str(value)] = None
     if not facts:
         return ""

@@ -246,9 +246,9 @@ def _figure_of(axes: Axes) -> Figure:
 def check_output(out: str | Path) -> Path:
     """Return the file to write if its format is supported."""
     file = Path(out)
-    ending = file.suffix.removeprefix(".").lower()
-    if ending not in FORMATS:
-        raise unknown("figure format", ending or file.name, FORMATS)
+    suffix = file.suffix.removeprefix(".").lower()
+    if suffix not in FORMATS:
+        raise unknown("figure format", suffix or file.name, FORMATS)
     return file
 
 

@@ -122,9 +122,9 @@ class Checkpoint:
         """Set a new loop to the saved state."""
         flat = _on(loop.task.device, self.generations.read_state(self.manifest.server))
         restored_state = tree.unflatten(flat, {"state": loop.progress.state})
-        then = read_progress(self.manifest.progress, restored_state, loop.method)
+        progress = read_progress(self.manifest.progress, restored_state, loop.method)
         for entry in fields(Progress):
-            setattr(loop.progress, entry.name, getattr(then, entry.name))
+            setattr(loop.progress, entry.name, getattr(progress, entry.name))
 
     def rewind_metrics(self) -> None:
         """Truncate metrics that were written after this checkpoint; they will be written again."""

@@ -131,14 +131,14 @@ class Checkpointer(Callback):
         assert self._loop is not None
         loop, started = self._loop, time.perf_counter()
         self._raise_errors(only_if_done=True)
-        ended = loop.progress.ended // loop.cohort
-        if ended == self._round:
+        rounds_done = loop.progress.ended // loop.cohort
+        if rounds_done == self._round:
             return
-        self._round = ended
+        self._round = rounds_done
         if self.every:
             self._check_state(loop)
-        last = bool(self.every) and ended >= loop.schedule.rounds
-        if last or (self.every and ended >= self._due and not self._busy()):
+        last = bool(self.every) and rounds_done >= loop.schedule.rounds
+        if last or (self.every and rounds_done >= self._due and not self._busy()):
             self._raise_errors()
             self._save(loop)
             self._due = self._next_due()
@@ -178,13 +178,13 @@ class Checkpointer(Callback):
         files = self._client_files(loop, changed)
         server = self._write("server", _server_state(loop, now))
         jobs = {str(index): now.job_counts[index] for index in changed}
-        written = {name: file.now() for name, file in self._metrics.items()}
+        positions = {name: file.now() for name, file in self._metrics.items()}
         facts: dict[str, Any] = {
             "generation": self._number,
             "round": self._round,
             "progress": progress_numbers(now),
-            "metrics": {name: size for name, (size, _) in written.items()},
-            "digests": {name: digest for name, (_, digest) in written.items()} | self._experiment_digest,
+            "metrics": {name: size for name, (size, _) in positions.items()},
+            "digests": {name: digest for name, (_, digest) in positions.items()} | self._experiment_digest,
             "notes": self._writer.notes(),
             "population": self._population,
             "versions": {"potluck": __version__, "torch": torch.__version__},

@@ -134,11 +134,11 @@ def check_secure_sums(experiment: Experiment, method: Method[Any, Any, Any]) -> 
         supporting = [
             other for other in METHODS if other != own and method_class(other).supports.sums is not None
         ]
-        why = method.supports.single_answers or "its server reads the answers one by one"
+        reason = method.supports.single_answers or "its server reads the answers one by one"
         remedy = f"set {settings}, or use" if settings else "use"
         raise PotluckError(
             f"privacy.secure_sums = true hides single answers, and {name} needs them with these settings"
-            f"{f': {why}' if not settings else ''}; {remedy} one of {', '.join(supporting)}."
+            f"{f': {reason}' if not settings else ''}; {remedy} one of {', '.join(supporting)}."
         )
     if not schedule.synchronous:
         raise PotluckError(

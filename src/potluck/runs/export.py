@@ -141,10 +141,10 @@ def check_objects(run: Path, parts: Parts) -> None:
     file = run / EXPERIMENT
     objects = read_experiment(file).get("objects", ()) if file.exists() else ()
     if missing := [name for name in objects if name not in (*parts.given(), "nodes", "state")]:
-        again = ", ".join(f"{name}=..." for name in missing)
+        arguments = ", ".join(f"{name}=..." for name in missing)
         raise PotluckError(
             f"The run in {str(run)!r} had Python objects ({', '.join(missing)}), which its folder does not hold; "
-            f"export it from Python: run = potluck.run(..., {again}, out={str(run)!r}, resume=True), then "
+            f"export it from Python: run = potluck.run(..., {arguments}, out={str(run)!r}, resume=True), then "
             "potluck.export_client(run, 0, 'my-model')."
         )
 

@@ -90,9 +90,9 @@ def _loaded(
             f"The model of {whose} ({type(module).__name__}) is not the one that the run in {str(run)!r} began with: "
             f"{different[0]!r} differs; pass the same models, or choose another folder."
         )
-    made = copy.deepcopy(module)
-    made.load_state_dict(state)
-    return made
+    loaded = copy.deepcopy(module)
+    loaded.load_state_dict(state)
+    return loaded
 
 
 def _shape(state: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
@@ -110,8 +110,8 @@ def _with_models(federation: Federation, modules: Mapping[str, nn.Module]) -> Fe
     for name, architecture in architectures.items():
         first = next(member for member in members if member.architecture == name)
         if isinstance(first.model, nn.Module) and isinstance(architecture.build, functools.partial):
-            made, *rest = architecture.build.func, *architecture.build.args[1:]
-            architectures[name] = _with_initial(architecture, functools.partial(made, first.build, *rest))
+            factory, *rest = architecture.build.func, *architecture.build.args[1:]
+            architectures[name] = _with_initial(architecture, functools.partial(factory, first.build, *rest))
     return replace(federation, task=replace(federation.task, architectures=architectures), members=members)
 
 

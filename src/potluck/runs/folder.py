@@ -212,10 +212,10 @@ def removed_clients(path: Path) -> frozenset[int]:
 
 def _check_clients(path: Path) -> None:
     """Raise before more training where clients have left: the checkpoint still has them."""
-    if gone := ",".join(map(str, sorted(removed_clients(path)))):
+    if absent := ",".join(map(str, sorted(removed_clients(path)))):
         raise PotluckError(
-            f"{str(path)!r} is a copy without client {gone}, who would take part again in further rounds; train from "
-            f"the start: potluck run {path / EXPERIMENT} --set schedule.exclude=[{gone}] --out FOLDER."
+            f"{str(path)!r} is a copy without client {absent}, who would take part again in further rounds; train from "
+            f"the start: potluck run {path / EXPERIMENT} --set schedule.exclude=[{absent}] --out FOLDER."
         )
 
 

@@ -97,10 +97,10 @@ def forget_client(
 
 def _steps(path: Path, restored: RestoredRun) -> list[Step]:
     """Return the server steps up to the checkpoint."""
-    gone, steps = dropped_answers(path), list[Step]()
+    dropped, steps = dropped_answers(path), list[Step]()
     for place, step in enumerate(read_run(path).rounds[: restored.loop.progress.step]):
         pairs = zip(step["participants"], step["staleness"], strict=True)
-        answers = [(client, stale) for client, stale in pairs if (client, place) not in gone]
+        answers = [(client, stale) for client, stale in pairs if (client, place) not in dropped]
         steps.append(
             {
                 "round": step["round"],
@@ -257,10 +257,10 @@ def _state_without(
 def _gives_state(path: Path, restored: RestoredRun, steps: Sequence[Step]) -> bool:
     """Tell whether all stored answers give the state of the checkpoint bit by bit."""
     try:
-        again = replay(path, restored, steps)
+        replayed = replay(path, restored, steps)
     except IndexError:  # fewer answers are stored than were aggregated
         return False
-    return tree.equal(tree.flatten(again.progress.state), tree.flatten(restored.loop.progress.state))
+    return tree.equal(tree.flatten(replayed.progress.state), tree.flatten(restored.loop.progress.state))
 
 
 def replay(
@@ -309,9 +309,9 @@ def _write_copy(path: Path, place: Path, restored: RestoredRun, server: Server, 
     """Copy the folder with the new state, without the removed answers, and without the model of a client that left."""
     client, now, loop = forgotten.client, server.progress, restored.loop
     answers = sorted((path / folder.ANSWERS).glob(f"{client:05d}-*"))
-    gone = [file.name for file in answers[-2 * len(forgotten.removed) :]]  # a message and an answer per job
+    skip = [file.name for file in answers[-2 * len(forgotten.removed) :]]  # a message and an answer per job
     with folder.writing(place):
-        shutil.copytree(path, place, ignore=shutil.ignore_patterns(*gone, folder.WORK, folder.LOCK))
+        shutil.copytree(path, place, ignore=shutil.ignore_patterns(*skip, folder.WORK, folder.LOCK))
         checkpoint = last_checkpoint(place)
         assert checkpoint is not None
         store, manifest = checkpoint.generations, checkpoint.manifest

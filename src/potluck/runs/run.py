@@ -169,8 +169,8 @@ class Run:
         if x in ("seconds", "samples"):
             column = self._column("trained_samples" if x == "samples" else x)
             return np.cumsum(np.nan_to_num(column))
-        both = np.nan_to_num(self._column(f"{x}_up")) + np.nan_to_num(self._column(f"{x}_down"))
-        return np.cumsum(both)
+        traffic = np.nan_to_num(self._column(f"{x}_up")) + np.nan_to_num(self._column(f"{x}_down"))
+        return np.cumsum(traffic)
 
     def has(self, key: str) -> bool:
         """Tell whether the metric `key` was measured at least once."""

@@ -247,8 +247,8 @@ def read_heartbeat(run: Path) -> dict[str, Any]:
 def _node_status(node: dict[str, Any], arrival: Arrival, now: float) -> dict[str, Any]:
     if arrival.failure is None:
         return {"answered": node["answered"] + 1, "seen": now, "trouble": ""}
-    gone = {} if arrival.failure.kind in ("lost", "late") else {"seen": now}
-    return {"failed": node["failed"] + 1, "trouble": arrival.failure.kind, **gone}
+    contact = {} if arrival.failure.kind in ("lost", "late") else {"seen": now}
+    return {"failed": node["failed"] + 1, "trouble": arrival.failure.kind, **contact}
 
 
 # -- provenance ------------------------------------------------------------------------------------------------

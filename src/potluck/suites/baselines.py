@@ -179,5 +179,5 @@ def with_training_samples(federation: Federation, train: str, absent: Collection
 
 def join_samples(parts: Sequence[Samples]) -> Samples:
     """Return copies of the rows of several views as one, transformed as models see them."""
-    taken = [samples.take(slice(0, len(samples))) for samples in parts]
-    return Samples(torch.cat([x for x, _ in taken]), torch.cat([y for _, y in taken]))
+    pairs = [samples.take(slice(0, len(samples))) for samples in parts]
+    return Samples(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]))

@@ -82,12 +82,14 @@ def differences(row: Row, details: dict[str, Any], measured: dict[str, Any]) -> 
         for field in fields(Row)
         if field.name in measured["row"] and field.name not in TIMES and getattr(row, field.name) is not None
     ]
-    wrong = [name for name in names if _differs(getattr(row, name), measured["row"][name])]
-    again = json.loads(json.dumps(measured["details"]))
-    wrong += [
-        name for name, value in details.items() if value and json.loads(json.dumps(value)) != again.get(name)
+    differing = [name for name in names if _differs(getattr(row, name), measured["row"][name])]
+    new_details = json.loads(json.dumps(measured["details"]))
+    differing += [
+        name
+        for name, value in details.items()
+        if value and json.loads(json.dumps(value)) != new_details.get(name)
     ]
-    return wrong
+    return differing
 
 
 def _differs(stored: Any, measured: Any) -> bool:

@@ -99,17 +99,17 @@ def confirmation(row: Row, *, same: bool) -> Confirmation:
 
 def latest_confirmations(rows: Sequence[Row], records: Sequence[Confirmation]) -> dict[str, Confirmation]:
     """Return the last record of each row by its experiment; records of rows that were measured again do not count."""
-    made = {row.experiment: row.commit for row in rows}
-    return {record.experiment: record for record in records if made.get(record.experiment) == record.made}
+    commits = {row.experiment: row.commit for row in rows}
+    return {record.experiment: record for record in records if commits.get(record.experiment) == record.made}
 
 
 def provenance_text(rows: Sequence[Row], records: Sequence[Confirmation]) -> str:
     """Return a sentence: which commits made the rows, and how many of them were confirmed at which commit."""
-    made = Counter(made_at(row) for row in rows)
-    commits = [commit for commit in sorted(made) if commit != UNKNOWN]
+    run_counts = Counter(made_at(row) for row in rows)
+    commits = [commit for commit in sorted(run_counts) if commit != UNKNOWN]
     parts = [f"made at {', '.join(commits)}"] if commits else []
-    if UNKNOWN in made:
-        parts.append(f"{made[UNKNOWN]} of {len(rows)} rows at an unknown commit")
+    if UNKNOWN in run_counts:
+        parts.append(f"{run_counts[UNKNOWN]} of {len(rows)} rows at an unknown commit")
     last = latest_confirmations(rows, records).values()
     for outcome, text in ((SAME, "confirmed"), (DIFFERENT, "not confirmed: other numbers")):
         counts = Counter(confirmation.commit for confirmation in last if confirmation.outcome == outcome)

@@ -155,16 +155,16 @@ class Results:
     def merge(self, other: Results) -> int:
         """Take what another folder has: what is missing here, and what was measured on a later day."""
         before = {_place(item): item for item in self.rows}
-        taken = [
+        new_rows = [
             row for row in other.rows if _place(row) not in before or row.date > before[_place(row)].date
         ]
-        for row in taken:
+        for row in new_rows:
             self._put(row, other.details.get(row.experiment, {}))
         tried = {trial.experiment for trial in self.trials}
         self.trials += [trial for trial in other.trials if trial.experiment not in tried]
         self.trials.sort(key=_by_trial)
         self.write()
-        return len(taken)
+        return len(new_rows)
 
     def add(self, row: Row, details: dict[str, Any]) -> None:
         """Keep a run, in the place of an earlier one of the same task, method and seed, and write everything down."""

@@ -28,13 +28,13 @@ from potluck.runs.restore import RestoredRun, restore_run
 
 def find_leaks(run: Path, parts: Parts = Parts()) -> LeakFindings:
     """Score what the answers of a run reveal, against the run's own data and last checkpoint."""
-    ended = restore_run(run, parts)
+    restored = restore_run(run, parts)
     by_client: dict[int, list[KeptAnswer]] = {}
-    for exchange in read_answers(run, ended.plan.method):
+    for exchange in read_answers(run, restored.plan.method):
         by_client.setdefault(exchange.client, []).append(exchange)
-    scores = [*_classes(ended, by_client), *_members(ended, by_client), *_recognised(by_client)]
+    scores = [*_classes(restored, by_client), *_members(restored, by_client), *_recognised(by_client)]
     with one_thread():
-        pictures = reconstruct_pictures(ended, by_client)
+        pictures = reconstruct_pictures(restored, by_client)
     return LeakFindings([*scores, *pictures.scores], pictures.shown, pictures.skipped)
 
 

@@ -71,8 +71,8 @@ def auxiliary_samples(ended: RestoredRun, client: int) -> Samples:
     parts = tests if public is None else [public]
     if not parts:
         return members[client].train.select(torch.arange(0))
-    taken = [part.take(slice(None)) for part in parts]
-    x, y = (torch.cat(list(each)) for each in zip(*taken, strict=True))
+    pairs = [part.take(slice(None)) for part in parts]
+    x, y = (torch.cat(list(each)) for each in zip(*pairs, strict=True))
     order = torch.randperm(len(y), generator=generator(federation.task.seed, "leak", "auxiliary", client))
     chosen = order[:MAX_AUXILIARY_SAMPLES].sort().values
     return Samples(x[chosen], y[chosen])

@@ -197,11 +197,11 @@ def _node(node: Mapping[str, Any], status: str, waiting: str) -> dict[str, Any]:
     """Return a remote node's row: whether it is connected, and when it was last heard of."""
     name, trouble, seen = str(node.get("name", "")), str(node.get("trouble") or ""), node.get("seen")
     missing = repr(name) in waiting
-    away = status != "running" or trouble in ("lost", "late") or missing
+    down = status != "running" or trouble in ("lost", "late") or missing
     return {
         "name": name,
         "architecture": str(node.get("architecture", "")),
-        "connected": "unknown" if seen is None and not trouble and not missing else "no" if away else "yes",
+        "connected": "unknown" if seen is None and not trouble and not missing else "no" if down else "yes",
         "seen": max(0.0, time.time() - seen) if isinstance(seen, float | int) else None,
         "answered": _integer(node.get("answered")),
         "failed": _integer(node.get("failed")),
@@ -326,10 +326,10 @@ class WatchedRuns:
             for watched in self._runs.values()
             if watched.run is not None and not watched.deleted and watched.name not in without
         ]
-        made = _report_of(runs)
-        made["version"] = (self._made[1]["version"] if self._made else 0) + 1
-        self._made, self._render_after = (key, made), 2 * time.monotonic() - began
-        return made
+        report = _report_of(runs)
+        report["version"] = (self._made[1]["version"] if self._made else 0) + 1
+        self._made, self._render_after = (key, report), 2 * time.monotonic() - began
+        return report
 
     def _pausing(self, without: frozenset[str]) -> bool:
         """Return whether the last report is sent again; another selection of runs is rendered at once."""
