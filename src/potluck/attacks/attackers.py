@@ -77,8 +77,8 @@ def poison_samples(attack: Attack, me: Client) -> Samples:
     chosen[order[: max(1, round(attack.effective_strength * count))]] = True
     if attack.kind == "label-flip":
         labels = me.train.labels
-        wrong = flip_labels(labels, me.task.num_classes)
-        return me.train.with_targets(torch.where(chosen.to(labels.device), wrong, labels))
+        flipped = flip_labels(labels, me.task.num_classes)
+        return me.train.with_targets(torch.where(chosen.to(labels.device), flipped, labels))
     x, y = me.train.take(slice(None))
     chosen = chosen.to(y.device)
     with_trigger = torch.where(chosen.view(-1, *[1] * (x.dim() - 1)), add_trigger(x), x)

@@ -120,8 +120,8 @@ def main() -> None:
         sys.path.append(os.getcwd())  # last: finds module:Class here without shadowing other modules
     try:
         app()
-    except (KeyboardInterrupt, SystemExit) as ended:
-        stopped = _find_interrupt(ended)
+    except (KeyboardInterrupt, SystemExit) as interruption:
+        stopped = _find_interrupt(interruption)
         if stopped is None:
             raise
         notes = getattr(stopped, "__notes__", ())

@@ -162,8 +162,8 @@ def _merge(stored: Results, folder: Path) -> None:
     other = Results.read(folder, stored.name)
     if not other.rows and not other.trials:
         raise PotluckError(f"--merge: there is no {other.table.name} with results in {str(folder)!r}.")
-    taken = stored.merge(other)
-    typer.echo(f"{taken} rows taken from {other.table}; {len(stored.rows)} rows in {stored.table}")
+    merged_rows = stored.merge(other)
+    typer.echo(f"{merged_rows} rows taken from {other.table}; {len(stored.rows)} rows in {stored.table}")
 
 
 def _run(runner: Runner, jobs: int, show: Callable[[str], None]) -> None:

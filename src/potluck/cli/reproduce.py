@@ -107,16 +107,16 @@ def reproduce(
     if estimate:
         _estimate(table, place, store, budget, quiet=quiet)
         return
-    ended = _storing(table, store, settings or [])
+    store_run = _storing(table, store, settings or [])
     with run_folder(place, f"{table.recipe.name}-{table.scale}") as folder:
         _check_folder(table, folder, settings or [], resume=going_on)
-        completed = _go(table, folder, settings or [], ended, limit, quiet=quiet)
+        completed = _go(table, folder, settings or [], store_run, limit, quiet=quiet)
     problems = _show(table, folder)
     if not completed:
         finished = sum(key in table.values for key in table.work)
-        again = _again(None if place else folder, resume=going_on)
+        command = _again(None if place else folder, resume=going_on)
         typer.echo(
-            f"The budget of {budget} is spent: {finished} of {len(table.work)} runs are done; continue with: {again}"
+            f"The budget of {budget} is spent: {finished} of {len(table.work)} runs are done; continue with: {command}"
         )
     if table.failures or (problems and completed):
         raise typer.Exit(1)
@@ -321,12 +321,12 @@ def _draw(table: Reproduction, out: Path, console: Console) -> list[str]:
 
     if table.recipe.figure is None:
         return []
-    made = draw.write_figure(table, out)
-    for sentence in (*made.empty, *made.problems):
+    figures = draw.write_figure(table, out)
+    for sentence in (*figures.empty, *figures.problems):
         console.print(sentence, highlight=False, soft_wrap=True)
-    if made.points:
+    if figures.points:
         console.print(f"Figure: {out}/{draw.STEM}.pdf, .png; its data: .csv", highlight=False, soft_wrap=True)
-    return made.problems
+    return figures.problems
 
 
 def _pictures(table: Reproduction, out: Path) -> dict[str, Path]:

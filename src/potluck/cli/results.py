@@ -200,17 +200,17 @@ def table(
     from potluck.runs.folder import write_files
     from potluck.runs.read import read_runs
 
-    ending = out.suffix.removeprefix(".")
-    if ending not in ("tex", "md", "csv"):
-        raise unknown("table format", ending or out.name, ("tex", "md", "csv"))
-    if ending != "tex" and (caption or label):
+    suffix = out.suffix.removeprefix(".")
+    if suffix not in ("tex", "md", "csv"):
+        raise unknown("table format", suffix or out.name, ("tex", "md", "csv"))
+    if suffix != "tex" and (caption or label):
         raise PotluckError(f"--caption and --label apply to LaTeX tables; name the file {out.stem}.tex.")
     shown = column_list(columns, target)
     comparison = compare(
         read_runs(*runs), target, reference, shown, order=name_list(order), names=name_map(names)
     )
     forms = {"csv": to_csv, "md": to_markdown}
-    text = to_latex(comparison, caption, label) if ending == "tex" else forms[ending](comparison)
+    text = to_latex(comparison, caption, label) if suffix == "tex" else forms[suffix](comparison)
     write_files(out.parent, {out.name: text})
     typer.echo(f"Table: {out}")
 

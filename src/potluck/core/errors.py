@@ -20,11 +20,11 @@ def unknown(kind: str, value: str, valid: Iterable[str]) -> PotluckError:
         for name in names
         if _normalised(value) in (_normalised(name), _normalised(name.rpartition(".")[2]))
     ]
-    near = difflib.get_close_matches(value, names, n=3, cutoff=0.5)
+    matches = difflib.get_close_matches(value, names, n=3, cutoff=0.5)
     if same:
         hint = f"Did you mean {' or '.join(map(repr, same))}?"
-    elif near:
-        hint = f"Did you mean {max(near, key=partial(_similarity, value))!r}?"
+    elif matches:
+        hint = f"Did you mean {max(matches, key=partial(_similarity, value))!r}?"
     else:
         hint = f"Choose one of: {', '.join(names)}."
     return PotluckError(f"Unknown {kind} {value!r}. {hint}")

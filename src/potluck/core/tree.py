@@ -186,7 +186,7 @@ def _build(layout: Any, tensors: Mapping[str, Tensor], like: Any) -> Any:
         raise TypeError(f"a dataclass with the fields {', '.join(content)} is not there in a fresh state")
     values = {name: _build(entry, tensors, getattr(like, name, None)) for name, entry in content.items()}
     later = {entry.name for entry in dataclasses.fields(like) if not entry.init}
-    made = type(like)(**{name: value for name, value in values.items() if name not in later})
+    instance = type(like)(**{name: value for name, value in values.items() if name not in later})
     for name in later & values.keys():
-        object.__setattr__(made, name, values[name])
-    return made
+        object.__setattr__(instance, name, values[name])
+    return instance

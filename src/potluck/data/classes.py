@@ -39,8 +39,8 @@ def with_class_names(data: Data, names: Sequence[str], owner: str, *, private: b
     the sentence of an error, which keeps the data's own names to itself where they are `private`.
     """
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise PotluckError(f"data.class_names lists {twice!r} twice; list every class once.")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise PotluckError(f"data.class_names lists {duplicate!r} twice; list every class once.")
     present = _present(data)
     own = data.class_names or tuple(names)
     if len(present) and int(present.max()) >= len(own):

@@ -69,8 +69,8 @@ class Member:
 
     def build(self) -> ClientModel:
         """Return a model of this client, in the state in which it should start."""
-        made = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
-        return as_client_model(made, self.name)
+        network = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
+        return as_client_model(network, self.name)
 
 
 class LazySequence(Sequence[One]):
@@ -302,8 +302,8 @@ def _infos(members: Sequence[Member]) -> tuple[ClientInfo, ...]:
     """Return what the server knows of each client."""
     names = [member.name or f"client-{index}" for index, member in enumerate(members)]
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise PotluckError(f"Two clients are called {twice!r}; give every client a name of its own.")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise PotluckError(f"Two clients are called {duplicate!r}; give every client a name of its own.")
     return tuple(
         ClientInfo(index, name, len(member.train), member.architecture, member.device, len(member.validation))
         for index, (name, member) in enumerate(zip(names, members, strict=True))

@@ -340,13 +340,13 @@ def _saved_loop(method: Method[Any, Any, Any], federation: Federation) -> Loop:
     server = wire.encode_state(tree.flatten(loop.progress.state))
     saved = [wire.encode_state(state) for state in loop.dispatcher.fetch_all(clients, context)]
     fresh = SerialEngine(Worker(method, federation.client))
-    again = Loop(method, federation.task, fresh, Schedule(3), Evaluation(), progress=loop.progress)
-    again.progress.state = tree.unflatten(wire.decode_state(server), again.server.initial_state())
+    restored = Loop(method, federation.task, fresh, Schedule(3), Evaluation(), progress=loop.progress)
+    restored.progress.state = tree.unflatten(wire.decode_state(server), restored.server.initial_state())
     for info, data in zip(federation.task.clients, saved, strict=True):
-        again.dispatcher.answers(
-            [again.dispatcher.submit("restore", info.index, context, state=wire.decode_state(data))]
+        restored.dispatcher.answers(
+            [restored.dispatcher.submit("restore", info.index, context, state=wire.decode_state(data))]
         )
-    return again
+    return restored
 
 
 def check_global_random_state(method: Method[Any, Any, Any], make: Callable[[], Federation]) -> None:

@@ -198,9 +198,9 @@ class Study:
                 trial.report(value, step)
             state = TrialState.PRUNED if outcome.pruned else TrialState.COMPLETE
             self._study.tell(number, None if outcome.pruned else outcome.score, state)
-            ended = f"pruned after round {len(outcome.curve)}" if outcome.pruned else "done"
+            status = f"pruned after round {len(outcome.curve)}" if outcome.pruned else "done"
             say(
-                f"trial {number + 1} of {self.trials}: {_settings_text(batch[number])}: {outcome.score:.1%}, {ended}"
+                f"trial {number + 1} of {self.trials}: {_settings_text(batch[number])}: {outcome.score:.1%}, {status}"
             )
 
     def results(self) -> list[TrialResult]:

@@ -43,9 +43,9 @@ class FromFile(Partition):
             )
         rows = np.concatenate(parts)
         if len(rows) and (rows.min() < 0 or rows.max() >= len(labels)):
-            bad = int(rows[(rows < 0) | (rows >= len(labels))][0])
+            row = int(rows[(rows < 0) | (rows >= len(labels))][0])
             raise PotluckError(
-                f"Partition file {self.path!r} names row {bad}; the data have rows 0 to {len(labels) - 1}."
+                f"Partition file {self.path!r} names row {row}; the data have rows 0 to {len(labels) - 1}."
             )
         values, times = np.unique(rows, return_counts=True)
         if np.any(times > 1):

@@ -126,8 +126,10 @@ def read_columns(path: Path) -> dict[str, list[str]]:
             "line and at least one row."
         )
     if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise PotluckError(f"Table {str(path)!r} has two columns called {twice!r}; give each its own name.")
+        duplicate = next(name for name in header if header.count(name) > 1)
+        raise PotluckError(
+            f"Table {str(path)!r} has two columns called {duplicate!r}; give each its own name."
+        )
     for line, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise PotluckError(
