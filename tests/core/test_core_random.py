@@ -10,7 +10,7 @@ import torch
 
 from potluck.core.client import Client
 from potluck.core.payload import EmptyPayload
-from potluck.core.random import without_denormals
+from potluck.core.random import add_up, without_denormals
 from potluck.core.training import FitResult
 from potluck.engines.pool import PoolEngine
 from potluck.engines.serial import SerialEngine
@@ -73,3 +73,10 @@ def test_clients_compute_without_denormals_on_every_engine(engine: Any):
         assert [answer.train_loss for answer in working.results()] == [0, 0]
     finally:
         working.close()
+
+
+def test_numbers_are_added_from_left_to_right_on_every_python() -> None:
+    assert add_up([1e16, 1.0, 1.0, -1e16]) == 0.0  # each 1 is lost; a compensated sum gives 2
+    assert add_up([2, 3]) == 5
+    assert isinstance(add_up([2, 3]), int)
+    assert add_up([]) == 0

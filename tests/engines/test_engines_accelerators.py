@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -86,6 +87,9 @@ def test_objects_that_a_spawned_process_cannot_import_are_named(monkeypatch: pyt
     assert "lambda" in str(pickling_error(plan(lambda: Portable())))
     monkeypatch.setattr(Portable, "__module__", "__main__")
     assert pickling_error(plan(Portable)) == "Portable is defined in the main program"
+    monkeypatch.setitem(sys.modules, "made_by_hand", ModuleType("made_by_hand"))
+    monkeypatch.setattr(Portable, "__module__", "made_by_hand")
+    assert pickling_error(plan(Portable)) == "Portable is defined in no module that can be imported"
 
 
 @pytest.mark.parametrize(

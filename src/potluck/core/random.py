@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -23,6 +25,11 @@ def derive_seed(*parts: object) -> int:
 def generator(*parts: object) -> torch.Generator:
     """Return a new CPU generator for the stream named by `parts`."""
     return torch.Generator().manual_seed(derive_seed(*parts))
+
+
+def add_up(values: Iterable[float]) -> float:
+    """Add numbers from left to right: the built-in sum of floats rounds otherwise from Python 3.12 on."""
+    return functools.reduce(operator.add, values, 0)
 
 
 @contextmanager

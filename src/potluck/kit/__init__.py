@@ -11,6 +11,7 @@ from potluck.core.model import (
     with_batch_norm_statistics,
 )
 from potluck.core.random import (
+    add_up,
     generator,
     seeded,
 )
@@ -159,6 +160,7 @@ __all__ = [
     "adapter_groups",
     "adapter_layers",
     "adapter_product",
+    "add_up",
     "architectures_in_group",
     "average",
     "average_groups",

@@ -14,6 +14,7 @@ from torch import Tensor
 from potluck.core.method import Update
 from potluck.core.model import is_statistic
 from potluck.core.payload import Payload, Tensors
+from potluck.core.random import add_up
 from potluck.core.task import Averaging, ClientInfo, Context
 from potluck.kit.robust import clip_changes, coordinatewise_average, screen_models, update_weights
 
@@ -69,7 +70,7 @@ def new_values(updates: Sequence[Update[Any]], *fields: str) -> list[tuple[Clien
 def sample_weights(updates: Sequence[Update[Any]]) -> list[float]:
     """Return n_k over the sum of the participants' n (discounted where stale), summing to one."""
     counts = [update.client.samples * update.weight for update in updates]
-    total = sum(counts)
+    total = add_up(counts)
     return [count / total for count in counts]
 
 
@@ -85,7 +86,7 @@ def cap_weights(weights: Sequence[float], share: float, rest: float = 0.0) -> li
     for large in range(len(weights) + 1):
         if large * share >= 1:
             break
-        small = sum(weights[number] for number in order[large:]) + rest
+        small = add_up(weights[number] for number in order[large:]) + rest
         bound = share * small / (1 - large * share)  # so that bound = share · (large · bound + small)
         if small and (large == len(weights) or weights[order[large]] <= bound):
             return [min(weight, bound) for weight in weights]
@@ -177,16 +178,16 @@ def mean_change(
     for name in result:
         owners = [number for number, change in enumerate(changes) if name in change]
         capped = cap_weights([sizes[number] for number in owners], averaging.max_share, missing)
-        total = sum(capped) + missing
+        total = add_up(capped) + missing
         weights = [
             share.share * size * updates[number].weight / total
             for size, number in zip(capped, owners, strict=True)
         ]
         if owners and averaging.is_coordinatewise:
             stack = torch.stack([changes[number][name] for number in owners])
-            result[name] = sum(weights) * coordinatewise_average(averaging, stack)
+            result[name] = add_up(weights) * coordinatewise_average(averaging, stack)
         elif owners and robust:
-            result[name] = sum(weights) * _weighted_mean(name, result[name], changes, owners, robust, 1.0)
+            result[name] = add_up(weights) * _weighted_mean(name, result[name], changes, owners, robust, 1.0)
         elif owners:
             terms = [weight * changes[number][name] for weight, number in zip(weights, owners, strict=True)]
             result[name] = sum_tensors(terms)
@@ -251,7 +252,7 @@ def _weighted_mean(
 ) -> Tensor:
     """Average one tensor over its owners; the old value where all weights are zero."""
     capped = cap_weights([weights[number] for number in owners], max_share)
-    total = sum(capped)
+    total = add_up(capped)
     if not total:
         return old
     result = (capped[0] / total) * parts[owners[0]][name].detach()

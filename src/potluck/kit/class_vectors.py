@@ -17,6 +17,7 @@ from potluck.core.client import Client
 from potluck.core.method import Update
 from potluck.core.model import ClientModel
 from potluck.core.payload import Payload
+from potluck.core.random import add_up
 from potluck.core.samples import ClassMean
 from potluck.core.schema import Labels, Shape
 from potluck.core.task import Averaging, ClientInfo, Context, Task
@@ -205,7 +206,7 @@ def average_vectors(clients: Sequence[ClientVectors], num_classes: int) -> list[
         return []
     rows, senders = mean_by_class([(client.vectors, client.labels) for client in clients], num_classes)
     labels = torch.nonzero(senders).flatten()
-    weight = sum(client.weight for client in clients) / len(clients)
+    weight = add_up(client.weight for client in clients) / len(clients)
     return [ClientVectors(clients[0].client, rows[labels], labels, weight)]
 
 

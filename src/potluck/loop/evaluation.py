@@ -10,6 +10,7 @@ from torch import Tensor
 
 from potluck.attacks import Attackers
 from potluck.core.method import Predictor
+from potluck.core.random import add_up
 from potluck.core.samples import Samples, outputs
 from potluck.core.task import Context
 from potluck.loop.dispatch import Dispatcher
@@ -50,7 +51,7 @@ def safeguard_metrics(scores: Scores, protocol: Protocol) -> dict[str, float]:
     ]
     names = ("federated_accuracy", "alone_accuracy", "federated_weight")
     return {
-        name: sum(values) / len(values)
+        name: add_up(values) / len(values)
         for name, values in zip(names, zip(*present, strict=True), strict=False)
     }
 

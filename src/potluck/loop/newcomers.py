@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from potluck.core.errors import PotluckError
-from potluck.core.random import generator
+from potluck.core.random import add_up, generator
 from potluck.core.task import ClientInfo, Task
 from potluck.loop.dispatch import Dispatcher
 from potluck.loop.schedule import Evaluation
@@ -68,6 +68,6 @@ def evaluate_newcomers(
 
 def means(newcomers: Sequence[Newcomer]) -> dict[str, float]:
     """Mean accuracy with the federation and alone, and what the difference is."""
-    together = sum(newcomer.score.accuracy for newcomer in newcomers) / len(newcomers)
-    alone = sum(newcomer.alone.accuracy for newcomer in newcomers) / len(newcomers)
+    together = add_up(newcomer.score.accuracy for newcomer in newcomers) / len(newcomers)
+    alone = add_up(newcomer.alone.accuracy for newcomer in newcomers) / len(newcomers)
     return {"accuracy": together, "alone": alone, "gain": together - alone}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from potluck.core.method import Method, PaperAccounting, Update
+from potluck.core.random import add_up
 from potluck.core.task import ClientInfo
 from potluck.loop.schedule import Protocol
 from potluck.wire.jobs import Answer, Failure, Job, Test
@@ -169,13 +170,13 @@ def record_step(
 def _mean_gradient_norm(scores: Sequence[ClientScore]) -> float | None:
     """Return Σ n_k ‖∇CE_k‖² / Σ n_k over the clients that have one on record."""
     samples = sum(entry.score.samples for entry in scores)
-    return sum(entry.score.loss_sum for entry in scores) / samples if samples else None
+    return add_up(entry.score.loss_sum for entry in scores) / samples if samples else None
 
 
 def _mean_train_loss(answers: Sequence[Answer]) -> float | None:
     """Return the mean training loss over the answers that have one."""
     losses = [answer.train_loss for answer in answers if answer.train_loss is not None]
-    return sum(losses) / len(losses) if losses else None
+    return add_up(losses) / len(losses) if losses else None
 
 
 def _mean_cross_entropy(answers: Sequence[Answer], updates: Sequence[Update[Any]]) -> float | None:
@@ -183,7 +184,7 @@ def _mean_cross_entropy(answers: Sequence[Answer], updates: Sequence[Update[Any]
     samples = {update.client.index: update.client.samples for update in updates}
     losses = [(answer.train_ce, samples[answer.client]) for answer in answers if answer.train_ce is not None]
     total = sum(count for _, count in losses)
-    return sum(value * count for value, count in losses) / total if total else None
+    return add_up(value * count for value, count in losses) / total if total else None
 
 
 def _mean_notes(answers: Sequence[Answer]) -> dict[str, float]:
@@ -193,7 +194,7 @@ def _mean_notes(answers: Sequence[Answer]) -> dict[str, float]:
         for name, value in answer.notes.items():
             if math.isfinite(value):
                 notes.setdefault(name, []).append(value)
-    means = {name: sum(values) / len(values) for name, values in notes.items()}
+    means = {name: add_up(values) / len(values) for name, values in notes.items()}
     return {
         name: mean for name, mean in means.items() if math.isfinite(mean)
     }  # huge numbers add up to infinity

@@ -158,7 +158,7 @@ def _distance(me: Client, digest: Samples, loss: Callable[..., Tensor]) -> float
     """Return the digest's loss of the present model."""
     me.model.eval()
     pieces = [(float(loss(nn.Identity(), logits, y)), len(y)) for logits, y in me.outputs(me.model, digest)]
-    return sum(value * size for value, size in pieces) / max(1, sum(size for _, size in pieces))
+    return kit.add_up(value * size for value, size in pieces) / max(1, sum(size for _, size in pieces))
 
 
 def _public_logits(me: Client, message: Consensus) -> Tensor:

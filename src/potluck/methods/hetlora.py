@@ -55,5 +55,5 @@ class HetLoRA(FlexLoRA):
             float(torch.linalg.norm(kit.adapter_product(update.payload.tensors, layer))) * update.weight
             for update in updates
         ]
-        total = sum(norms)
+        total = kit.add_up(norms)
         return [norm / total for norm in norms] if total else kit.sample_weights(updates)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from potluck.core.method import PaperAccounting
+from potluck.core.random import add_up
 from potluck.core.task import Task
 from potluck.loop.newcomers import Newcomer, means
 from potluck.loop.records import Scores
@@ -140,7 +141,7 @@ def _details(scores: Scores, classes: int) -> dict[str, Any]:
         samples[true] += count
         right[true] += count if guess == true else 0
     by_bin = zip(*(each.bins for each in details), strict=True)
-    bins = [[sum(numbers) for numbers in zip(*same, strict=True)] for same in by_bin]
+    bins = [[add_up(numbers) for numbers in zip(*same, strict=True)] for same in by_bin]
     return {"class_samples": samples, "class_correct": right, "calibration": bins}
 
 
@@ -149,4 +150,4 @@ def _finite(value: float | None) -> float | None:
 
 
 def _per_job(rounds: Sequence[dict[str, Any]], key: str, jobs: int) -> float:
-    return sum(row[key] for row in rounds) / jobs if jobs else 0.0
+    return add_up(row[key] for row in rounds) / jobs if jobs else 0.0

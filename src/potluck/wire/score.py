@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from potluck.core.random import add_up
+
 CONFIDENCE_BINS = 15
 """Bins of confidence, of equal width: (0, 1/15], (1/15, 2/15], … , (14/15, 1]."""
 
@@ -136,14 +138,14 @@ def summarise(scores: Iterable[Score]) -> Summary:
     if not values:
         return Summary()
     accuracies = [score.accuracy for score in values]
-    mean = sum(accuracies) / len(values)
-    std = math.sqrt(sum((accuracy - mean) ** 2 for accuracy in accuracies) / len(values))
+    mean = add_up(accuracies) / len(values)
+    std = math.sqrt(add_up((accuracy - mean) ** 2 for accuracy in accuracies) / len(values))
     micro = sum(score.correct for score in values) / sum(score.samples for score in values)
     return Summary(
         mean,
         std,
-        sum(score.loss for score in values) / len(values),
+        add_up(score.loss for score in values) / len(values),
         micro,
-        sum(score.macro_f1 for score in values) / len(values),
-        sum(score.calibration_error for score in values) / len(values),
+        add_up(score.macro_f1 for score in values) / len(values),
+        add_up(score.calibration_error for score in values) / len(values),
     )

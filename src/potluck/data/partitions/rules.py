@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from potluck.core.errors import PotluckError
-from potluck.core.random import derive_seed
+from potluck.core.random import add_up, derive_seed
 from potluck.core.samples import Samples
 
 Rows = NDArray[np.int64]
@@ -291,7 +291,7 @@ def split_in_three(
 
 
 def _sizes(n: int, parts: Sequence[float]) -> list[int]:
-    total = sum(parts)
+    total = add_up(parts)
     edges = np.rint(np.cumsum(parts) / total * n).astype(int)
     sizes: list[int] = np.diff(edges, prepend=0).tolist()
     if sizes[0] == 0:
@@ -319,7 +319,7 @@ def parse_split(text: str) -> tuple[float, ...]:
         raise PotluckError(
             f"Split {text!r} is not understood; write train:test or train:val:test, such as 8:1:1."
         )
-    total = sum(numbers)
+    total = add_up(numbers)
     if total > MAX_SHARE_SUM and abs(total - 100) > 0.5:
         raise PotluckError(
             f"Split {text!r} adds up to {total:g}; write percents that add up to 100, such as 75:25, or small shares, "

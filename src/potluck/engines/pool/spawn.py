@@ -63,9 +63,20 @@ class _Portable(pickle.Pickler):
     """Refuses by name what a new process could not find again."""
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
-            raise pickle.PicklingError(f"{value.__qualname__} is defined in the main program")
+        if isinstance(value, type | FunctionType):
+            if value.__module__ == "__main__":
+                raise pickle.PicklingError(f"{value.__qualname__} is defined in the main program")
+            if not _can_be_imported(value.__module__):
+                raise pickle.PicklingError(
+                    f"{value.__qualname__} is defined in no module that can be imported"
+                )
         return NotImplemented
+
+
+def _can_be_imported(name: str) -> bool:
+    """Return whether a new process finds a module; one that was made by hand has neither specification nor file."""
+    module = sys.modules.get(name)
+    return module is None or getattr(module, "__spec__", None) is not None or hasattr(module, "__file__")
 
 
 def _packed(content: object) -> bytes:
