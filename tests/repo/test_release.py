@@ -29,9 +29,17 @@ def test_python_versions_agree_in_classifiers_workflows_and_readme():
     classified = {
         entry.rsplit(" ", 1)[1] for entry in project["classifiers"] if re.search(r"Python :: 3\.\d+$", entry)
     }
-    workflows = "".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
-    assert classified == set(re.findall(r'python-version: "([\d.]+)"', workflows)) == {"3.11"}
-    assert "Tests run on Python 3.11" in (ROOT / "README.md").read_text()
+    workflows = {
+        path.name: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/workflows").glob("*.yml")
+    }
+    assert classified == set(workflows["release.yml"]["jobs"]["test"]["strategy"]["matrix"]["python"])
+    assert workflows["release.yml"]["jobs"]["dist"]["needs"] == "test"
+    daily = "".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
+    assert set(re.findall(r'python-version: "([\d.]+)"', daily)) == {min(classified)} == {"3.11"}
+    assert re.search(
+        r"Every change is tested on Python 3\.11; a release on 3\.11, 3\.12 and 3\.13",
+        (ROOT / "README.md").read_text(),
+    )
 
 
 def test_pictures_of_the_readme_exist_and_are_small():
