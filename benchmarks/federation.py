@@ -36,10 +36,12 @@ from potluck.flower.node.config import TEMPLATE
 from potluck.runs.folder import ROUNDS
 
 PART = "a round across processes"
+SCALE = "many nodes at one server"
 NODES = 3
 FEW, MANY = 4, 12
 """Rounds of a quick and of a full measurement; the first three are not counted."""
 SMALL = ("--set", "data.limit=300", "--set", "training.epochs=1", "--quiet")
+MANY_SMALL = ("--set", "partition.rule=iid", "--set", "training.epochs=1")
 POTLUCK = (sys.executable, "-c", "from potluck.cli import main; main()")
 EXPERIMENT = """
 [method]
@@ -259,7 +261,7 @@ def measure_many(clients: int) -> Iterator[Row]:
     rounds, name = 6, f"{clients} SuperNodes at one SuperLink"
     with TemporaryDirectory() as folder:
         asked = ("--engine", "flower", "--clients", str(clients), "--rounds", str(rounds))
-        command = [*POTLUCK, "run", "fedgh", *asked, "--set", "training.epochs=1", "-q", "--out", "run"]
+        command = [*POTLUCK, "run", "fedgh", *asked, *MANY_SMALL, "-q", "--out", "run"]
         path = Path(folder) / "run" / ROUNDS
         with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as process:
             memory: dict[str, float] = {}
@@ -269,10 +271,10 @@ def measure_many(clients: int) -> Iterator[Row]:
                 time.sleep(0.2)
         if process.returncode or not memory:
             raise PotluckError(f"{name} did not run to the end (exit code {process.returncode}).")
-        yield Row(PART, f"{name}: a round", _seconds(Path(folder) / "run"), "s")
-    yield Row(PART, f"{name}: memory of a SuperNode", Spread.of([memory["supernode"] / clients]), "MB")
-    yield Row(PART, f"{name}: memory of the SuperLink", Spread.of([memory["superlink"]]), "MB")
-    yield Row(PART, f"{name}: memory of everything", Spread.of([sum(memory.values())]), "MB")
+        yield Row(SCALE, f"{name}: a round", _seconds(Path(folder) / "run"), "s")
+    yield Row(SCALE, f"{name}: memory of a SuperNode", Spread.of([memory["supernode"] / clients]), "MB")
+    yield Row(SCALE, f"{name}: memory of the SuperLink", Spread.of([memory["superlink"]]), "MB")
+    yield Row(SCALE, f"{name}: memory of everything", Spread.of([sum(memory.values())]), "MB")
 
 
 def _memory_by_program(roots: list[int]) -> dict[str, float]:
