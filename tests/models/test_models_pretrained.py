@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from potluck.core.random import seeded
 from potluck.models import build_model, resolve_models
 from potluck.models.inputs import InputFacts, PictureFormat, PictureInput, PieceInput
 from potluck.models.pretrained import library, weight_files, weights_digest
+from potluck.models.transformer import TextEncoder
 
 NETWORK = """
 import torch
@@ -234,6 +236,31 @@ def test_transformers_networks_read_texts_from_a_folder(tmp_path: Path) -> None:
         build_model("hf:owner/none", (4,), 2, vocabulary=5, inputs=facts)
 
 
+class Lengths(torch.nn.Module):
+    """Stands for an encoder: the state of each piece is its number; records the shapes that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:
+        self.shapes.append(tuple(input_ids.shape))
+        return SimpleNamespace(last_hidden_state=input_ids[:, :, None].float())
+
+
+def test_texts_of_like_length_are_encoded_together_where_no_gradients_are_needed() -> None:
+    encoder = TextEncoder(Lengths(), normalise=False)
+    counts = torch.tensor([9, 1, 8, 2, 7, 3, 6, 4, 5, 10])
+    mask = torch.arange(10)[None] < counts[:, None]
+    pieces = torch.arange(100).view(10, 10) * mask
+    expected = torch.stack([row[:count].float().mean() for row, count in zip(pieces, counts, strict=True)])
+    with torch.no_grad():
+        assert torch.equal(encoder((pieces, mask))[:, 0], expected)
+    assert encoder.encoder.shapes == [(8, 8), (2, 10)]  # the eight shortest, then the two longest
+    assert torch.equal(encoder((pieces, mask))[:, 0], expected)
+    assert encoder.encoder.shapes[2:] == [(10, 10)]  # one batch where it is trained
+
+
 # -- inputs ---------------------------------------------------------------------------------------------------
 
 
@@ -258,8 +285,7 @@ def test_pictures_of_other_channels_or_without_a_normalisation_are_refused() -> 
 
 def pieces(longest: int) -> PieceInput:
     return PieceInput(
-        lambda words: [[10 * len(word), 7] for word in words],
-        ("a", "bb"),
+        [[10, 7], [20, 7]],
         unknown=1,
         padding=0,
         start=101,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -79,20 +79,15 @@ class PictureInput(nn.Module):
         return F.interpolate(x, size=(self.size, self.size), mode="bilinear", antialias=shrinks)
 
 
-Split = Callable[[Sequence[str]], Sequence[Sequence[int]]]
-"""Splits each word into the numbers of its pieces."""
-
-
 class PieceInput(nn.Module):
     """Turns rows of word numbers into rows of a pretrained network's word pieces, and the mask of what is not padding.
 
-    Words outside the data set's vocabulary become the unknown piece.
+    `words` are the pieces of each word of the data set's vocabulary; other words become the unknown piece.
     """
 
     def __init__(
         self,
-        split: Split,
-        words: Sequence[str],
+        words: Sequence[Sequence[int]],
         *,
         unknown: int,
         padding: int,
@@ -101,7 +96,7 @@ class PieceInput(nn.Module):
         longest: int,
     ) -> None:
         super().__init__()
-        pieces = [[], [unknown], *split(words)] if words else [[], [unknown]]
+        pieces = [[], [unknown], *words]
         width = max(1, *map(len, pieces))
         table = torch.full((len(pieces), width), -1, dtype=torch.int64, device="cpu")
         for number, row in enumerate(pieces):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +22,10 @@ WEIGHT_NAMES = ("model.safetensors", "pytorch_model.bin")
 EXTRA = "'potluck[hf]'"
 
 
+TOGETHER = 8
+"""Texts of like length that are encoded together where no gradients are needed: padding costs as much as text."""
+
+
 class TextEncoder(nn.Module):
     """An encoder of word pieces; its features are the mean over a text, of length 1 where the model was so trained."""
 
@@ -30,6 +36,16 @@ class TextEncoder(nn.Module):
     def forward(self, given: tuple[Tensor, Tensor]) -> Tensor:
         """Return features `[batch, size]` of pieces and their mask."""
         pieces, mask = given
+        if torch.is_grad_enabled() or len(pieces) <= TOGETHER:
+            return self._encode(pieces, mask)
+        order = mask.sum(1).argsort(stable=True)
+        parts = []
+        for rows in torch.split(order, TOGETHER):
+            longest = int(mask[rows].sum(1).max())
+            parts.append(self._encode(pieces[rows, :longest], mask[rows, :longest]))
+        return torch.cat(parts)[order.argsort()]
+
+    def _encode(self, pieces: Tensor, mask: Tensor) -> Tensor:
         states = self.encoder(input_ids=pieces, attention_mask=mask.long()).last_hidden_state
         weights = mask.unsqueeze(-1).to(states.dtype)
         mean: Tensor = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
@@ -60,7 +76,7 @@ def build(name: str, member: str, request: InputSpec) -> ClientModel:
     with own_draws():
         encoder = _encoder(transformers, name, member, config, request)
     if _reads_text(config):
-        inputs: nn.Module = _piece_input(transformers, name, member, config, request)
+        inputs: nn.Module = _piece_input(name, member, config, request)
         base: nn.Module = TextEncoder(encoder, _is_normalised(member))
     else:
         inputs = PictureInput(name, request.shape[0], request.inputs, _picture_format(member, config))
@@ -146,32 +162,51 @@ def _feature_size(config: Any, encoder: nn.Module) -> int:
     )
 
 
-def _piece_input(
-    transformers: Any, name: str, member: str, config: Any, request: InputSpec
-) -> PieceInput | nn.Identity:
+def _piece_input(name: str, member: str, config: Any, request: InputSpec) -> PieceInput | nn.Identity:
     """Return the conversion of the data set's words into the network's pieces."""
     if not request.inputs.words and not on_meta():
         raise PotluckError(
             f"Model {name!r} reads texts, and these data do not say which words their numbers stand for; use ag-news, "
             "sms-spam, or a table with data.text."
         )
+    vocabulary = _read_vocabulary(name, member, request.inputs.words)
+    longest = min(getattr(config, "max_position_embeddings", 512), 256)
+    return PieceInput(
+        vocabulary.words,
+        unknown=vocabulary.unknown,
+        padding=vocabulary.padding,
+        start=vocabulary.start,
+        end=vocabulary.end,
+        longest=longest,
+    )
+
+
+@dataclass(frozen=True)
+class _Vocabulary:
+    """The pieces of each word of a data set, and the numbers of a network's special pieces."""
+
+    words: list[list[int]]
+    unknown: int
+    padding: int
+    start: int | None
+    end: int | None
+
+
+@lru_cache(maxsize=4)
+def _read_vocabulary(name: str, member: str, words: tuple[str, ...]) -> _Vocabulary:
+    """Split the words of a data set into a network's pieces; once per process, since every client asks for the same."""
+    transformers = library("transformers", name, EXTRA)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(member, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise _missing(name, member, error) from None
-
-    def split_words(words: Any) -> Any:
-        return tokenizer(list(words), add_special_tokens=False)["input_ids"]
-
-    longest = min(getattr(config, "max_position_embeddings", 512), 256)
-    return PieceInput(
-        split_words,
-        request.inputs.words,
-        unknown=tokenizer.unk_token_id or 0,
-        padding=tokenizer.pad_token_id or 0,
-        start=tokenizer.cls_token_id,
-        end=tokenizer.sep_token_id,
-        longest=longest,
+    pieces = tokenizer(list(words), add_special_tokens=False)["input_ids"] if words else []
+    return _Vocabulary(
+        pieces,
+        tokenizer.unk_token_id or 0,
+        tokenizer.pad_token_id or 0,
+        tokenizer.cls_token_id,
+        tokenizer.sep_token_id,
     )
 
 
