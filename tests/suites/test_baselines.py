@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from potluck.core.errors import PotluckError
 from potluck.core.samples import Samples
 from potluck.experiment import parse_experiment
 from potluck.runs.resolve import resolve
+from potluck.suites import baselines as suite_baselines
 from potluck.suites.baselines import LINES, compute_line, join_samples, with_training_samples
 from potluck.suites.statistics import summarise_task
 from potluck.suites.store import Results
@@ -57,6 +59,24 @@ def test_every_line_is_a_share_of_right_answers(name: str):
     assert all(0 <= value <= 1 for value in scores.clients)
     if name != "majority":
         assert np.mean(scores.clients) > np.mean(compute_line("majority", plan()).clients)
+
+
+def test_lines_are_computed_on_one_thread_and_without_warnings(monkeypatch):
+    from threadpoolctl import threadpool_info
+
+    threads = []
+
+    def fit(x, y):
+        threads.extend(library["num_threads"] for library in threadpool_info())
+        return fit_logistic(x, y)
+
+    fit_logistic = suite_baselines._logistic
+    monkeypatch.setattr(suite_baselines, "_logistic", fit)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        compute_line("logistic", plan())
+    assert threads
+    assert set(threads) == {1}
 
 
 def test_pooled_clients_train_on_the_samples_of_all_that_take_part():

@@ -7,6 +7,7 @@ samples. What is chosen (a penalty) is chosen on validation samples.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,19 @@ class LineScores:
 
 
 def compute_line(name: str, plan: RunPlan) -> LineScores:
-    """Compute a baseline of `LINES` for every client that takes part."""
+    """Compute a baseline of `LINES` for every client that takes part, on one thread.
+
+    More threads take many times as long on so few samples, and scikit-learn warns that so many classes among so few
+    samples look like a regression.
+    """
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+        return _compute_line(name, plan)
+
+
+def _compute_line(name: str, plan: RunPlan) -> LineScores:
     federation, absent = plan.federation, plan.newcomers
     indexes = [info.index for info in federation.task.clients if info.index not in absent]
     parts = {info.index: _parts(federation, info.index) for info in federation.task.clients}
