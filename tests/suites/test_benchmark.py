@@ -62,7 +62,7 @@ def runner(
 def test_every_method_sees_the_same_learning_rates():
     for suite in (find_suite(name) for name in suite_names()):
         for task in suite.tasks:
-            for method in set(task.methods) - set(LINES):
+            for method in set(task.methods) - set(LINES) - set(suite.without_rate):
                 rates = {settings["training.lr"] for settings in suite.candidates(task, method)}
                 assert rates == (set(task.rates) if suite.tuning_seeds else {task.rates[0]})
             assert not {*task.seeds, *suite.seeds} & {*suite.tuning_seeds}
@@ -74,6 +74,24 @@ def test_every_method_sees_the_same_learning_rates():
         for rate in (0.05, 0.1)
         for weight in (0.1, 1.0)
     ]
+
+
+def test_a_method_without_rate_is_tuned_by_its_option_alone(tmp_path: Path):
+    text = SMALL.replace("share = 0.5", 'share = 0.5\nwider = 2\nwithout_rate = ["fedproto"]')
+    suite = parse_suite("small", text)
+    assert suite.candidates(suite.tasks[0], "fedproto") == [
+        {"method.prototype_weight": 0.1},
+        {"method.prototype_weight": 1.0},
+    ]
+    assert suite.candidates(suite.tasks[0], "fedproto", added=(0.3,)) == suite.candidates(
+        suite.tasks[0], "fedproto"
+    )
+    work = runner(tmp_path, suite)
+    assert [entry.wider for entry in estimate(work, lambda work: 1.0)] == [2, 0]
+    for run in work.trials(suite.tasks[0], "fedproto"):
+        assert "training.lr" not in run.settings
+        work.results.add_trial(work._as_trial(run, run.settings["method.prototype_weight"], 1.0))
+    assert work.best(suite.tasks[0], "fedproto") == {"method.prototype_weight": 1.0}
 
 
 def test_trials_are_on_another_seed_for_a_part_of_the_rounds():

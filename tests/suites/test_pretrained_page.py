@@ -32,10 +32,23 @@ def test_the_page_compares_with_one_message_seed_by_seed(tmp_path: Path) -> None
     assert "figures/pretrained-gains.svg" in text
 
 
-def test_every_method_sees_the_same_learning_rates() -> None:
+def test_every_method_sees_the_same_learning_rates_and_one_without_steps_as_many_settings() -> None:
     for task in SUITE.tasks:
-        assert all(task.experiment["training"]["train"] == "head" for task in SUITE.tasks)
         for method in task.methods:
-            if method not in LINES:
+            if method not in LINES and method != "fedcgs":
                 rates = {settings["training.lr"] for settings in SUITE.candidates(task, method)}
                 assert rates == set(task.rates)
+        settings = SUITE.candidates(task, "fedcgs")
+        assert [list(values) for values in settings] == [["method.shrinkage"]] * 6
+        assert len(settings) == len(SUITE.candidates(task, "fedproto"))
+
+
+def test_only_the_task_of_adapters_trains_more_than_heads() -> None:
+    trained = {task.name: task.experiment["training"]["train"] for task in SUITE.tasks}
+    assert trained.pop("agnews-lora") == "lora:4,lora:8,lora:32"
+    assert set(trained.values()) == {"head"}
+    task = SUITE.task("agnews-lora")
+    for method in ("fedcgs", "standalone-head", "ridge", "logistic"):
+        settings = SUITE.candidates(task, method)[0]
+        assert SUITE.experiment(task, method, 0, settings).training.train == "head"
+    assert SUITE.experiment(task, "fedavg", 0, {"training.lr": 0.001}).training.train == "lora:8"

@@ -14,6 +14,7 @@ from generate.text import table
 from potluck.suites.baselines import LINES
 from potluck.suites.statistics import (
     FLOOR,
+    HEAD,
     MARGIN,
     POOLED,
     PUBLIC,
@@ -34,14 +35,15 @@ def baselines(results: Results, measurements: Measured) -> str:
     """Baselines per task, and whether standalone training reaches those that need no network."""
     if not measurements:
         return ""
-    head = ["task", *LINES, NAMES[SAME], REFERENCE, NAMES[PUBLIC], NAMES[POOLED]]
+    measured = {line.method for _, lines in measurements for line in lines}
+    names = [name for name in (*LINES, HEAD, SAME, REFERENCE, PUBLIC, POOLED) if name in measured]
+    head = ["task", *(NAMES.get(name, name) for name in names)]
     rows, sentences = [], []
     for task, lines in measurements:
         by_method = {line.method: line for line in lines}
-        names = [*LINES, SAME, REFERENCE, PUBLIC, POOLED]
         rows.append([task.title, *(_accuracy(by_method.get(name)) for name in names)])
         sentences.append(f"* **{task.title}**: {_floor_sentence(results, task, lines)}")
-    descriptions = "; ".join(f"*{name}*: {description}" for name, description in LINES.items())
+    descriptions = "; ".join(f"*{name}*: {LINES[name]}" for name in names if name in LINES)
     return (
         f"## Baselines\n\n{wrap_text(f'Accuracy in per cent, mean over seeds. {descriptions}. Penalties are chosen on validation samples.')}"
         f"\n\n{table(head, rows, numbers=range(1, len(head)))}\n\n"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from generate.benchmark import tasks
-from generate.benchmark.figures import gain_figure
+from generate.benchmark.figures import INK, SOFT, VERDICT_COLOURS, gain_figure, new_figure, save
 from generate.benchmark.formatting import format_difference, wrap_text
 from generate.text import table
-from potluck.suites.statistics import MethodSummary, compare_methods
+from potluck.suites.statistics import MARGIN, MethodSummary, compare_methods
 from potluck.suites.store import Results
 from potluck.suites.suite import Suite
 
 FIGURE = "pretrained-gains.svg"
+BYTE_FIGURE = "pretrained-bytes.svg"
 ONE_MESSAGE = "fedcgs"
 BYTES = 4
 
@@ -32,7 +37,12 @@ def page(suite: Suite, results: Results) -> str:
 
 def _per_byte(suite: Suite, results: Results) -> str:
     """Accuracy beside all bytes that a client sends and receives, against one message per client."""
-    parts = ["\n## Accuracy per byte\n"]
+    text = (
+        "Gain over training alone, with its 95 % interval, against all that a client sends and receives in the whole run; "
+        "the grey band is one point. Colours are those of the verdicts."
+    )
+    picture = f"![Gain over training alone against traffic](figures/{BYTE_FIGURE})"
+    parts = [f"\n## Accuracy per byte\n\n{picture}\n\n{wrap_text(text)}\n"]
     for task, lines in tasks.measured_tasks(suite, results):
         methods = [line for line in lines if not line.is_baseline]
         rows = [
@@ -67,8 +77,39 @@ def _relation(results: Results, task: str, method: str) -> str:
 
 
 def draw(suite: Suite, results: Results, folder: Path) -> None:
-    """Draw the forest plot."""
+    """Draw the forest plot, gains against traffic, and curves."""
     measurements = tasks.measured_tasks(suite, results)
     if measurements:
-        gain_figure({task.title: lines for task, lines in measurements}, tasks.NAMES, folder / FIGURE)
+        panels = {task.title: lines for task, lines in measurements}
+        gain_figure(panels, tasks.NAMES, folder / FIGURE)
+        save(_byte_figure(panels), folder / BYTE_FIGURE)
     tasks.draw_curves(results, measurements, folder)
+
+
+def _byte_figure(panels: Mapping[str, Sequence[MethodSummary]]) -> Any:
+    """Return a figure with a panel per task: a method's gain over training alone against its traffic."""
+    figure = new_figure(7.0, 2.4 * -(-len(panels) // 2))
+    grid = np.atleast_1d(figure.subplots(-(-len(panels) // 2), min(2, len(panels)), squeeze=False)).flatten()
+    for axes, (title, lines) in zip(grid, panels.items(), strict=False):
+        axes.axhspan(-100 * MARGIN, 100 * MARGIN, color=SOFT, alpha=0.2, linewidth=0)
+        axes.axhline(0, color=INK, linewidth=0.8)
+        for line in lines:
+            if line.is_baseline or line.gain is None:
+                continue
+            x, mean = _bytes(line) / 1000, 100 * line.gain.mean
+            colour = VERDICT_COLOURS.get(line.verdict, INK)
+            axes.plot([x, x], [100 * line.gain.low, 100 * line.gain.high], color=colour, linewidth=1)
+            axes.scatter([x], [mean], color=colour, s=14, zorder=3)
+            axes.annotate(
+                line.method, (x, mean), (3, 2), textcoords="offset points", fontsize=6, color=colour
+            )
+        axes.set_xscale("log")
+        axes.set_title(title, fontsize=8)
+        axes.set_xlabel("kB per client", fontsize=7)
+        axes.set_ylabel("gain, points", fontsize=7)
+        axes.tick_params(labelsize=7)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    return figure

@@ -9,12 +9,13 @@ import numpy as np
 
 from generate.benchmark.formatting import wrap_text
 from generate.text import table
-from potluck.suites.statistics import POOLED, PUBLIC, SAME, MethodSummary
+from potluck.suites.statistics import HEAD, POOLED, PUBLIC, SAME, MethodSummary
 from potluck.suites.store import Results
 from potluck.suites.suite import Suite, Task
 
 NAMES = {
     SAME: "standalone, as long as the methods",
+    HEAD: "standalone, a head on the frozen network",
     PUBLIC: "standalone, own and public samples",
     POOLED: "pooled training",
 }
@@ -28,8 +29,8 @@ def tuning_sentences(suite: Suite, results: Results, measurements: Measured) -> 
     for task, lines in measurements:
         for line in lines:
             scores = candidate_scores(results, task.name, line.method)
-            rates = {settings: float(json.loads(settings)["training.lr"]) for settings in scores}
-            if rates:
+            rates = {settings: float(json.loads(settings).get("training.lr", "nan")) for settings in scores}
+            if rates and line.method not in suite.without_rate:
                 best = rates[max(scores, key=lambda settings: scores[settings])]
                 cases += 1
                 at_end += best in (min(rates.values()), max(rates.values()))

@@ -95,7 +95,7 @@ class Runner:
         """
         added: list[float] = []
         candidates = self.suite.candidates(task, method)
-        while self.suite.is_tuned(method) and len(added) < self.suite.tuning_wider:
+        while self._may_widen(method) and len(added) < self.suite.tuning_wider:
             scores = [self._score(task, method, settings) for settings in candidates]
             best = _best_candidate(candidates, scores)
             tried = [*task.rates, *added]
@@ -105,6 +105,9 @@ class Runner:
             added.append(neighbour_rate(rate, up=rate == max(tried)))
             candidates = self.suite.candidates(task, method, added)
         return candidates
+
+    def _may_widen(self, method: str) -> bool:
+        return self.suite.is_tuned(method) and method not in self.suite.without_rate
 
     def best(self, task: Task, method: str) -> Values:
         """Return the settings with the best mean on validation samples over the tuning seeds; of equals, the first."""
@@ -274,6 +277,8 @@ def estimate(runner: Runner, measure_work: Callable[[Work], float] | None = None
 def _wider_trials(runner: Runner, task: Task, method: str) -> int:
     """Return the most trials of further learning rates that the suite allows a method, less those that are planned."""
     suite = runner.suite
+    if method in suite.without_rate:
+        return 0
     per_rate = len(suite.candidates(task, method)) // len(task.rates)
     planned = len(runner.candidates(task, method)) // per_rate - len(task.rates)
     return (suite.tuning_wider - planned) * per_rate * len(suite.tuning_seeds)

@@ -14,9 +14,10 @@ from potluck.suites.baselines import LINES
 from potluck.suites.store import Results, Row
 
 REFERENCE = "standalone"
-SAME, PUBLIC, POOLED = "standalone-same", "standalone-public", "pooled"
-"""Trained baselines: standalone for as many rounds as the methods, with public samples too, on all clients' samples."""
-BASELINES = (REFERENCE, SAME, PUBLIC, POOLED, *LINES)
+SAME, HEAD, PUBLIC, POOLED = "standalone-same", "standalone-head", "standalone-public", "pooled"
+"""Trained baselines: standalone for as many rounds as the methods, with a head alone on a frozen network, with public
+samples too, on all clients' samples."""
+BASELINES = (REFERENCE, SAME, HEAD, PUBLIC, POOLED, *LINES)
 FLOOR = ("majority", "ridge", "logistic")
 """Baselines that standalone training must reach, or nothing that is compared with it is worth a comparison."""
 LEVEL, POWER = 0.05, 0.8

@@ -64,6 +64,8 @@ class Suite:
     tuning_share: float
     tuning_wider: int
     """How many learning rates are added, one by one, while the best so far is at an end of those tried."""
+    without_rate: tuple[str, ...]
+    """Methods that take no gradient steps: their option alone is tuned, and they have no learning rate."""
 
     def task(self, name: str) -> Task:
         """Return the task of this name."""
@@ -79,13 +81,15 @@ class Suite:
     def candidates(self, task: Task, name: str, added: Sequence[float] = ()) -> list[Values]:
         """Return the settings to try: the same learning rates for all, times values of what a method's paper tunes.
 
-        `added` are learning rates beyond those of the task.
+        `added` are learning rates beyond those of the task. Methods without a rate have the values alone.
         """
         if name in LINES:
             return [{}]
         if not self.tuning_seeds:
             return [{"training.lr": task.rates[0]}]
-        rates = [{"training.lr": rate} for rate in (*task.rates, *added)]
+        rates: list[Values] = [{"training.lr": rate} for rate in (*task.rates, *added)]
+        if name in self.without_rate:
+            rates = [{}]
         if name not in self.options:
             return rates
         option, values = self.options[name]
@@ -167,6 +171,7 @@ def parse_suite(name: str, text: str) -> Suite:
             tuning_seeds=tuple(tuning.get("seeds", ())),
             tuning_share=float(tuning.get("share", 1.0)),
             tuning_wider=int(tuning.get("wider", 0)),
+            without_rate=tuple(tuning.get("without_rate", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PotluckError(f"Suite {name!r} is not understood: {type(error).__name__} {error}.") from None
