@@ -27,7 +27,7 @@ lint: $(VENV)/.installed-dev ## ruff as linter and formatter, bandit for securit
 types: $(VENV)/.installed-dev ## mypy, strict on src and benchmarks
 	$(BIN)/mypy
 
-bench: $(VENV)/.installed ## speed and memory as ratios measured in one run
+bench: $(VENV)/.installed-dev ## speed and memory as ratios measured in one run
 	$(RUN) -m benchmarks --store results/bench.csv
 
 bench-peers: ## beside pfl-research, in an environment of its own; some minutes

@@ -8,7 +8,7 @@ from typing import Annotated, Protocol
 
 import typer
 
-from benchmarks import small_clients, step
+from benchmarks import features, small_clients, step
 from benchmarks.engines import measure_layout, measure_pool, measure_vectorized
 from benchmarks.overheads import measure_data, measure_shares, measure_start
 from benchmarks.results import Row, machine, markdown, store_rows, to_json
@@ -37,6 +37,7 @@ PARTS: Mapping[str, Part] = {
     "layout": measure_layout,
     "data": measure_data,
     "start": measure_start,
+    "features": features.measure,
     "shares": measure_shares,
     "growth": measure_growth,
 }

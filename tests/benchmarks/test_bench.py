@@ -68,6 +68,7 @@ def test_a_quick_run_measures_every_part_and_writes_it_down(tmp_path: Path) -> N
         "plain ÷ channels last",
         "dealing to 100 clients",
         "a short run",
+        "features of frozen networks, stored",
         "pixels ÷ ready numbers",
         "share of a round",
         "growth, cohort of 10",
