@@ -23,6 +23,8 @@ from potluck.suites.store import Results
 from potluck.suites.suite import Suite, Task
 
 TARGET = 0.8
+ENOUGH = 5
+"""With fewer seeds the page says that its evidence is weak."""
 WHY = (
     "Fast clients are idle again first. Unbounded, with all ten clients at work, jobs go to clients by their speed, and the "
     "slowest does a few of the 150 where whole rounds give it 15. By default (`schedule.lead`) a client that is four jobs "
@@ -94,11 +96,12 @@ def _words(suite: Suite, results: Results) -> str:
                     rows.append((title, method, schedule, *cells))
     if not rows:
         return ""
+    weak = "**Weak evidence.** " if len({row.seed for row in results.rows}) < ENOUGH else ""
     text = (
         "Difference to whole rounds in accuracy, in points, and ratio of the times to the target (geometric mean), seed by "
-        f"seed, each with its 95 % interval (Student's t over seeds). **Weak evidence:** with {count_seeds(results.rows)} "
-        "a difference whose interval has 0 in it says nothing, and none says that two schedules are level. "
-        f"{_resolution(steps)}"
+        f"seed, each with its 95 % interval (Student's t over seeds). {weak}With {count_seeds(results.rows)} a difference "
+        "whose interval has 0 in it is undecided; two schedules are level where the interval lies within the margin that "
+        f"one cares for. {_resolution(steps)}"
     )
     head = ("setting", "method", "schedule", "difference [95 %]", "time, ratio [95 %]")
     return f"## Against whole rounds\n\n{wrap_text(text)}\n\n{table(head, rows, numbers=(3, 4))}\n\n{wrap_text(WHY)}"
@@ -198,4 +201,6 @@ def _curves(axes: Any, results: Results, task: Task, method: str, schedule: str,
     for number, row in enumerate(rows):
         clock = results.details.get(row.experiment, {}).get("clock", [])
         label = schedule if number == 0 else None
-        axes.plot([x for x, _ in clock], [y for _, y in clock], color=colour, label=label, linewidth=1)
+        axes.plot(
+            [x for x, _ in clock], [y for _, y in clock], color=colour, label=label, linewidth=1, alpha=0.5
+        )

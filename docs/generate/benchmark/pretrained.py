@@ -10,9 +10,18 @@ import numpy as np
 
 from generate.benchmark import tasks
 from generate.benchmark.figures import INK, SOFT, VERDICT_COLOURS, gain_figure, new_figure, save
-from generate.benchmark.formatting import format_difference, wrap_text
+from generate.benchmark.formatting import format_difference, format_share, wrap_text
 from generate.text import table
-from potluck.suites.statistics import MARGIN, MethodSummary, compare_methods
+from potluck.analysis.significance import holm
+from potluck.suites.statistics import (
+    AHEAD,
+    LEVEL,
+    MARGIN,
+    REFERENCE,
+    MethodSummary,
+    compare_methods,
+    task_power,
+)
 from potluck.suites.store import Results
 from potluck.suites.suite import Suite
 
@@ -32,7 +41,55 @@ def page(suite: Suite, results: Results) -> str:
         "Every client trains on features of a frozen pretrained network ([how](pretrained.md)): the question is what "
         "learning together adds where training alone is good already."
     )
-    return f"# Pretrained networks: does federating pay?\n\n{intro}\n\n{first}\n{_per_byte(suite, results)}{mark}{more}"
+    parts = (_who_gains(suite, results), _per_byte(suite, results))
+    return f"# Pretrained networks: does federating pay?\n\n{intro}\n\n{first}\n{''.join(parts)}{mark}{more}"
+
+
+def _who_gains(suite: Suite, results: Results) -> str:
+    """A sentence or three per task: who is ahead of training alone, at what cost to whom, and what newcomers gain."""
+    text = (
+        "Gains over training alone in points, with 95 % intervals; a method counts as ahead, and newcomers as gaining, "
+        "where a paired t-test over seeds says so after Holm's correction over the methods of the task at 5 %."
+    )
+    lines = [
+        f"* **{task.title}** (alone {100 * reference.accuracy:.1f} %): {_gains(lines)}. {_joining(lines)}"
+        for task, lines in tasks.measured_tasks(suite, results)
+        for reference in lines
+        if reference.method == REFERENCE
+    ]
+    return "\n## Where it pays, and for whom\n\n" + "\n".join([wrap_text(text), "", *lines]) + "\n"
+
+
+def _gains(lines: Sequence[MethodSummary]) -> str:
+    ahead = [line for line in lines if line.verdict == AHEAD]
+    if not ahead:
+        power = task_power(lines)
+        found = (
+            ""
+            if power is None
+            else f"; a gain of {100 * power.corrected_gain:.1f} would have been found in four of five repetitions"
+        )
+        return f"no method is ahead{found}"
+    return "; ".join(
+        f"{line.method} gains {format_difference(line.gain)}, and {format_share(line.below)} of clients end below themselves trained alone"
+        for line in ahead
+    )
+
+
+def _joining(lines: Sequence[MethodSummary]) -> str:
+    """What clients that join after the last round gain over training alone as long."""
+    joining = {line.method: line.joining for line in lines if line.joining is not None}
+    corrected = holm({name: gain.p for name, gain in joining.items() if gain.p is not None})
+    gains = [
+        f"{name} {format_difference(gain)}"
+        for name, gain in joining.items()
+        if corrected.get(name, 1.0) < LEVEL and gain.mean > 0
+    ]
+    return (
+        f"Clients that join at the end gain with {', '.join(gains)}."
+        if gains
+        else "Clients that join at the end gain with none."
+    )
 
 
 def _per_byte(suite: Suite, results: Results) -> str:
@@ -88,6 +145,8 @@ def draw(suite: Suite, results: Results, folder: Path) -> None:
 
 def _byte_figure(panels: Mapping[str, Sequence[MethodSummary]]) -> Any:
     """Return a figure with a panel per task: a method's gain over training alone against its traffic."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     figure = new_figure(7.0, 2.4 * -(-len(panels) // 2))
     grid = np.atleast_1d(figure.subplots(-(-len(panels) // 2), min(2, len(panels)), squeeze=False)).flatten()
     for axes, (title, lines) in zip(grid, panels.items(), strict=False):
@@ -104,6 +163,9 @@ def _byte_figure(panels: Mapping[str, Sequence[MethodSummary]]) -> Any:
                 line.method, (x, mean), (3, 2), textcoords="offset points", fontsize=6, color=colour
             )
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_title(title, fontsize=8)
         axes.set_xlabel("kB per client", fontsize=7)
         axes.set_ylabel("gain, points", fontsize=7)
