@@ -22,15 +22,15 @@ from potluck.suites.store import Results
 from potluck.suites.suite import find_suite
 
 RESULTS = Path(__file__).parents[2] / "results"
-SUITE = "cpu"
+SUITE, FROZEN = "cpu", "pretrained"
 LINEAR = ("ridge", "logistic")
 VERDICTS = (AHEAD, EQUAL, BEHIND, UNDECIDED)
 
 
-def measured(folder: Path = RESULTS) -> tuple[Results, Measured]:
-    """Return the benchmark's rows and the tasks that have enough of them."""
-    results = Results.read(folder, SUITE)
-    return results, measured_tasks(find_suite(SUITE), results)
+def measured(folder: Path = RESULTS, suite: str = SUITE) -> tuple[Results, Measured]:
+    """Return a suite's rows and the tasks that have enough of them."""
+    results = Results.read(folder, suite)
+    return results, measured_tasks(find_suite(suite), results)
 
 
 def update_page(page: str, folder: Path = RESULTS) -> str:
@@ -40,7 +40,7 @@ def update_page(page: str, folder: Path = RESULTS) -> str:
 
 def recommendations(folder: Path = RESULTS) -> str:
     """Return which methods are ahead of training alone in stored rows, and which were not measured."""
-    _, measurements = measured(folder)
+    measurements = [entry for suite in (SUITE, FROZEN) for entry in measured(folder, suite)[1]]
     if not measurements:
         return "No rows are stored, so no method is recommended."
     methods = sorted({line.method for _, lines in measurements for line in lines if not line.is_baseline})
@@ -85,7 +85,10 @@ def hospital(folder: Path = RESULTS) -> str:
             "**Pool the data where the law lets you**",
             "no rows say what that brings",
         ),
-        _federate(measurements),
+        "**Then try a federated method, against that number**: without public samples, "
+        f"{_federated(measurements)}.",
+        "**Where a pretrained network reads your data, keep it frozen, train heads alone, and compare again**: on such "
+        f"networks, {_federated(measured(folder, FROZEN)[1])} ([rows](pretrained-results.md)).",
         "**If you federate, keep a way back**: [`safeguard`](safeguard.md) lets a client use the federated model only where "
         "its own validation samples speak for it.",
     ]
@@ -119,18 +122,28 @@ def _step(results: Results, measurements: Measured, name: str, advice: str, unkn
     return f"{advice}: {'; '.join(sentences) if sentences else unknown}."
 
 
-def _federate(measurements: Measured) -> str:
-    """Say what federating without public samples brought, and how large a gain would have been found."""
+def _federated(measurements: Measured) -> str:
+    """Say which methods without public samples were ahead, where none was, and how large a gain would have been found."""
     evidence = [(task, line) for task, lines in measurements for line in lines if not line.is_baseline]
     private = [(task, line) for task, line in evidence if not needs_public_data(line.method)]
     if not private:
-        return "**Then try a federated method**: no rows say what that brings."
-    ahead = [f"{line.method} on *{task.title}*" for task, line in private if line.verdict == AHEAD]
+        return "no rows say what that brings"
+    ahead = [
+        f"{line.method} on *{task.title}* ({format_difference(line.gain)})"
+        for task, line in private
+        if line.verdict == AHEAD
+    ]
+    if ahead:
+        without = [
+            f"*{task.title}*"
+            for task, lines in measurements
+            if not any(line.verdict == AHEAD for _, line in private if line in lines)
+        ]
+        return f"ahead: {', '.join(ahead)}" + (f"; none on {', '.join(without)}" if without else "")
     powers = [power for _, lines in measurements if (power := task_power(lines)) is not None]
     size = (
         f" (a gain of {100 * max(power.corrected_gain for power in powers):.1f} points would have been found in four of five repetitions)"
         if powers
         else ""
     )
-    result = f"ahead: {', '.join(ahead)}" if ahead else f"none of the methods measured is ahead{size}"
-    return f"**Then try a federated method, against that number**: without public samples, {result}."
+    return f"none of the methods measured is ahead{size}"

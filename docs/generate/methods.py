@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from generate import figures, followed
 from generate.payloads import messages
 from generate.protections import secure_sums
 from generate.reference import typed
 from generate.text import code, find_block, format_default, replace_block, table
+
+if TYPE_CHECKING:
+    from potluck.suites.suite import Suite
 
 ROOT = Path(__file__).parents[2]
 HEADINGS = (
@@ -109,15 +113,33 @@ def origins(page: str) -> dict[str, str]:
     return results
 
 
+MEASURED = {"cpu": "benchmark.md", "pretrained": "pretrained-results.md"}
+"""The suites whose rows stand on methods' pages, and the pages that say how to read them."""
+
+
 def measured(name: str) -> str:
-    """The method on every task of the benchmark that it has done, beside standalone training."""
+    """The method on every task of the suites that it has done, beside standalone training."""
+    from potluck.suites.suite import find_suite
+
+    suites = [
+        suite for suite in map(find_suite, MEASURED) if any(name in task.methods for task in suite.tasks)
+    ]
+    parts = [text for suite in suites if (text := _measured_in(suite, name))]
+    if parts:
+        return "\n\n".join(parts)
+    if not suites:
+        return "No benchmark suite has it."
+    commands = " or ".join(f"`potluck benchmark {suite.name} --methods {name} --resume`" for suite in suites)
+    return f"Not measured yet; run {commands}."
+
+
+def _measured_in(suite: Suite, name: str) -> str:
+    """The method's rows of one suite; empty where there are none."""
     from generate.benchmark.formatting import format_difference
     from generate.benchmark.tasks import measured_tasks
     from potluck.suites.statistics import REFERENCE
     from potluck.suites.store import Results
-    from potluck.suites.suite import find_suite
 
-    suite = find_suite("cpu")
     results = Results.read(ROOT / "results", suite.name)
     rows = [
         (
@@ -133,13 +155,13 @@ def measured(name: str) -> str:
         if line.method == name
     ]
     if not rows:
-        return f"Not measured yet; run `potluck benchmark cpu --methods {name} --resume`."
+        return ""
     against = (
         "" if name == REFERENCE else " Gain is over standalone training, in points, with its 95 % interval."
     )
     return (
         f"Accuracy in per cent on clients' own test samples, from `results/{suite.name}.csv`; `potluck benchmark {suite.name}` made it."
-        f"{against} How to read it: [benchmark](../benchmark.md).\n\n"
+        f"{against} How to read it: [{suite.name}](../{MEASURED[suite.name]}).\n\n"
         + table(
             ("task", "accuracy", "gain [95 %]", "verdict", "seeds", "numbers per client and round"),
             rows,

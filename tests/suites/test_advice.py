@@ -27,7 +27,7 @@ def stored(
 
 def test_without_rows_nothing_is_recommended(tmp_path: Path):
     assert recommendations(tmp_path) == "No rows are stored, so no method is recommended."
-    assert hospital(tmp_path).count("no rows say what that brings") == 3
+    assert hospital(tmp_path).count("no rows say what that brings") == 4
 
 
 def test_a_method_is_recommended_where_it_is_ahead(tmp_path: Path):
@@ -38,7 +38,23 @@ def test_a_method_is_recommended_where_it_is_ahead(tmp_path: Path):
     )
     assert "| [fedgh](methods/fedgh.md) | 1 | 0 | 0 | 0 | Digits, label skew +5.0 [+4.8, +5.2] |" in text
     assert "| [fedhe](methods/fedhe.md) | 0 | 0 | 0 | 1 |" in text
-    assert "without public samples, ahead: fedgh on *Digits, label skew*." in hospital(tmp_path)
+    text = hospital(tmp_path)
+    assert "without public samples, ahead: fedgh on *Digits, label skew* (+5.0 [+4.8, +5.2])." in text
+    assert "on such networks, no rows say what that brings" in text
+
+
+def test_rows_on_frozen_networks_are_evidence_too(tmp_path: Path):
+    gains_of_tasks = {
+        "cifar10-light": [0.05, 0.052, 0.048, 0.051, 0.049],
+        "cifar10-labels": [0.0, 0.2, -0.2, 0.1, -0.1],
+    }
+    for task, points in gains_of_tasks.items():
+        stored(tmp_path, {"fedavg": points}, task, "pretrained")
+    assert "| [fedavg](methods/fedavg.md) | 1 | 0 | 0 | 1 |" in recommendations(tmp_path)
+    assert (
+        "on such networks, ahead: fedavg on *CIFAR-10, features differ* (+5.0 [+4.8, +5.2]); none on *CIFAR-10, classes differ*"
+        in hospital(tmp_path)
+    )
 
 
 def test_hospital_advice_has_the_gain_of_each_step(tmp_path: Path):
