@@ -141,6 +141,22 @@ def test_a_robust_rule_that_could_not_act_is_refused_with_the_reason(method: str
         potluck.run("fedgh", schedule={"robust": "median", "attackers": 0.1}, rounds=1, clients=2)
 
 
+@pytest.mark.parametrize(("name", "value"), [("image_size", 64), ("pretrained", True)])
+def test_settings_of_pretrained_networks_need_one(name: str, value: Any):
+    def check(models: dict[str, Any]) -> None:
+        check_effects(
+            parse_experiment({"method": {"name": "fedgh"}, "models": {**models, name: value}}), FedGH()
+        )
+
+    with pytest.raises(
+        PotluckError,
+        match=rf"models\.{name} = .* has no effect: no model of cnn-5, small-cnn is a pretrained network",
+    ):
+        check({"names": ["cnn-5", "small-cnn"]})
+    check({"names": ["cnn-5", "lite0+64"]})
+    check({"names": ["cnn-5"], "shared": "lite0"})
+
+
 def test_machines_of_their_own_cannot_train_as_a_stack():
     settings = {"method": {"name": "fedgh"}, "engine": {"name": "flower", "vectorize": "on"}}
     with pytest.raises(

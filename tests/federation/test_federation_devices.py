@@ -87,7 +87,11 @@ def test_models_by_memory_in_an_experiment(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("memory", "why"),
-    [("4e9", "every device has memory for the largest"), ("10", "no device has memory for another")],
+    [
+        ("4e9", "every device has memory for the largest"),
+        ("1.5e5", "no device has memory for another"),
+        ("10", "no device has memory even for this smallest one"),
+    ],
 )
 def test_one_model_for_all_devices_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, memory: str, why: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,36 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "schedule": {"rounds": 2},
         "engine": {"name": "serial"},
     }
+
+
+def test_another_computation_with_the_same_weights_has_features_of_its_own(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    build(settings)
+    folders = set((tmp_path / "data" / ".potluck" / "features").iterdir())
+    assert len(folders) == 2
+    build(settings)
+    assert set((tmp_path / "data" / ".potluck" / "features").iterdir()) == folders
+    (tmp_path / "frozen_networks.py").write_text(NETWORKS.replace("Tanh", "ReLU"))
+    build(settings)
+    assert len(set((tmp_path / "data" / ".potluck" / "features").iterdir()) - folders) == 2
+
+
+def test_a_network_that_cannot_take_the_inputs_is_one_sentence(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    import frozen_networks
+
+    def Narrower() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(49, 6), nn.Tanh(), nn.Linear(6, 4))
+
+    frozen_networks.Narrower = Narrower  # type: ignore[attr-defined]
+    save_file(Narrower().state_dict(), tmp_path / "narrower.safetensors")
+    name = f"file:{tmp_path / 'narrower.safetensors'}@frozen_networks:Narrower"
+    with pytest.raises(
+        PotluckError, match=r"cannot take inputs of shape \(1, 8, 8\) \(.*\); leave out models\.image_size"
+    ):
+        build(settings, models={"names": [name]})
 
 
 def build(settings: dict[str, Any], **more: dict[str, Any]) -> Federation:
@@ -169,17 +200,50 @@ def test_a_new_client_joins_with_rows_of_its_own(settings: dict[str, Any], tmp_p
         potluck.join_run(run.path, load_data("digits").limit(60), settings["models"]["names"][1], epochs=1)
 
 
-def test_an_exported_model_has_its_network_and_takes_images(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_new_client_of_a_run_without_a_projection_joins_and_exports(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    wide = {"names": settings["models"]["names"][1:], "feature_dim": None}
+    run = potluck.run({**settings, "models": wide, "method": {"name": "fedcgs"}}, out=tmp_path / "run")
+    joined = potluck.join_run(run.path, load_data("digits").limit(60), wide["names"][0], epochs=1)
+    assert joined.train == 36
+
+
+@pytest.mark.parametrize(("feature_dim", "method"), [(5, "fedgh"), (None, "fedcgs"), (None, "standalone")])
+def test_an_exported_model_has_its_network_and_takes_images(
+    settings: dict[str, Any], tmp_path: Path, feature_dim: int | None, method: str
+) -> None:
     import frozen_networks
 
+    wide = settings["models"]["names"][1]
+    names = settings["models"]["names"] if feature_dim else [wide]
+    settings = {
+        **settings,
+        "method": {"name": method},
+        "models": {"names": names, "feature_dim": feature_dim},
+    }
     run = potluck.run(settings, out=tmp_path / "run")
     potluck.export_client(run.path, 1, tmp_path / "model")
-    (name,) = [name for name in settings["models"]["names"] if name.endswith("Wide")]
+    model = potluck.load_model(tmp_path / "model", models={"Wide": frozen_networks.Wide})
     plain = build(settings, models={"cache": False})
-    factory = plain.task.architectures[name].build
-    model = potluck.load_model(tmp_path / "model", models={name: factory})
-    assert frozen_networks.Wide
     score = score_outputs(outputs(model, plain.members[1].test, plain.task))
     (row,) = [row for row in run.clients if row["final"] and row["client"] == 1]
     assert score.accuracy == row["accuracy"]
     assert score.loss == pytest.approx(row["loss"], abs=1e-5)
+
+
+def test_of_networks_with_equal_shapes_the_clients_own_is_named(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "alike_networks.py").write_text(
+        NETWORKS.replace("Narrow", "First")
+        .replace("Wide", "Second")
+        .replace("64, 12", "64, 6")
+        .replace("12, 4", "6, 4")
+    )
+    file = settings["models"]["names"][0].partition("@")[0]
+    models = {"names": [f"{file}@alike_networks:{name}" for name in ("First", "Second")]}
+    run = potluck.run({**settings, "models": models, "method": {"name": "fedcgs"}}, out=tmp_path / "run")
+    for client, name in enumerate(models["names"]):
+        place = potluck.export_client(run.path, client, tmp_path / f"model-{client}")
+        assert json.loads((place / "model.json").read_text())["model"]["own"] == name

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +16,9 @@ from torch import Tensor, nn
 from potluck.core.errors import PotluckError
 from potluck.core.model import without_initialization
 from potluck.core.random import seeded
-from potluck.models import build_model, resolve_models
+from potluck.models import build_model, resolve_models, transformer
 from potluck.models.inputs import InputFacts, PictureFormat, PictureInput, PieceInput
-from potluck.models.pretrained import library, weight_files, weights_digest
+from potluck.models.pretrained import library, network_digest, read_weights, weight_files, weights_digest
 from potluck.models.transformer import TextEncoder
 
 NETWORK = """
@@ -107,6 +109,48 @@ def test_the_digest_is_that_of_the_weights(own: tuple[str, nn.Module], tmp_path:
     state = {key: tensor + 1 for key, tensor in own[1].state_dict().items()}
     save_file(state, tmp_path / "small.safetensors")
     assert weights_digest(own[0], None) != before
+
+
+def test_the_digest_of_a_network_is_also_that_of_its_module(
+    own: tuple[str, nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "own_networks", raising=False)  # of another test, from another file
+    before = network_digest(own[0], None)
+    assert before == network_digest(own[0], True)
+    assert network_digest(own[0], False) is None
+    module = tmp_path / "own_networks.py"
+    module.write_text(module.read_text().replace(".relu()", ".tanh()"))
+    assert network_digest(own[0], None) != before
+    assert network_digest(own[0].replace("@", "@nowhere."), None)  # building it says what is wrong
+
+
+def test_a_pickled_module_is_not_read(tmp_path: Path) -> None:
+    torch.save(nn.Linear(2, 2), tmp_path / "whole.pth")
+    with pytest.raises(PotluckError) as caught:
+        read_weights(tmp_path / "whole.pth")
+    assert str(caught.value) == (
+        f"Weights '{tmp_path / 'whole.pth'}' hold more than tensors, such as a whole module, which is not unpickled; save "
+        "them with torch.save(network.state_dict(), PATH)."
+    )
+    (tmp_path / "junk.pth").write_bytes(b"no weights")
+    with pytest.raises(
+        PotluckError, match=r"junk\.pth' cannot be read \(it is no file of tensors\); get them"
+    ):
+        read_weights(tmp_path / "junk.pth")
+
+
+def test_a_file_may_hold_a_network_of_texts_or_of_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "word_networks.py").write_text(
+        "from torch import nn\n\ndef Words():\n    return nn.Sequential(nn.EmbeddingBag(9, 4), nn.Linear(4, 2))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    network = nn.Sequential(nn.EmbeddingBag(9, 4), nn.Linear(4, 2))
+    save_file(network.state_dict(), tmp_path / "words.safetensors")
+    model = build_model(f"file:{tmp_path / 'words.safetensors'}@word_networks:Words", (5,), 3, vocabulary=9)
+    x = torch.tensor([[1, 2, 3, 0, 0]])
+    assert torch.equal(model.features(x), network[0](x))
 
 
 def test_a_folder_of_weights_holds_files_named_after_models(
@@ -212,15 +256,58 @@ def test_timm_networks_become_features_and_head(tmp_path: Path) -> None:
         build_model("timm:no_such_network", (3, 64, 64), 5)
 
 
-@pytest.mark.slow
-def test_transformers_networks_read_texts_from_a_folder(tmp_path: Path) -> None:
+def save_bert(folder: Path, layers: int = 1) -> Any:
+    """Save a small encoder with its tokenizer; returns transformers."""
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
-        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+        vocab_size=9, hidden_size=8, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=16
     )
-    transformers.BertModel(config).save_pretrained(tmp_path)
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ncat\ndog\n##s\nrun\n")
-    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    transformers.BertModel(config).save_pretrained(folder)
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ncat\ndog\n##s\nrun\n")
+    transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    return transformers
+
+
+@pytest.mark.slow
+def test_folders_of_transformers_that_lack_something_are_sentences(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    name, facts = f"hf:{tmp_path}", InputFacts(words=("cats", "run"))
+
+    def build() -> Any:
+        return build_model(name, (4,), 2, vocabulary=4, inputs=facts)
+
+    build()
+    before = network_digest(name, None)
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(
+        PotluckError, match=r"has no usable configuration and weights \(.*header.*\); it should hold"
+    ):
+        build()
+    save_bert(tmp_path, layers=2)
+    (tmp_path / "model.safetensors").write_bytes(weights)
+    with pytest.raises(
+        PotluckError, match=r"lack 'encoder\.layer\.1\..*' and 15 other tensors of its configuration"
+    ):
+        build()
+    save_bert(tmp_path)
+    for path in [*tmp_path.glob("tokenizer*"), *tmp_path.glob("vocab*"), *tmp_path.glob("special*")]:
+        path.unlink()
+    transformer._read_vocabulary.cache_clear()
+    assert network_digest(name, None) != before
+    with pytest.raises(
+        PotluckError, match="has no vocabulary in .*: every word would be unknown; put its tokenizer's"
+    ):
+        build()
+    with pytest.raises(
+        PotluckError, match=r"Folder '/no/such' of model 'hf:/no/such' does not exist; check the path"
+    ):
+        build_model("hf:/no/such", (4,), 2, vocabulary=4, inputs=facts)
+
+
+@pytest.mark.slow
+def test_transformers_networks_read_texts_from_a_folder(tmp_path: Path) -> None:
+    transformers = save_bert(tmp_path)
     facts = InputFacts(words=("cats", "run", "bird"))
     model = build_model(f"hf:{tmp_path}", (4,), 2, vocabulary=5, inputs=facts).eval()
     x = torch.tensor([[2, 3, 0, 0], [4, 1, 3, 2]])

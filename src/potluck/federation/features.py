@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from potluck.core.errors import PotluckError
 from potluck.core.model import ClientModel
 from potluck.core.samples import Samples, Transform
 from potluck.core.task import Architecture
@@ -20,7 +21,7 @@ from potluck.federation.allocation import Allocation, Share
 from potluck.federation.federation import Federation
 from potluck.models.entry import InputSpec
 from potluck.models.feature_store import FeatureStore, FeatureTable, row_keys, to_tensor
-from potluck.models.pretrained import is_pretrained, weights_digest
+from potluck.models.pretrained import is_pretrained, network_digest, weights_digest
 from potluck.models.registry import parse_name
 
 FORMAT = 1
@@ -200,7 +201,11 @@ class FeatureCache:
         with torch.no_grad():
             for start in range(0, len(places), BATCH):
                 x = inputs(places[start : start + BATCH]).to(self.device)
-                features.append(model.features(x.float() if x.is_floating_point() else x).cpu())
+                try:
+                    computed = model.features(x.float() if x.is_floating_point() else x)
+                except (RuntimeError, ValueError, IndexError) as error:
+                    raise _unfit(base, x, error) from None
+                features.append(computed.cpu())
         return torch.cat(features)
 
     @functools.cached_property
@@ -209,10 +214,18 @@ class FeatureCache:
         return functools.cache(lambda base: self.network(base).float().to(self.device).eval())
 
     def _folder(self, base: str) -> Path:
-        facts = (FORMAT, base, weights_digest(base, self.pretrained), self.facts)
+        facts = (FORMAT, base, network_digest(base, self.pretrained), self.facts)
         digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
         readable = "".join(letter if letter.isalnum() else "-" for letter in base)[:40]
         return self.root / ".potluck" / "features" / f"{readable}-{digest}"
+
+
+def _unfit(name: str, x: Tensor, error: Exception) -> PotluckError:
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    return PotluckError(
+        f"Model {name!r} cannot take inputs of shape {tuple(x.shape[1:])} ({reason}); leave out models.image_size, or "
+        "choose another model."
+    )
 
 
 def _keys(samples: Samples) -> list[bytes]:

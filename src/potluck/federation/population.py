@@ -254,19 +254,22 @@ def _architectures(
         used = assign_by_memory(sizes, devices)
         if len(named) > 1 and len(set(used)) == 1:
             _log.warning(
-                "devices.assign = 'memory' gives every client %s: %s.", used[0], _why_same(used[0], sizes)
+                "devices.assign = 'memory' gives every client %s: %s.",
+                used[0],
+                _why_same(used[0], sizes, devices),
             )
     return {name: build for name, build in named.items() if name in used}, rules, used
 
 
-def _why_same(name: str, sizes: Mapping[str, int]) -> str:
+def _why_same(name: str, sizes: Mapping[str, int], devices: Sequence[Device]) -> str:
     needed = {each: size * COPIES * 4 / 1e6 for each, size in sizes.items()}
     listed = ", ".join(f"{each} needs {megabytes:.3g} MB" for each, megabytes in needed.items())
-    reason = (
-        "no device has memory for another"
-        if name == min(sizes, key=lambda each: sizes[each])
-        else ("every device has memory for the largest")
-    )
+    if max(device.memory for device in devices) < 1e6 * min(needed.values()):
+        reason = "no device has memory even for this smallest one"
+    elif name == min(sizes, key=lambda each: sizes[each]):
+        reason = "no device has memory for another"
+    else:
+        reason = "every device has memory for the largest"
     return f"{reason} ({listed}); state the memory that training may use in a table of devices"
 
 

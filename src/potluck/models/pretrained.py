@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from potluck.core.errors import PotluckError
 from potluck.core.model import ClientModel
-from potluck.models.entry import InputSpec, ModelEntry
+from potluck.models.entry import InputSpec, Kind, ModelEntry
 from potluck.models.inputs import IMAGENET_MEAN, IMAGENET_STD, PictureFormat, PictureInput
 from potluck.models.split import split
 
@@ -56,15 +57,19 @@ def external_entry(name: str) -> ModelEntry:
     if source == "hf":
         from potluck.models import transformer
 
-        kind, wording = transformer.input_kind(member), f"{member} of transformers"
-        return ModelEntry(wording, functools.partial(transformer.build, name, member), kind=kind)
+        return ModelEntry(
+            f"{member} of transformers",
+            functools.partial(transformer.build, name, member),
+            kind=transformer.input_kind(member),
+        )
     builders: dict[str, Callable[..., ClientModel]] = {
         "timm": _build_timm,
         "torchvision": _build_torchvision,
         "file": _build_file,
     }
     wording = f"your own network {member}" if source == "file" else f"{member} of {source}"
-    return ModelEntry(wording, functools.partial(builders[source], name, member))
+    kind: Kind = "any" if source == "file" else "image"
+    return ModelEntry(wording, functools.partial(builders[source], name, member), kind=kind)
 
 
 def weight_files(name: str, pretrained: Pretrained) -> tuple[Path, ...]:
@@ -93,6 +98,38 @@ def weights_digest(name: str, pretrained: Pretrained) -> str | None:
     files = weight_files(name, pretrained)
     if not files:
         return None
+    return _files_digest(name, files)
+
+
+def network_digest(name: str, pretrained: Pretrained) -> str | None:
+    """Return the digest of a network's weights and of the files that say what is computed with them.
+
+    Of a network of `file:` these are its module, not what that imports; None where weights are drawn at random.
+    """
+    files = weight_files(name, pretrained)
+    if not files:
+        return None
+    source, _, member = name.partition(":")
+    if source in ("hf", "minilm"):
+        from potluck.models import transformer
+
+        files += transformer.definition_files(_minilm_folder() if source == "minilm" else member)
+    if source == "file":
+        files += _module_file(member.partition("@")[2].partition(":")[0])
+    return _files_digest(name, files)
+
+
+def _module_file(module: str) -> tuple[Path, ...]:
+    """Return the file of a module, or none where it has none; who builds the network says what is wrong with it."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return ()
+    path = Path(spec.origin) if spec is not None and spec.origin else None
+    return (path,) if path is not None and path.is_file() else ()
+
+
+def _files_digest(name: str, files: Iterable[Path]) -> str:
     digest = hashlib.sha256(name.encode())
     for file in files:
         with open(file, "rb") as content:
@@ -154,11 +191,21 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # torch's own text advises to unpickle anything, in bold
+        if "nsupported global" not in str(error):
+            raise _unreadable(path, "it is no file of tensors") from None
+        raise PotluckError(
+            f"Weights {str(path)!r} hold more than tensors, such as a whole module, which is not unpickled; save them "
+            "with torch.save(network.state_dict(), PATH)."
+        ) from None
     except Exception as error:  # damaged files make torch raise almost anything
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise PotluckError(f"Weights {str(path)!r} cannot be read ({reason}); get them again.") from None
+        raise _unreadable(path, next(iter(str(error).splitlines()), type(error).__name__)) from None
     state = state.get("state_dict", state) if isinstance(state, dict) else {}
     return {key: value for key, value in state.items() if isinstance(value, Tensor)}
+
+
+def _unreadable(path: Path, reason: str) -> PotluckError:
+    return PotluckError(f"Weights {str(path)!r} cannot be read ({reason}); get them again.")
 
 
 def on_meta() -> bool:

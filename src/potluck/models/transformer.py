@@ -114,6 +114,12 @@ def weight_files(member: str) -> tuple[Path, ...]:
     return tuple(weights[:1] if weights[0].name in WEIGHT_NAMES else weights)
 
 
+def definition_files(member: str) -> tuple[Path, ...]:
+    """Return the files beside a network's weights that decide its features: configuration, tokenizer, normalisation."""
+    folder = weight_files(member)[0].parent
+    return tuple(sorted(path for path in folder.iterdir() if path.suffix in (".json", ".txt", ".model")))
+
+
 def _missing(name: str, member: str, error: Exception | None) -> PotluckError:
     if Path(member).is_dir():
         reason = "" if error is None else f" ({next(iter(str(error).splitlines()), type(error).__name__)})"
@@ -121,6 +127,8 @@ def _missing(name: str, member: str, error: Exception | None) -> PotluckError:
             f"Folder {member!r} of model {name!r} has no usable configuration and weights{reason}; it should hold "
             "config.json and model.safetensors, as save_pretrained writes them."
         )
+    if member.startswith(("/", ".", "~")) or member.count("/") > 1:
+        return PotluckError(f"Folder {member!r} of model {name!r} does not exist; check the path.")
     return PotluckError(
         f"Model {name!r} is not on this machine; where there is a network, run: hf download {member}, or copy its "
         "folder here and name it: hf:PATH."
@@ -139,11 +147,22 @@ def _encoder(transformers: Any, name: str, member: str, config: Any, request: In
         return encoder.eval()
     weight_files(member)
     transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # what is missing is an error of ours, not a table
     try:
-        loaded: nn.Module = transformers.AutoModel.from_pretrained(member, local_files_only=True)
-    except (OSError, ValueError, RuntimeError) as error:
+        loaded, facts = transformers.AutoModel.from_pretrained(
+            member, local_files_only=True, output_loading_info=True
+        )
+    except Exception as error:  # damaged files make the readers raise almost anything
         raise _missing(name, member, error) from None
-    return loaded.eval()
+    encoder = loaded.eval()
+    unused = "pooler." if _reads_text(config) else None  # features of texts are means over pieces
+    lacking = sorted(key for key in facts["missing_keys"] if unused is None or not key.startswith(unused))
+    if lacking:
+        raise PotluckError(
+            f"Weights of model {name!r} lack {lacking[0]!r} and {len(lacking) - 1} other tensors of its configuration; "
+            f"give the weights that belong to the configuration in {member!r}."
+        )
+    return encoder
 
 
 def _reads_text(config: Any) -> bool:
@@ -198,8 +217,13 @@ def _read_vocabulary(name: str, member: str, words: tuple[str, ...]) -> _Vocabul
     transformers = library("transformers", name, EXTRA)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(member, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # damaged files make the readers raise almost anything
         raise _missing(name, member, error) from None
+    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+        raise PotluckError(
+            f"Model {name!r} has no vocabulary in {member!r}: every word would be unknown; put its tokenizer's files "
+            "there, as save_pretrained of the tokenizer writes them."
+        )
     pieces = tokenizer(list(words), add_special_tokens=False)["input_ids"] if words else []
     return _Vocabulary(
         pieces,

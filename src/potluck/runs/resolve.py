@@ -24,6 +24,7 @@ from potluck.federation.federation import Federation
 from potluck.federation.population import build_federation, default_models, experiment_data
 from potluck.loop import newcomers
 from potluck.methods.standalone import Standalone
+from potluck.models.pretrained import is_pretrained
 from potluck.privacy.accounting import check_privacy
 from potluck.runs.checks import (
     check_excluded,
@@ -354,6 +355,11 @@ def _others(experiment: Experiment) -> Ineffective:
         yield "faults.slow_factor", "faults.slow is 0, so no job is slow; leave it out"
     if not experiment.models.feature_dim:
         yield "models.projection", "models.feature_dim is not set, so nothing is projected; leave it out"
+    names = experiment.models.names
+    used = [name.partition("+")[0] for name in (*names, experiment.models.shared or "")]
+    if names != ("auto",) and not any(map(is_pretrained, used)):
+        for key in ("pretrained", "image_size"):
+            yield f"models.{key}", f"no model of {', '.join(names)} is a pretrained network; leave it out"
     if not experiment.devices.fleet:
         yield "devices.assign", "there are no devices; set devices.fleet, such as phones"
     if experiment.engine.name == "flower" and not experiment.engine.nodes:
