@@ -39,7 +39,8 @@ def page(suite: Suite, results: Results) -> str:
     first, mark, more = rest.partition("\n## ")
     intro = wrap_text(
         "Every client trains on features of a frozen pretrained network ([how](pretrained.md)): the question is what "
-        "learning together adds where training alone is good already."
+        "learning together adds where training alone is good already. Clients of one network average heads (FedAvg) or "
+        "add up sums of features (FedCGS) among themselves; all other methods exchange between networks."
     )
     parts = (_who_gains(suite, results), _per_byte(suite, results))
     return f"# Pretrained networks: does federating pay?\n\n{intro}\n\n{first}\n{''.join(parts)}{mark}{more}"
