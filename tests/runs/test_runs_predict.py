@@ -151,6 +151,26 @@ def test_an_image_of_another_size_or_none_is_one_sentence(tmp_path: Path, monkey
         model.predict("nowhere.png")
 
 
+def test_pictures_of_sites_are_resized_as_the_runs_were_and_other_sizes_are_an_error(potluck, tmp_path: Path):
+    for site in ("harbour", "hill"):
+        write_images(Path("sites") / site, 6)
+    photo = np.zeros((70, 90, 3), np.uint8)
+    photo[:, :50], photo[:, 50:] = COLOURS["dog"], COLOURS["cat"]
+    Image.fromarray(photo).save("photo.png")
+    for size, folder in ((None, "same"), (6, "resized")):
+        data = {"name": "sites:sites", "root": "data", **({"image_size": size} if size else {})}
+        run = train(Path(folder), data, clients=None, partition=None, models="small-mlp", rounds=1)
+        library.export_client(run, 0, Path(f"{folder}-model"))
+    code, _, err = potluck("predict", "same-model", "photo.png")
+    assert code == 2
+    assert "'photo.png' is 90×70 and the model takes 8×8; resize it first" in err
+    assert potluck("predict", "resized-model", "photo.png")[0] == 0
+    model = library.load_model("resized-model")
+    small = Image.open("photo.png").resize((6, 6), Image.Resampling.BILINEAR)
+    rows = torch.tensor(np.array(small)).permute(2, 0, 1)[None]
+    assert model.predict("photo.png") == model.predict(rows)
+
+
 def write_table(path: Path, rows: int = 60) -> None:
     rng = np.random.default_rng(5)
     lines = ["age,ward,outcome"]
@@ -250,6 +270,80 @@ def test_an_own_network_needs_its_factory(potluck, tmp_path: Path):
         "could not be imported"
         in potluck("predict", "model", "pets/cat/1.png", "--network", "nowhere:Net")[2]
     )
+
+
+OWN_NETWORKS = """
+import torch
+from torch import nn
+from potluck.models import split
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.last = nn.Linear(4, 7)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.conv(x)).mean((2, 3)))
+
+def ready():
+    return split(Net())
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "more"),
+    [
+        ("Net", {"training": {"train": "head"}}),
+        ("ready", {"training": {"train": "head"}}),
+        ("Net", {"training": {"train": "head"}, "models": {"feature_dim": 3}}),
+        ("Net", {"training": {"train": "lora:2"}}),
+        ("ready", {"training": {"train": "all"}, "models": {"feature_dim": 3}}),
+    ],
+)
+def test_the_printed_command_predicts_with_a_network_of_a_file(
+    potluck, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factory: str, more: dict[str, Any]
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "nets_of_files", raising=False)
+    Path("nets_of_files.py").write_text(OWN_NETWORKS)
+    nets = importlib.import_module("nets_of_files")
+    torch.manual_seed(0)
+    network = getattr(nets, factory)()
+    torch.save(network.state_dict(), "weights.pth")
+    write_images(Path("pets"))
+    models = {"names": [f"file:weights.pth@nets_of_files:{factory}"], **more.get("models", {})}
+    training = {"epochs": 5, "batch_size": 8, **more["training"]}
+    data = {"name": "folder:pets", "root": "data"}
+    run = train(Path("run"), data, models=models, training=training)
+    code, out, _ = potluck("export", str(run.path), "--client", "1", "--out", "model")
+    assert code == 0
+    load, command = out.splitlines()[-2:]
+    assert load == f"Load it with: potluck.load_model('model', models={{{factory!r}: {factory}}})"
+    assert command == f"Predict with: potluck predict model FILE --network nets_of_files:{factory}"
+    file = Path("pets", "dog", "7.png")
+    words = command.removeprefix("Predict with: potluck ").replace("FILE", str(file)).split()
+    code, out, err = potluck(*words, "--out", "answers.csv")
+    assert (code, err) == (0, "")
+    (row,) = csv.DictReader(Path("answers.csv").read_text().splitlines())
+
+    # Plain torch: the network's layers by their stored names, then projection and head.
+    state = load_file("model/model.safetensors")
+    before = "base.base." if "feature_dim" in models else "base."
+    conv, facts = nn.Conv2d(3, 4, 3), json.loads(Path("model", "model.json").read_text())
+    conv.load_state_dict({key: state[f"{before}conv.{key}"] for key in ("weight", "bias")})
+    if more["training"]["train"] == "head":
+        first = network.rest if factory == "ready" else network
+        assert torch.equal(conv.weight, first.conv.weight)
+    pixels = torch.tensor(np.array(Image.open(file))).permute(2, 0, 1)[None]
+    mean, std = (torch.tensor(facts["input"][name]).view(1, -1, 1, 1) for name in ("mean", "std"))
+    with torch.no_grad():
+        features = torch.relu(conv((pixels * facts["input"]["scale"] - mean) / std)).mean((2, 3))
+        if "feature_dim" in models:
+            features = nn.functional.linear(features, state["projection.weight"], state["projection.bias"])
+        scores = nn.functional.linear(features, state["head.weight"], state["head.bias"])
+        shares = torch.softmax(scores.double(), 1)[0].tolist()
+    assert [float(row["p(cat)"]), float(row["p(dog)"])] == pytest.approx(shares, abs=2e-6)
 
 
 def test_a_second_variant_of_a_class_is_loaded_by_its_class_or_stored_name(tmp_path: Path):

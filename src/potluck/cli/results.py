@@ -61,13 +61,13 @@ def export(
 ) -> None:
     """Export a client's trained model as it was evaluated: safetensors, a JSON description, and ONNX on request."""
     from potluck.runs.export import export_client
-    from potluck.runs.predict import predict_command
+    from potluck.runs.predict import load_call, predict_command
     from potluck.runs.read import read_run
 
     number = int(client) if client.isdecimal() else read_run(run).client_number(client)
     place = export_client(run, number, out or run / "export" / f"client-{number}", onnx=onnx)
     typer.echo(f"Model: {place}")
-    typer.echo(f"Load it with: potluck.load_model({str(place)!r})")
+    typer.echo(f"Load it with: {load_call(place)}")
     typer.echo(f"Predict with: {predict_command(place)}")
 
 

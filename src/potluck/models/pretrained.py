@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import pickle
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -191,21 +190,21 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # torch's own text advises to unpickle anything, in bold
-        if "nsupported global" not in str(error):
-            raise _unreadable(path, "it is no file of tensors") from None
-        raise PotluckError(
-            f"Weights {str(path)!r} hold more than tensors, such as a whole module, which is not unpickled; save them "
-            "with torch.save(network.state_dict(), PATH)."
-        ) from None
     except Exception as error:  # damaged files make torch raise almost anything
-        raise _unreadable(path, next(iter(str(error).splitlines()), type(error).__name__)) from None
+        raise _unreadable(path, str(error) or type(error).__name__) from None
     state = state.get("state_dict", state) if isinstance(state, dict) else {}
     return {key: value for key, value in state.items() if isinstance(value, Tensor)}
 
 
 def _unreadable(path: Path, reason: str) -> PotluckError:
-    return PotluckError(f"Weights {str(path)!r} cannot be read ({reason}); get them again.")
+    """Say in our words what torch refuses: its own text advises to unpickle anything."""
+    if "nsupported global" in reason:
+        return PotluckError(
+            f"Weights {str(path)!r} hold more than tensors, such as a whole module, which is not unpickled; save them "
+            "with torch.save(network.state_dict(), PATH)."
+        )
+    first = "it is no file of tensors" if "Weights only load failed" in reason else reason.splitlines()[0]
+    return PotluckError(f"Weights {str(path)!r} cannot be read ({first}); get them again.")
 
 
 def on_meta() -> bool:
@@ -329,14 +328,14 @@ def _build_file(name: str, member: str, request: InputSpec) -> ClientModel:
         network = _make_network(make, name, target)
         for file in weight_files(name, request.pretrained):
             load_weights(network, file, name)
-    if isinstance(network, ClientModel):
-        size, network.head = network.feature_dim, nn.Identity()
-        base: nn.Module = network
-    else:
-        parts = split(network)
-        size, parts.head = parts.feature_dim, nn.Identity()
-        base = parts
-    return PretrainedModel(nn.Identity(), base, size, request.classes)
+    return with_new_head(network, request.classes)
+
+
+def with_new_head(network: nn.Module, classes: int) -> PretrainedModel:
+    """Return a network of the user's own as features, with a new head instead of its last layer."""
+    base = network if isinstance(network, ClientModel) else split(network)
+    size, base.head = base.feature_dim, nn.Identity()
+    return PretrainedModel(nn.Identity(), base, size, classes)
 
 
 def _make_network(make: Any, name: str, target: str) -> nn.Module:

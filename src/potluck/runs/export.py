@@ -117,12 +117,14 @@ def _example(federation: Federation) -> Tensor:
 
 def _description(source: ModelSource, model: nn.Module) -> dict[str, Any]:
     """Describe an exported model for readers and for `load_model`."""
-    members = source.federation
+    members, experiment = source.federation, source.experiment
     task = members.task
+    own = task.clients[source.client].architecture
+    describer = ModelDescriber(experiment, source.method, members, members.vocabulary, own)
     return {
         "format": FORMAT,
         "potluck": __version__,
-        "method": source.experiment.method.name,
+        "method": experiment.method.name,
         "input_shape": list(task.input_shape),
         "num_classes": task.num_classes,
         "class_names": list(members.class_names),
@@ -130,9 +132,7 @@ def _description(source: ModelSource, model: nn.Module) -> dict[str, Any]:
         "input": describe_input(members.members[source.client].train.transform),
         "vocabulary": members.vocabulary,
         "precision": str(task.dtype).removeprefix("torch."),
-        "model": ModelDescriber(source.experiment, source.method, members, members.vocabulary).describe(
-            model
-        ),
+        "model": describer.describe(model),
     }
 
 

@@ -16,14 +16,15 @@ from potluck.core.trained import model_name
 from potluck.data.dataset import Cast, MeanImage, Normalise
 from potluck.data.raw import TextInput
 from potluck.experiment import Experiment
-from potluck.federation.features import RowNumbers, with_networks
+from potluck.federation.features import RowNumbers, is_numbered, with_networks
 from potluck.federation.federation import Federation
 from potluck.federation.population import shared_model_choice
 from potluck.kit import CombinedModel
 from potluck.models import SplitModel, build_model, merge_adapters
 from potluck.models.inputs import InputFacts
 from potluck.models.lora import has_adapters
-from potluck.models.pretrained import is_pretrained
+from potluck.models.pretrained import PretrainedModel, is_pretrained
+from potluck.models.project import Projected
 from potluck.models.registry import parse_name
 
 
@@ -60,12 +61,13 @@ def plain_model(model: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class ModelDescriber:
-    """Describes how to build the modules of a run."""
+    """Describes how to build the modules of a client of a run, whose architecture is `own` where several would fit."""
 
     experiment: Experiment
     method: Method[Any, Any, Any]
     federation: Federation
     vocabulary: int | None
+    own: str
 
     def describe(self, module: nn.Module) -> dict[str, Any]:
         """Describe how to build this module."""
@@ -87,20 +89,22 @@ class ModelDescriber:
         fresh = self._build(name, feature_dim)
         # Norms without statistics were given some for evaluation (HeteroFL, FedRolex).
         measured = bool(norms_without_statistics(fresh)) and not norms_without_statistics(module)
+        top = {"feature_dim": feature_dim, "projection": self.experiment.models.projection}
         if self._is_own(name):
-            cut = module.cut if isinstance(module, SplitModel) else None
-            return {"own": model_name(name), "split": cut, "statistics": measured}
+            network = _own_network(module) if is_file(name) else module
+            cut = network.cut if isinstance(network, SplitModel) else None
+            node = {"own": model_name(name), "split": cut, "statistics": measured}
+            return {**node, **top} if is_file(name) else node
         return {
             "zoo": model_name(name),
-            "feature_dim": feature_dim,
-            "projection": self.experiment.models.projection,
+            **top,
             "inputs": asdict(self._inputs()) if names_pretrained(name) else {},
             "statistics": measured,
         }
 
     def _is_own(self, name: str) -> bool:
         """Tell whether an architecture is the user's own, whose code no file holds."""
-        if name.startswith("file:") or "federation" in (self.experiment.objects or ()):
+        if is_file(name) or "federation" in (self.experiment.objects or ()):
             return True
         return parse_name(model_name(name)) is None
 
@@ -112,10 +116,11 @@ class ModelDescriber:
         return InputFacts(tuple(facts.get("mean", (0.0,))), tuple(facts.get("std", (1.0,))), words, size)
 
     def _build(self, name: str, feature_dim: int | None) -> nn.Module:
-        build = self.federation.task.architectures[name].build if self._is_own(name) else None
-        if build is not None:
-            return plain_model(build())
         task = self.federation.task
+        if self._is_own(name):
+            build = task.architectures[name].build if name in task.architectures else task.shared_builder
+            if build is not None:
+                return plain_model(build())
         return build_model(
             model_name(name),
             task.input_shape,
@@ -131,8 +136,9 @@ class ModelDescriber:
         """Return the architecture with these parameters, or the shared small model, and its feature size."""
         task = self.federation.task
         shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-        for name, architecture in task.architectures.items():
-            if shapes == _parameter_shapes(architecture):
+        stored = is_numbered(self.federation)
+        for name in sorted(task.architectures, key=lambda name: name != self.own):
+            if shapes == _parameter_shapes(task.architectures[name], stored):
                 return name, self.experiment.models.feature_dim
         shared = shared_model_choice(
             self.experiment,
@@ -155,9 +161,23 @@ def names_pretrained(name: str) -> bool:
     return parsed is not None and is_pretrained(parsed.base)
 
 
-def _parameter_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all parameters, frozen ones among them, without adapters."""
-    if not architecture.partly_frozen or architecture.build is None:
+def is_file(name: str) -> bool:
+    """Return whether a name is that of a network of a user's own file of weights."""
+    return name.startswith("file:")
+
+
+def _own_network(module: nn.Module) -> nn.Module:
+    """Return the user's network in a model of `file:`: without the new head, projection and input conversion."""
+    model = module.base if isinstance(module, Projected) else module
+    return model.base if isinstance(model, PretrainedModel) else model
+
+
+def _parameter_shapes(architecture: Architecture, stored: bool) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all parameters, frozen ones among them, without adapters.
+
+    With `stored`, clients read stored features, and their models lack the parameters of the networks.
+    """
+    if architecture.build is None or not (architecture.partly_frozen or stored):
         return {key: tuple(architecture.initial[key].shape) for key in architecture.parameters}
     plain = plain_model(architecture.build())
     return {key: tuple(parameter.shape) for key, parameter in plain.named_parameters()}

@@ -27,7 +27,8 @@ from potluck.data.raw import ImageInput, RawInput, TableInput, TextInput, read_r
 from potluck.kit import CombinedModel
 from potluck.models import build_model, original_names, split
 from potluck.models.inputs import InputFacts
-from potluck.runs.export_description import class_name, names_pretrained
+from potluck.models.pretrained import with_new_head
+from potluck.runs.export_description import class_name, is_file, names_pretrained
 from potluck.runs.folder import EXPERIMENT
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
@@ -223,9 +224,9 @@ def _fill(model: nn.Module, state: dict[str, Tensor]) -> None:
 
 
 def class_of(node: dict[str, Any]) -> str:
-    """Return the class of the user's own network: `Net` of what is stored as `net:Net` or `Net-2`."""
+    """Return the class of the user's own network: `Net` of `net:Net`, `Net-2` or `file:weights.pth@net:Net`."""
     parts = node.get("split") or {}
-    if "network" in parts:
+    if "network" in parts and not is_file(node["own"]):
         return str(parts["network"])
     return re.sub(r"-\d+$", "", str(node["own"]).rpartition(":")[2])
 
@@ -252,7 +253,8 @@ class _Maker:
         if "own" in node:
             factory = self._own_factory(node)
             with torch.device("cpu"):  # the user's own code may make tensors that are not among its weights
-                model = self._split(factory(), node)
+                network = self._split(factory(), node)
+                model = self._with_new_head(network, node) if is_file(node["own"]) else network
         else:
             model = self._from_zoo(node)
         return with_batch_norm_statistics(model, ()) if node["statistics"] else model
@@ -275,8 +277,21 @@ class _Maker:
             return module
         return split(module, **{name: value for name, value in node["split"].items() if name != "network"})
 
+    def _with_new_head(self, network: nn.Module, node: dict[str, Any]) -> ClientModel:
+        """Put a head for the task's classes behind the features of a network of `file:`, as in the run."""
+        return build_model(
+            node["own"],
+            tuple(self.facts["input_shape"]),
+            self.facts["num_classes"],
+            node["feature_dim"],
+            projection=node["projection"],
+            backbone=lambda request: with_new_head(
+                network, request.classes
+            ),  # so that the name imports nothing
+        )
+
     def _from_zoo(self, node: dict[str, Any]) -> ClientModel:
-        if node["zoo"].startswith("file:"):  # it names code, which a description must not choose
+        if is_file(node["zoo"]):  # it names code, which a description must not choose
             raise ValueError("it names a file of code as a model of the zoo")
         facts: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in node["inputs"].items()

@@ -12,7 +12,8 @@ from typing import Any
 from potluck.core.errors import PotluckError, plain
 from potluck.core.files import csv_cell, parse_json, read_text
 from potluck.data.raw import ImageInput, TextInput
-from potluck.runs.exported import DESCRIPTION, ExportedModel, Prediction, load_model
+from potluck.runs.export_description import is_file
+from potluck.runs.exported import DESCRIPTION, ExportedModel, Prediction, class_of, load_model
 
 
 def predict_inputs(
@@ -66,13 +67,20 @@ def _own_names(node: dict[str, Any]) -> list[str]:
     return [str(own["own"]) for own in own_networks(node)]
 
 
+def load_call(place: Path) -> str:
+    """Return the Python call that loads an exported model; it takes the user's own networks where there are some."""
+    nodes = own_networks(parse_json(read_text(place / DESCRIPTION))["model"])
+    models = ", ".join(f"{name!r}: {name}" for name in dict.fromkeys(map(class_of, nodes)))
+    return f"potluck.load_model({str(place)!r}{f', models={{{models}}}' if models else ''})"
+
+
 def predict_command(place: Path) -> str:
     """Return the command that predicts with an exported model; it names the user's own network where it is one."""
     names = _own_names(parse_json(read_text(place / DESCRIPTION))["model"])
     if not names:
         return f"potluck predict {place} FILE"
-    importable = ":" in names[0] and not names[0].startswith("file:")
-    return f"potluck predict {place} FILE --network {names[0] if importable else 'MODULE:FACTORY'}"
+    target = names[0].partition("@")[2] if is_file(names[0]) else names[0]
+    return f"potluck predict {place} FILE --network {target if ':' in target else 'MODULE:FACTORY'}"
 
 
 def _names(model: ExportedModel, given: str, item: str | Path, count: int) -> list[str]:
