@@ -38,9 +38,11 @@ def page(suite: Suite, results: Results) -> str:
     assert title.startswith("# ")
     first, mark, more = rest.partition("\n## ")
     intro = wrap_text(
-        "Every client trains on features of a frozen pretrained network ([how](pretrained.md)): the question is what "
-        "learning together adds where training alone is good already. Clients of one network average heads (FedAvg) or "
-        "add up sums of features (FedCGS) among themselves; all other methods exchange between networks."
+        "Every client has a frozen pretrained network ([how](pretrained.md)) and trains a head on its features, on one task "
+        "adapters inside it: the question is what "
+        "learning together adds where training alone is good already. FedAvg averages heads "
+        "and FedCGS adds up sums of features among clients of one network; logits, class means and heads behind a "
+        "projection are exchanged between networks."
     )
     parts = (_who_gains(suite, results), _per_byte(suite, results))
     return f"# Pretrained networks: does federating pay?\n\n{intro}\n\n{first}\n{''.join(parts)}{mark}{more}"
