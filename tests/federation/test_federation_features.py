@@ -73,6 +73,23 @@ def test_another_computation_with_the_same_weights_has_features_of_its_own(
     assert len(set((tmp_path / "data" / ".potluck" / "features").iterdir()) - folders) == 2
 
 
+def test_stored_features_do_not_depend_on_what_was_stored_before(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounding of a network depends on the batch, so each row is computed by itself."""
+    sizes: list[int] = []
+    original = pretrained.PretrainedModel.features
+
+    def features(self: pretrained.PretrainedModel, x: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(x))
+        return original(self, x)
+
+    monkeypatch.setattr(pretrained.PretrainedModel, "features", features)
+    build(settings)
+    assert len(sizes) >= 120
+    assert set(sizes) == {1}
+
+
 def test_a_network_that_cannot_take_the_inputs_is_one_sentence(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -24,10 +24,9 @@ from potluck.models.feature_store import FeatureStore, FeatureTable, row_keys, t
 from potluck.models.pretrained import is_pretrained, network_digest, weights_digest
 from potluck.models.registry import parse_name
 
-FORMAT = 1
+FORMAT = 2
 """To be raised when stored features would be computed differently."""
 
-BATCH = 64
 Network = Callable[[], ClientModel]
 """Builds a network with its weights."""
 
@@ -196,11 +195,12 @@ class FeatureCache:
         return FeatureTable(positions.to(self.device), to_tensor(features, self.dtype, self.device))
 
     def _compute(self, base: str, inputs: Callable[[Sequence[int]], Tensor], places: Sequence[int]) -> Tensor:
+        """Compute each row by itself: in batches rounding would depend on which rows had been stored before."""
         model = self._networks(base)
         features = []
         with torch.no_grad():
-            for start in range(0, len(places), BATCH):
-                x = inputs(places[start : start + BATCH]).to(self.device)
+            for place in places:
+                x = inputs([place]).to(self.device)
                 try:
                     computed = model.features(x.float() if x.is_floating_point() else x)
                 except (RuntimeError, ValueError, IndexError) as error:
