@@ -30,6 +30,7 @@ def test_the_page_compares_with_one_message_seed_by_seed(tmp_path: Path) -> None
     (line,) = [line for line in text.splitlines() if line.startswith("| fd |") and line.count("|") == 5]
     assert line.split("|")[4].strip() == "+9.5 [+7.5, +11.5]"  # 72 - (60 … 65); t(5) 2.571 × 1.871 / √6
     assert "figures/pretrained-gains.svg" in text
+    assert "figures/pretrained-bytes.svg" in text
 
 
 def test_every_method_sees_the_same_learning_rates_and_one_without_steps_at_least_as_many_settings() -> None:

@@ -49,6 +49,9 @@ def tuning_sentences(suite: Suite, results: Results, measurements: Measured) -> 
             f"; the rates beyond it, of which the suite now allows {suite.tuning_wider}, are not among the stored trials, "
             "so these methods may be undertuned"
         )
+    for method in suite.without_rate:
+        values = len(suite.options[method][1]) if method in suite.options else 0
+        text += f". {method} takes no gradient steps: instead of rates it sees {values} values of its option"
     return f"{text}."
 
 
