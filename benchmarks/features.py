@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.overheads import child_environment
 from benchmarks.results import Row, Spread
 
 PART = "features of frozen networks, stored"
@@ -28,22 +29,20 @@ def measure(*, quick: bool = False) -> Iterator[Row]:
 
     1,797 digits as pictures of 64 × 64 through three EfficientNet-Lite; the pool with a worker per core.
     """
-    trials = 1 if quick else 3
-    first, second = [], []
-    for _ in range(trials):
+    rounds = 2 if quick else ROUNDS
+    first, second, whole = list[float](), list[float](), list[tuple[float, float]]()
+    for _ in range(1 if quick else 3):
         with TemporaryDirectory() as folder:
             first.append(_start(Path(folder), "first"))
             second.append(_start(Path(folder), "second"))
-            if len(second) < trials:
-                continue
-            seconds, megabytes = zip(
-                *(_whole(Path(folder), 2 if quick else ROUNDS) for _ in range(trials)), strict=True
-            )
+            whole.append(_whole(Path(folder), rounds))
     yield Row(PART, "start and report of the first run, which computes them", Spread.of(first), "s")
     yield Row(PART, "start and report of the second run", Spread.of(second), "s", START_GOAL)
-    label = f"FedGH, {CLIENTS} clients, {2 if quick else ROUNDS} rounds, start and report included"
-    yield Row(PART, label, Spread.of(list(seconds)), "s", RUN_GOAL)
-    yield Row(PART, "memory of that run's largest process", Spread.of(list(megabytes)), "MB")
+    seconds = Spread.of([seconds for seconds, _ in whole])
+    label = f"FedGH, {CLIENTS} clients, {rounds} rounds, start and report included"
+    yield Row(PART, label, seconds, "s", RUN_GOAL)
+    peak = Spread.of([megabytes for _, megabytes in whole])
+    yield Row(PART, "memory of that run's largest process", peak, "MB")
 
 
 def _start(folder: Path, name: str) -> float:
@@ -57,17 +56,16 @@ def _start(folder: Path, name: str) -> float:
 def _whole(folder: Path, rounds: int) -> tuple[float, float]:
     """Return the seconds of a command and the peak memory of the process that used most, in MB."""
     began = time.perf_counter()
-    peak = _call(folder, f"whole-{time.monotonic_ns()}", rounds)
+    peak = _call(folder, "whole", rounds)
     return time.perf_counter() - began, peak
 
 
 def _call(folder: Path, name: str, rounds: int) -> float:
     """Run the command with data and features in a folder; return the peak memory of the largest process, in MB."""
-    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     process = subprocess.Popen(
         [sys.executable, "-m", "potluck", *RUN, "--rounds", str(rounds), "--out", name],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": paths, "POTLUCK_DATA": str(folder)},
+        env={**child_environment(), "POTLUCK_DATA": str(folder)},
         stdout=subprocess.DEVNULL,
     )
     _, status, used = os.wait4(process.pid, 0)

@@ -57,14 +57,18 @@ def measure_start(*, quick: bool = False) -> Iterator[Row]:
     yield Row(START_PART, "the run ÷ import torch", ratio(run, torch_alone), "×", 3.0)
 
 
+def child_environment() -> dict[str, str]:
+    """Return the environment of a Python elsewhere that imports what this one does."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+
+
 def _call(*words: str, cwd: Path | None = None) -> None:
-    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     subprocess.run(
         [sys.executable, *words],
         check=True,
         capture_output=True,
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": paths},
+        env=child_environment(),
         timeout=300,
     )
 

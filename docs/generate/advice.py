@@ -137,7 +137,7 @@ def _federated(measurements: Measured) -> str:
         without = [
             f"*{task.title}*"
             for task, lines in measurements
-            if not any(line.verdict == AHEAD for _, line in private if line in lines)
+            if not any(line.verdict == AHEAD and not needs_public_data(line.method) for line in lines)
         ]
         return f"ahead: {', '.join(ahead)}" + (f"; none on {', '.join(without)}" if without else "")
     powers = [power for _, lines in measurements if (power := task_power(lines)) is not None]

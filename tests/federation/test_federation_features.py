@@ -91,14 +91,14 @@ def test_stored_features_do_not_depend_on_what_was_stored_before(
 
 
 def test_a_network_that_cannot_take_the_inputs_is_one_sentence(
-    settings: dict[str, Any], tmp_path: Path
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import frozen_networks
 
     def Narrower() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(49, 6), nn.Tanh(), nn.Linear(6, 4))
 
-    frozen_networks.Narrower = Narrower  # type: ignore[attr-defined]
+    monkeypatch.setattr(frozen_networks, "Narrower", Narrower, raising=False)
     save_file(Narrower().state_dict(), tmp_path / "narrower.safetensors")
     name = f"file:{tmp_path / 'narrower.safetensors'}@frozen_networks:Narrower"
     with pytest.raises(
